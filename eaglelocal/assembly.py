@@ -1,0 +1,172 @@
+"""The composition root, run inside the engine process: a Plan becomes an Engine.
+
+The only file that names model, contexts, drafters, policy, scheduler and engine together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.fit import check_fits, need_of
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import Library, load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.plan import Plan
+from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.engine.engine import Engine
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.probe.memory import available_bytes
+from eaglelocal.probe.threads import usable_threads
+from eaglelocal.scheduler.scheduler import Scheduler
+from eaglelocal.speculation.policy import Fixed
+
+Report = Callable[[LoadProgress], None]
+
+
+def build(plan: Plan, report: Report) -> Engine:
+    """Load everything the plan names. Raises the error tree's errors; frees what it had taken."""
+    with contextlib.ExitStack() as opened:
+        engine = Builder(plan, report, opened).build()
+        engine.on_close(opened.pop_all())
+    engine.warm_up()
+    return engine
+
+
+class Builder:
+    """Opens target, draft and engine in order; whatever is opened is on the stack, closed in reverse."""
+
+    def __init__(self, plan: Plan, report: Report, opened: contextlib.ExitStack) -> None:
+        self._plan, self._report, self._opened = plan, report, opened
+        self._started_at = time.perf_counter()
+        self._threads = plan.threads or usable_threads()
+
+    def build(self) -> Engine:
+        plan = self._plan
+        target = ModelInfo.from_header(read_header(plan.target))
+        head = self._head_header(target)
+        need = need_of(target, n_ctx=plan.n_ctx, num_slots=plan.num_slots, kv_type=plan.kv_type)
+        check_fits(need, available_bytes=available_bytes(), n_ctx=plan.n_ctx)
+        library = load_library()
+        model = self._model(library, plan.target, share=(0.0, 0.9))
+        taps = EagleInfo.from_header(head).target_layers if head is not None else ()
+        context = LlamaContext(model, self._params(self._max_rows()), taps=taps)
+        self._opened.callback(context.close)
+        drafter = self._drafter(library, model, context, head)
+        return self._engine(library, model, context, drafter)
+
+    def _head_header(self, target: ModelInfo) -> Header | None:
+        """The EAGLE head's header, checked against the target; None where the plan has no such head."""
+        plan = self._plan
+        if plan.draft_kind != "eagle3" or plan.draft is None or not plan.speculates:
+            return None
+        header = read_header(plan.draft)
+        check_pair(EagleInfo.from_header(header), target)
+        return header
+
+    def _model(self, library: Library, path: Path, *, share: tuple[float, float]) -> Model:
+        low, high = share
+        self._report(LoadProgress(low, path.name))
+
+        def on_progress(fraction: float) -> None:
+            self._report(LoadProgress(low + fraction * (high - low), path.name))
+
+        model = Model(library, path, gpu_layers=self._plan.gpu_layers, on_progress=on_progress)
+        self._opened.callback(model.close)
+        return model
+
+    def _max_rows(self) -> int:
+        """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
+        draft_rows = self._plan.num_draft_tokens if self._plan.speculates else 0
+        return self._plan.num_slots * (1 + draft_rows)
+
+    def _params(self, max_outputs: int) -> ContextParams:
+        plan = self._plan
+        return ContextParams(
+            n_ctx=plan.n_ctx,
+            num_sequences=plan.num_slots,
+            n_batch=plan.n_batch,
+            max_outputs=max_outputs,
+            threads=self._threads,
+            kv_type=plan.kv_type,
+            flash_attention=plan.flash_attention,
+        )
+
+    def _drafter(self, library: Library, model: Model, context: LlamaContext, head: Header | None) -> Drafter:
+        plan = self._plan
+        if not plan.speculates or plan.draft is None:
+            return NoDrafter()
+        draft = self._model(library, plan.draft, share=(0.9, 1.0))
+        if head is not None:
+            head_context = LlamaHeadContext(draft, self._params(plan.n_batch), target=context)
+            self._opened.callback(head_context.close)
+            return Eagle3(head_context, head_traits(head))
+        check_vocabularies(model, draft, plan)
+        draft_context = LlamaContext(draft, self._params(plan.num_slots))
+        self._opened.callback(draft_context.close)
+        return DraftModel(draft_context)
+
+    def _engine(self, library: Library, model: Model, context: LlamaContext, drafter: Drafter) -> Engine:
+        plan = self._plan
+        num_draft_tokens = plan.num_draft_tokens if plan.speculates else 0
+        info = EngineInfo(
+            target=plan.target_label,
+            draft=plan.draft_label if num_draft_tokens else "none",
+            draft_reason="" if num_draft_tokens else plan.draft_reason,
+            n_ctx=plan.n_ctx,
+            num_slots=plan.num_slots,
+            n_vocab=model.vocabulary.n_tokens,
+            chat_template=model.vocabulary.chat_template is not None,
+            threads=self._threads,
+            model_bytes=model.size_bytes,
+            load_s=time.perf_counter() - self._started_at,
+            library=library.build,
+        )
+        scheduler = Scheduler(
+            num_slots=plan.num_slots, n_ctx=plan.n_ctx, n_batch=plan.n_batch, reuse_margin=drafter.reuse_margin
+        )
+        return Engine(
+            context=context,
+            vocabulary=model.vocabulary,
+            drafter=drafter,
+            policy=Fixed(num_draft_tokens),
+            scheduler=scheduler,
+            info=info,
+        )
+
+
+def head_traits(header: Header) -> HeadTraits:
+    """What the head's file says about its algorithm; our flags are keys that llama.cpp ignores."""
+    info = EagleInfo.from_header(header)
+    return HeadTraits(
+        taps=info.target_layers,
+        fc_norm_eps=info.fc_norm_eps if info.fc_norm else None,
+        output_norm=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
+        norm_eps=info.rms_eps,
+    )
+
+
+def check_vocabularies(target: Model, draft: Model, plan: Plan) -> None:
+    """A draft model must speak the target's tokens. Raises IncompatibleError with the numbers."""
+    ours, theirs = target.vocabulary, draft.vocabulary
+    differs = next((t for t in range(min(ours.n_tokens, theirs.n_tokens)) if ours.piece(t) != theirs.piece(t)), None)
+    if ours.n_tokens == theirs.n_tokens and differs is None:
+        return
+    detail = f"{theirs.n_tokens} tokens, the target has {ours.n_tokens}"
+    if differs is not None:
+        detail += f"; they differ from token {differs} on"
+    raise IncompatibleError(
+        f"the draft model {plan.draft_label} does not share the vocabulary of {plan.target_label}: {detail}",
+        hint="a draft model of the same family, or `--draft none`",
+    )

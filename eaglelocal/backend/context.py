@@ -1,0 +1,198 @@
+"""A target (or draft model) context: decode rows, sample from them, copy what is asked for.
+
+Owns the llama_context and its batch memory. Everything handed out is an owned copy, except inside
+`sample` and `propose`, which read llama.cpp's logits before the next decode overwrites them.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.backend.library import Library, NativeClock
+from eaglelocal.backend.memory import Cells
+from eaglelocal.backend.model import Model, said
+from eaglelocal.backend.samplers import ChainSampler, GreedySampler
+from eaglelocal.backend.views import floats_at
+from eaglelocal.core.batch import Batch, Floats, Proposals
+from eaglelocal.core.ports import Sampler
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError, ResourceError, UsageError
+
+KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextParams:
+    """Sizes of a context. `n_ctx` counts positions per sequence."""
+
+    n_ctx: int
+    num_sequences: int = 1
+    n_batch: int = 512
+    max_outputs: int | None = None  # output rows of one decode; None: every row may be one
+    threads: int = 1
+    kv_type: str = "f16"
+    flash_attention: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedOutputs:
+    """Implements core.batch.Outputs."""
+
+    features: Floats | None  # [rows, taps * n_embd]
+
+
+class LlamaContext:
+    """Implements core.ports.Context over llama.cpp. `taps` are layer inputs to be copied for every row."""
+
+    def __init__(self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = ()) -> None:
+        self._library, self._model = model.library, model
+        self.clock = NativeClock()
+        self.handle = create_context(model, params)
+        self._cells = Cells(self._library, self.handle)
+        self._rows = RowMemory(self._library, params.n_batch, params.num_sequences)
+        self.n_batch = params.n_batch
+        self.n_vocab = model.vocabulary.n_tokens
+        self.n_ctx = params.n_ctx
+        self._taps = taps
+        for layer in taps:
+            self._library.set_layer_input(self.handle, layer, True)
+
+    def decode(self, batch: Batch) -> CopiedOutputs:
+        native = self._rows.fill(batch)
+        with self.clock.running():
+            code = self._library.api.llama_decode(self.handle, native)
+        check_decode(code, len(batch), self._library)
+        return CopiedOutputs(self._features(len(batch)))
+
+    def _features(self, num_rows: int) -> Floats | None:
+        if not self._taps:
+            return None
+        width = self._model.n_embd
+        features = np.empty((num_rows, len(self._taps), width), np.float32)
+        for i, layer in enumerate(self._taps):
+            address = self._library.get_layer_input(self.handle, layer)
+            features[:, i] = floats_at(address, num_rows, width)
+        return features.reshape(num_rows, -1)
+
+    def _logits(self, row: int) -> Floats:
+        address = self._library.get_logits_row(self.handle, row)
+        if not address:
+            raise EngineError(f"row {row} of the last decode has no logits")
+        return floats_at(address, 1, self.n_vocab).reshape(-1)
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        if params.is_greedy and not params.has_penalties and not params.logit_bias:
+            return GreedySampler(self._logits, params.logprobs)
+        return ChainSampler(
+            self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=self.n_vocab
+        )
+
+    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
+        return best_of([self._logits(row) for row in rows], branches)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        self._cells.remove(sequence, first_position)
+
+    def last_position(self, sequence: int) -> int:
+        return self._cells.last_position(sequence)
+
+    @property
+    def native_s(self) -> float:
+        return self.clock.seconds
+
+    def close(self) -> None:
+        if self.handle:
+            self._library.api.llama_free(self.handle)
+            self.handle = None
+
+
+def create_context(model: Model, params: ContextParams, *, other: object | None = None) -> object:
+    """A llama_context. Raises ResourceError with llama.cpp's own words when it cannot be had."""
+    api = model.library.api
+    native = api.llama_context_default_params()
+    native.n_ctx = params.n_ctx * params.num_sequences
+    native.n_batch = native.n_ubatch = params.n_batch
+    native.n_seq_max = params.num_sequences
+    if params.max_outputs is not None:
+        native.n_outputs_max = min(params.max_outputs, params.n_batch)
+    native.n_threads = native.n_threads_batch = params.threads
+    native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
+    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
+    native.kv_unified = params.num_sequences == 1
+    native.no_perf = True
+    if other is not None:
+        native.ctx_other = other
+    handle = api.llama_init_from_model(model.handle, native)
+    if not handle:
+        message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {said(model.library)}"
+        raise ResourceError(message, hint="a smaller --ctx or --parallel")
+    return handle
+
+
+def look_up(table: dict[str, int], name: str, flag: str) -> int:
+    if name not in table:
+        raise UsageError(f"{flag} cannot be {name}", hint=f"one of: {', '.join(table)}")
+    return table[name]
+
+
+def check_decode(code: int, num_rows: int, library: Library) -> None:
+    if code == 0:
+        return
+    if code == 1:
+        raise ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
+    raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {said(library)}")
+
+
+def best_of(rows: list[Floats], branches: int) -> Proposals:
+    """The best tokens of each logits row [vocab] and their probabilities, best first."""
+    tokens = np.empty((len(rows), branches), np.int32)
+    confidences = np.empty((len(rows), branches), np.float32)
+    for i, logits in enumerate(rows):
+        best = [int(logits.argmax())] if branches == 1 else top(logits, branches)
+        chosen = logits[best]
+        tokens[i] = best
+        confidences[i] = np.exp(chosen - chosen[0]) / np.exp(logits - chosen[0]).sum()
+    return Proposals(tokens, confidences)
+
+
+def top(logits: Floats, count: int) -> list[int]:
+    best = np.argpartition(-logits, count)[:count]
+    return [int(i) for i in best[np.argsort(-logits[best], kind="stable")]]
+
+
+class RowMemory:
+    """The arrays behind a llama_batch, owned by numpy so that rows are filled in a few assignments."""
+
+    def __init__(self, library: Library, n_batch: int, num_sequences: int) -> None:
+        self._tokens = np.zeros(n_batch, np.int32)
+        self._positions = np.zeros(n_batch, np.int32)
+        self._outputs = np.zeros(n_batch, np.int8)
+        self._num_sequences = np.ones(n_batch, np.int32)
+        self._sequences = np.zeros((n_batch, num_sequences), np.int32)
+        stride = self._sequences.strides[0]
+        self._addresses = (self._sequences.ctypes.data + stride * np.arange(n_batch)).astype(np.uintp)
+        api = library.api
+        self._batch = api.llama_batch()
+        self._batch.token = self._tokens.ctypes.data_as(C.POINTER(C.c_int32))
+        self._batch.pos = self._positions.ctypes.data_as(C.POINTER(C.c_int32))
+        self._batch.logits = self._outputs.ctypes.data_as(C.POINTER(C.c_int8))
+        self._batch.n_seq_id = self._num_sequences.ctypes.data_as(C.POINTER(C.c_int32))
+        self._batch.seq_id = self._addresses.ctypes.data_as(C.POINTER(C.POINTER(C.c_int32)))
+
+    def fill(self, batch: Batch) -> object:
+        n = len(batch)
+        if not 0 < n <= len(self._tokens):
+            raise EngineError(f"a batch of {n} rows does not fit {len(self._tokens)}")
+        self._tokens[:n] = batch.tokens
+        self._positions[:n] = batch.positions
+        self._outputs[:n] = batch.outputs
+        for row, sequences in enumerate(batch.sequences):
+            self._num_sequences[row] = len(sequences)
+            self._sequences[row, : len(sequences)] = sequences
+        self._batch.n_tokens = n
+        return self._batch

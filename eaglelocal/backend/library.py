@@ -1,0 +1,137 @@
+"""The llama.cpp library: version check, the symbols we call, the log, and the clock of time spent inside.
+
+Knows ctypes and names; knows nothing of models. The symbols that no public module of llama-cpp-python
+binds come from a staging header (llama-ext.h) whose signatures may change with any build, so exactly
+the version they were checked against is accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as C
+import functools
+import importlib.metadata
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from eaglelocal.errors import LibraryError
+
+CHECKED_VERSION = "0.3.36"
+REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
+
+STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
+    "set_layer_input": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        [C.c_void_p, C.c_uint32, C.c_bool],
+        None,
+    ),
+    "get_layer_input": ("_Z30llama_get_embeddings_layer_inpP13llama_contextj", [C.c_void_p, C.c_uint32], C.c_void_p),
+    "target_layer_ids": ("_Z28llama_model_target_layer_idsPK11llama_model", [C.c_void_p], C.POINTER(C.c_int32)),
+    "num_target_layer_ids": ("_Z30llama_model_target_layer_ids_nPK11llama_model", [C.c_void_p], C.c_uint32),
+    "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
+    "get_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", [C.c_void_p], C.c_void_p),
+    "get_nextn_row": ("_Z30llama_get_embeddings_nextn_ithP13llama_contexti", [C.c_void_p, C.c_int32], C.c_void_p),
+    # public, bound once more with an address as the result: numpy views are made from it without a cast
+    "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
+}
+
+
+@dataclass(slots=True)
+class NativeClock:
+    """Seconds spent inside llama.cpp, by the thread that owns the context."""
+
+    seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+@dataclass(slots=True)
+class Log:
+    """The last lines that llama.cpp logged: where failures and buffer sizes are told."""
+
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=2000))
+    part: str = ""
+
+    def write(self, text: str) -> None:
+        *whole, self.part = (self.part + text).split("\n")
+        self.lines.extend(whole)
+
+    def errors(self) -> list[str]:
+        words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
+        return [line for line in self.lines if any(word in line.lower() for word in words)]
+
+
+class Library:
+    """llama_cpp, checked; one for the process because llama.cpp's own state is global."""
+
+    def __init__(self, api: ModuleType) -> None:
+        self.api = api
+        self.log = Log()
+        self.build = f"llama-cpp-python {CHECKED_VERSION}"
+        self._log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
+        api.llama_log_set(self._log_callback, C.c_void_p(0))
+        api.llama_backend_init()
+        native = C.CDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
+        for name, (symbol, argtypes, restype) in STAGING_SYMBOLS.items():
+            setattr(self, name, bind(native, symbol, argtypes, restype))
+
+    def _on_log(self, level: int, text: bytes, user_data: object) -> None:
+        self.log.write(text.decode("utf-8", "replace"))
+
+    # bound in __init__ from STAGING_SYMBOLS; spelled out for the type checker
+    set_layer_input: C._NamedFuncPointer
+    get_layer_input: C._NamedFuncPointer
+    target_layer_ids: C._NamedFuncPointer
+    num_target_layer_ids: C._NamedFuncPointer
+    set_nextn: C._NamedFuncPointer
+    get_nextn: C._NamedFuncPointer
+    get_nextn_row: C._NamedFuncPointer
+    get_logits_row: C._NamedFuncPointer
+
+
+def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
+    try:
+        function = getattr(native, symbol)
+    except AttributeError:
+        message = f"llama.cpp in this llama-cpp-python ({installed_version()}) has no symbol {symbol}"
+        raise LibraryError(message, hint=REINSTALL) from None
+    function.argtypes, function.restype = argtypes, restype
+    return function  # type: ignore[no-any-return]
+
+
+def installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(installed: str | None) -> None:
+    """Raises LibraryError unless it is the very version whose staging symbols were checked."""
+    if installed is None:
+        raise LibraryError("llama-cpp-python is not installed", hint=REINSTALL)
+    if installed.split("+")[0] != CHECKED_VERSION:
+        message = f"llama-cpp-python {installed} is installed, but eaglelocal needs {CHECKED_VERSION}"
+        raise LibraryError(message, hint=REINSTALL)
+
+
+@functools.cache
+def load_library() -> Library:
+    """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
+    check_version(installed_version())
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger: 0.5 s
+    try:
+        import llama_cpp.llama_cpp as api
+    except (ImportError, OSError, RuntimeError) as error:
+        raise LibraryError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL + " --force-reinstall") from error
+    return Library(api)

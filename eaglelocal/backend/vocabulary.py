@@ -1,0 +1,60 @@
+"""Tokens and bytes through llama.cpp's vocabulary. Pieces are read once and kept."""
+
+from __future__ import annotations
+
+import ctypes as C
+
+from eaglelocal.backend.library import Library
+
+PIECE_BYTES = 64
+
+
+class LlamaVocabulary:
+    """Implements core.ports.Vocabulary. Lives as long as its model."""
+
+    def __init__(self, library: Library, handle: object, chat_template: str | None) -> None:
+        self._api, self._handle = library.api, handle
+        self.chat_template = chat_template
+        self.n_tokens: int = self._api.llama_vocab_n_tokens(handle)
+        self.bos_text = self._text(self._api.llama_vocab_bos(handle))
+        self.eos_text = self._text(self._api.llama_vocab_eos(handle))
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+
+    def _text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        raw: bytes = self._api.llama_vocab_get_text(self._handle, token)
+        return raw.decode("utf-8", "replace")
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        raw = text.encode("utf-8", "surrogatepass")
+        room = len(raw) + 16
+        buffer = (C.c_int32 * room)()
+        n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, room, add_special, parse_special)
+        if n < 0:
+            buffer = (C.c_int32 * -n)()
+            n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, -n, add_special, parse_special)
+        return list(buffer[:n])
+
+    def piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def _read_piece(self, token: int) -> bytes:
+        if not 0 <= token < self.n_tokens:
+            return b""
+        buffer = C.create_string_buffer(PIECE_BYTES)
+        n = self._api.llama_token_to_piece(self._handle, token, buffer, PIECE_BYTES, 0, False)
+        if n < 0:
+            buffer = C.create_string_buffer(-n)
+            n = self._api.llama_token_to_piece(self._handle, token, buffer, -n, 0, False)
+        return buffer.raw[:n]
+
+    def is_end(self, token: int) -> bool:
+        end = self._ends.get(token)
+        if end is None:
+            end = self._ends[token] = bool(self._api.llama_vocab_is_eog(self._handle, token))
+        return end

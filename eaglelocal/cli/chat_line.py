@@ -1,0 +1,66 @@
+"""The interactive loop of line mode: read, ask or act, show, again.
+
+Knows when to leave: ctrl-d, /exit, ctrl-c a second time. An error is shown and the loop goes on; the
+engine restarts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.slash import is_command, parse
+from eaglelocal.cli.slash_actions import Desk, Leave, act
+from eaglelocal.errors import EagleLocalError
+
+INTERRUPTED = 130
+
+ReadQuestion = Callable[[], str]
+
+
+@dataclass(slots=True)
+class Loop:
+    """Goes round until the person leaves; `presses` counts ctrl-c since the last line they entered."""
+
+    asker: Asker
+    desk: Desk
+    read_question: ReadQuestion
+    presses: int = 0
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        while True:
+            try:
+                self._once()
+            except EagleLocalError as error:
+                self.desk.output.error(error)
+            except KeyboardInterrupt:
+                self.presses += 1
+                self.desk.output.message()
+                if self.presses > 1:
+                    return INTERRUPTED
+                self.desk.output.aside("ctrl-c again, ctrl-d or /exit leaves")
+            except EOFError:
+                self.desk.output.message()
+                return 0
+            except Leave:
+                return 0
+
+    def _once(self) -> None:
+        line = self.read_question()
+        self.presses = 0
+        if is_command(line):
+            question = act(self.desk, parse(line))
+            if question is not None:
+                self._ask(question)
+        elif line.strip():
+            self._ask(line.strip())
+
+    def _ask(self, question: str) -> None:
+        self.presses = 1  # a ctrl-c that gets out of ask() was the second
+        outcome = self.asker.ask(question)
+        if outcome.finished is None or outcome.finished.reason != "cancelled":
+            self.presses = 0
+        if outcome.error is not None:
+            raise outcome.error

@@ -1,0 +1,56 @@
+"""One question, one answer: `chat PROMPT`, and text on stdin.
+
+Knows how stdin joins PROMPT and what stands on stdout. Does not know the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TextIO
+
+from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.report import answer_object
+from eaglelocal.errors import Cancelled, EngineError, UsageError
+
+PATIENCE_S = 2.0
+
+
+def read_stdin(stdin: TextIO | None, output: Output) -> str:
+    """All of stdin when it is no terminal; says so when nothing comes, since an open pipe looks like a hang."""
+    if stdin is None or stdin.isatty():
+        return ""
+    if not _is_ready(stdin):
+        output.message("waiting for the end of stdin (use </dev/null when there is nothing to read)")
+    try:
+        return stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}") from None
+
+
+def _is_ready(stdin: TextIO) -> bool:
+    if os.name == "nt":  # select knows only sockets there
+        return True
+    return bool(select.select([stdin], [], [], PATIENCE_S)[0])
+
+
+def joined(prompt: str, piped: str) -> str:
+    """`PROMPT`, an empty line, what was piped. Raises UsageError when both are empty."""
+    parts = [part.strip("\n") for part in (prompt, piped) if part.strip()]
+    if not parts:
+        raise UsageError("there is no question: PROMPT and stdin are empty", hint='eaglelocal chat "What can you do?"')
+    return "\n\n".join(parts)
+
+
+def answer_once(asker: Asker, question: str) -> None:
+    """Ask and show. With a quiet asker the object is the only thing on stdout. Raises what failed."""
+    outcome = asker.ask(question)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.finished is None:
+        raise EngineError("the answer ended without a word about how")
+    if asker.quiet:
+        asker.output.object(answer_object(outcome.text, outcome.finished, asker.session.model.info))
+    if outcome.stopped:
+        raise Cancelled("stopped")

@@ -1,0 +1,90 @@
+"""Reading questions from a person: one line, a line that goes on, or a block in triple quotes.
+
+Knows the stdlib's line editing (GNU readline or libedit, where there is one), history and completion
+of slash commands. Does not know what the lines mean.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+try:
+    import readline
+except ImportError:  # a Python without line editing still chats
+    readline = None  # type: ignore[assignment]
+
+QUOTES = '"""'
+PROMPT, MORE = "> ", ". "
+MAX_HISTORY = 1000
+
+ReadLine = Callable[[str], str]
+
+
+def read_question(read_line: ReadLine) -> str:
+    r"""A question, its lines joined. Raises EOFError and KeyboardInterrupt as read_line does.
+
+    `one line`, `goes on \` + `here`, or a block: `\"""first`, `second`, `third\"""`.
+    """
+    line = read_line(PROMPT)
+    if line.lstrip().startswith(QUOTES):
+        return _block(line.lstrip().removeprefix(QUOTES), read_line)
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(read_line(MORE))
+    return "\n".join(lines)
+
+
+def _block(line: str, read_line: ReadLine) -> str:
+    lines = [line]
+    while not lines[-1].rstrip().endswith(QUOTES):
+        lines.append(read_line(MORE))
+    lines[-1] = lines[-1].rstrip().removesuffix(QUOTES)
+    return "\n".join(lines).strip("\n")
+
+
+class LineEditor:
+    """A terminal with history. Use as a context manager: leaving writes the history file."""
+
+    def __init__(self, history: Path, completions: Sequence[str] = ()) -> None:
+        self._history = history
+        self._completions = tuple(completions)
+
+    def __enter__(self) -> LineEditor:
+        if readline is not None:
+            self._prepare()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if readline is not None:
+            self._write_history()
+
+    def read_line(self, prompt: str) -> str:
+        return input(prompt)
+
+    def _prepare(self) -> None:
+        readline.set_auto_history(True)
+        readline.set_history_length(MAX_HISTORY)
+        readline.set_completer(self._complete)
+        readline.set_completer_delims(" ")
+        is_libedit = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+        try:
+            readline.read_history_file(self._history)
+        except OSError:  # none yet, or one that another library wrote: start anew
+            readline.clear_history()
+
+    def _complete(self, text: str, state: int) -> str | None:
+        matches = [word for word in self._completions if text and word.startswith(text)]
+        return matches[state] + " " if state < len(matches) else None
+
+    def _write_history(self) -> None:
+        """Questions are private: the file belongs to its owner alone. A full disk is no reason to fail."""
+        try:
+            self._history.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._history, os.O_CREAT | os.O_WRONLY, 0o600))
+            readline.write_history_file(self._history)
+        except OSError:
+            return

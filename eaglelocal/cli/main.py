@@ -1,0 +1,107 @@
+"""The command `eaglelocal`: which commands there are, and how every failure ends.
+
+Knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C) and how typer fails. Does not
+know what a command does; nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from eaglelocal import __version__
+from eaglelocal.cli import chat, config, probe
+from eaglelocal.cli.nearest import nearest
+from eaglelocal.cli.output import Output, OutputClosed, standard_output
+from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
+
+PROGRAM = "eaglelocal"
+TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"
+COMMANDS = ("chat", "probe", "config")
+INTERRUPTED = 130
+# The base of everything that typer says about a command line; its place differs between versions.
+_TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name=PROGRAM,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("chat")(chat.chat)
+app.command("probe")(probe.probe)
+app.add_typer(config.app, name="config")
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False) -> None:
+    """Local models that draft ahead: speculative decoding at home, made dependable."""
+    if version:
+        standard_output().data(f"{PROGRAM} {__version__}")
+
+
+def main() -> int:
+    """Run the command line. Returns the exit code; says what went wrong on stderr."""
+    output = standard_output()
+    try:
+        return run(sys.argv[1:])
+    except OutputClosed:
+        return 0
+    except KeyboardInterrupt:
+        output.message()
+        return INTERRUPTED
+    except Exception as problem:
+        return fail(problem, output)
+
+
+def run(arguments: Sequence[str]) -> int:
+    _check_command(arguments)
+    code = app(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def fail(problem: Exception, output: Output) -> int:
+    """Say it and give the exit code."""
+    error = as_error(problem)
+    if os.environ.get(TRACEBACK_VARIABLE) == "1":
+        output.message("".join(traceback.format_exception(problem)))
+    if not isinstance(error, Cancelled):
+        output.error(error)
+    return error.exit_code
+
+
+def as_error(problem: Exception) -> EagleLocalError:
+    """Every failure as one of ours; what nobody foresaw is a bug and says so."""
+    if isinstance(problem, EagleLocalError):
+        return problem
+    if isinstance(problem, _TyperUsageError):
+        return _usage(problem)
+    if isinstance(problem, typer.Abort):
+        return Cancelled("stopped")
+    what = str(problem) or "no message"
+    return EagleLocalError(
+        f"this is a bug: {type(problem).__name__}: {what}",
+        hint=f"{TRACEBACK_VARIABLE}=1 {PROGRAM} ... shows the traceback; please report it with that",
+    )
+
+
+def _usage(problem: Exception) -> UsageError:
+    """Typer's sentence in our form: lower case, no full stop."""
+    message = getattr(problem, "format_message", problem.__str__)()
+    context = getattr(problem, "ctx", None)
+    command = getattr(context, "command_path", PROGRAM)
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{command} --help")
+
+
+def _check_command(arguments: Sequence[str]) -> None:
+    """Unknown commands get the nearest name; the program's own options take no values."""
+    words = [argument for argument in arguments[:1] if not argument.startswith("-")]
+    if words and words[0] not in COMMANDS:
+        close = nearest(words[0], COMMANDS)
+        raise UsageError(f"no command {words[0]!r}", hint=f"{PROGRAM} {close}" if close else f"{PROGRAM} --help")

@@ -1,0 +1,19 @@
+"""The word that a mistyped word was meant to be. Knows words only."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, or None when nothing is like it.
+
+    A unique beginning counts as alike: nearest("/st", ["/stats", "/spec"]) is "/stats".
+    """
+    words = list(known)
+    begins = [candidate for candidate in words if len(word) > 1 and candidate.startswith(word)]
+    if len(begins) == 1:
+        return begins[0]
+    alike = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return alike[0] if alike else None

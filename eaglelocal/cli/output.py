@@ -1,0 +1,171 @@
+"""The one sink: data to stdout, messages and progress to stderr. The only file that prints.
+
+Knows colour (NO_COLOR, FORCE_COLOR, terminals), closed pipes and what a terminal must not be sent.
+Does not know what is said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import TextIO
+
+from eaglelocal.core.events import LoadProgress, Piece
+from eaglelocal.errors import EagleLocalError, ResourceError
+
+ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
+BAR_CELLS = 24
+REDRAW_S = 0.1
+# A model's text must not steer the terminal: control characters but line feed and tab become visible.
+_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_HARMLESS[ord("\r")] = ""
+
+
+class OutputClosed(Exception):
+    """The reader of stdout has gone (`| head`): nothing more to say, and nothing wrong."""
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """NO_COLOR wins, then FORCE_COLOR, then: is it a terminal that can?"""
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"
+
+
+class Output:
+    """Two streams and their manners."""
+
+    def __init__(self, *, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+        self.colour = wants_colour(stdout, environ)
+        self._colour_messages = wants_colour(stderr, environ)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._stdout.isatty()
+
+    def data(self, text: str, *, end: str = "\n") -> None:
+        """What was asked for. Raises OutputClosed, or ResourceError when it cannot be written."""
+        self._write(f"{_harmless(text) if self.is_terminal else text}{end}")
+
+    def object(self, value: Mapping[str, object]) -> None:
+        """One JSON object on one line."""
+        self.data(json.dumps(value, ensure_ascii=False))
+
+    def pieces(self, pieces: Iterable[Piece], *, tint: bool) -> None:
+        """An answer as it comes; with tint, accepted draft tokens are coloured where colour is allowed."""
+        if not (tint and self.colour):
+            return self.data("".join(piece.text for piece in pieces), end="")
+        runs = groupby(pieces, key=lambda piece: piece.drafted)
+        painted = ((drafted, _harmless("".join(piece.text for piece in run))) for drafted, run in runs)
+        return self._write("".join(_paint(text, ACCEPTED) if drafted else text for drafted, text in painted))
+
+    def message(self, text: str = "") -> None:
+        """A line for the person. Nothing is lost with it: a closed stderr is no failure."""
+        self._say(_harmless(text))
+
+    def aside(self, text: str) -> None:
+        """A message that stands back, such as the figures after an answer."""
+        self._say(_paint(_harmless(text), QUIET) if self._colour_messages else _harmless(text))
+
+    def error(self, error: EagleLocalError) -> None:
+        """`error: ...`, a blank line, `hint: ...`."""
+        word = _paint("error", BAD) if self._colour_messages else "error"
+        self._say(f"{word}: {_harmless(error.message)}")
+        if error.hint:
+            self._say(f"\nhint: {_harmless(error.hint)}")
+
+    def progress(self) -> ProgressLine:
+        return ProgressLine(self._stderr)
+
+    def _say(self, text: str) -> None:
+        try:
+            self._stdout.flush()
+            print(text, file=self._stderr, flush=True)
+        except OSError:
+            return
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, end="", file=self._stdout, flush=True)
+        except BrokenPipeError:
+            self._abandon_stdout()
+            raise OutputClosed from None
+        except OSError as problem:
+            self._abandon_stdout()
+            raise ResourceError(f"cannot write to stdout: {problem.strerror}") from problem
+
+    def _abandon_stdout(self) -> None:
+        """Python flushes stdout once more at its end; let that go nowhere rather than fail."""
+        if self._stdout is sys.stdout:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class ProgressLine:
+    """What takes a while: a bar that redraws in place on a terminal, elsewhere one line for each thing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._in_place = stream.isatty()
+        self._what = ""
+        self._drawn_s = 0.0
+        self._shown = False
+        self._finished = False
+
+    def __call__(self, progress: LoadProgress) -> None:
+        if self._finished:
+            return
+        is_new, self._what = progress.what != self._what, progress.what
+        if self._in_place:
+            self._draw(progress, at_once=is_new or progress.fraction >= 1.0)
+        elif is_new:
+            self._write(f"{_harmless(progress.what)}\n")
+
+    def finish(self) -> None:
+        """Leave the terminal as it was, and stay silent: an engine that restarts later must not draw here."""
+        self._finished = True
+        if self._shown:
+            self._write("\r\x1b[K")
+
+    def _draw(self, progress: LoadProgress, *, at_once: bool) -> None:
+        now_s = time.monotonic()
+        if not at_once and now_s - self._drawn_s < REDRAW_S:
+            return
+        self._drawn_s, self._shown = now_s, True
+        self._write(f"\r\x1b[K{bar_line(progress)}")
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, end="", file=self._stream, flush=True)
+        except OSError:
+            return
+
+
+def bar_line(progress: LoadProgress) -> str:
+    """`━━━━━━━━────  62 %  loading the target`, at most 79 columns."""
+    fraction = min(1.0, max(0.0, progress.fraction))
+    full = int(fraction * BAR_CELLS)
+    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(progress.what)}"[:79]
+
+
+def _harmless(text: str) -> str:
+    return text.translate(_HARMLESS)
+
+
+def _paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if text else ""
+
+
+def standard_output() -> Output:
+    """The process's own streams; characters that they cannot carry become question marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    return Output(stdout=sys.stdout, stderr=sys.stderr, environ=os.environ)

@@ -1,0 +1,154 @@
+"""What is said about an answer: the honest line, the totals, and the JSON object.
+
+Pure: engine events in, text and plain dicts out. Knows the words of ARCHITECTURE.md, no model and no
+terminal. Every figure was measured by the engine, except the gain, which says that it is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.stats import SpeculationStats
+
+BAR_CELLS = 20
+
+
+def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
+    """Who answers: target, draft with its length or why there is none, context."""
+    lines = [f"target   {info.target}"]
+    if plan.speculates:
+        lines.append(f"draft    {info.draft}, {_count(plan.num_draft_tokens, 'token')} ahead")
+    else:
+        lines.append(f"draft    none: {info.draft_reason or plan.draft_reason or 'switched off'}")
+    lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
+    return lines
+
+
+def honest_line(finished: Finished) -> str:
+    """One line after each answer.
+
+    `41.2 tok/s · acceptance length 3.12 · 74/118 drafted accepted · first token 0.21 s · 1.64x plain (estimated)`
+    """
+    timings, speculation = finished.timings, finished.speculation
+    parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
+    first_token = [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
+    if speculation.drafts:
+        parts += [*_acceptance(speculation), *first_token, *_gain(speculation)]
+    else:
+        parts += first_token
+    parts += _state(speculation)
+    return " · ".join([*parts, *_ending(finished)])
+
+
+def _acceptance(speculation: SpeculationStats) -> list[str]:
+    return [
+        f"acceptance length {speculation.acceptance_length:.2f}",
+        f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
+    ]
+
+
+def _gain(speculation: SpeculationStats) -> list[str]:
+    estimate = speculation.speedup_estimate
+    return ["gain not measured"] if estimate is None else [f"{estimate:.2f}x plain (estimated)"]
+
+
+def _state(speculation: SpeculationStats) -> list[str]:
+    if speculation.state == "on":
+        return [] if speculation.drafts else ["speculation on: nothing was drafted"]
+    return [f"speculation {speculation.state}: {speculation.reason or 'no reason given'}"]
+
+
+def _ending(finished: Finished) -> list[str]:
+    match finished.reason:
+        case "stop":
+            return []
+        case "length":
+            return [f"cut at {_count(finished.completion_tokens, 'token')}"]
+        case reason:
+            return [reason]
+
+
+def answer_object(text: str, finished: Finished, info: EngineInfo) -> dict[str, object]:
+    """The last stdout line of `chat --json`."""
+    timings, speculation = finished.timings, finished.speculation
+    return {
+        "text": text,
+        "finish_reason": finished.reason,
+        "target": info.target,
+        "draft": info.draft,
+        "usage": {"prompt_tokens": finished.prompt_tokens, "completion_tokens": finished.completion_tokens},
+        "timings": {
+            "ttft_s": timings.ttft_s,
+            "decode_tok_s": timings.decode_tok_s,
+            "draft_s": timings.draft_s,
+            "verify_s": timings.verify_s,
+            "host_s": timings.host_s,
+        },
+        "speculation": {
+            "state": speculation.state,
+            "reason": speculation.reason,
+            "drafts": speculation.drafts,
+            "draft_tokens": speculation.draft_tokens,
+            "accepted_tokens": speculation.accepted_tokens,
+            "acceptance_rate": speculation.acceptance_rate,
+            "acceptance_length": speculation.acceptance_length,
+            "accepted_per_position": list(speculation.accepted_per_position),
+            "speedup_estimate": speculation.speedup_estimate,
+        },
+    }
+
+
+def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int) -> list[str]:
+    """`/stats`: this session's answers, acceptance by position, and what the engine used."""
+    return [*_answers_lines(answers), *_position_lines(answers), *_engine_lines(snapshot, restarts)]
+
+
+def _answers_lines(answers: Sequence[Finished]) -> list[str]:
+    if not answers:
+        return ["no answers yet"]
+    tokens = sum(answer.completion_tokens for answer in answers)
+    after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
+    decode_s = sum(answer.timings.decode_s for answer in answers)
+    speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
+    drafts, drafted, accepted = (sum(column) for column in zip(*map(_drafting, answers), strict=True))
+    lines = [f"answers       {len(answers)}, {_count(tokens, 'token')}{speed}"]
+    if not drafts:
+        return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
+    return [
+        *lines,
+        f"drafted       {drafted} tokens in {_count(drafts, 'draft')}, {accepted} accepted, {drafted - accepted} wasted",
+        f"acceptance    length {1 + accepted / drafts:.2f}, rate {accepted / drafted:.0%}",
+    ]
+
+
+def _drafting(answer: Finished) -> tuple[int, int, int]:
+    speculation = answer.speculation
+    return speculation.drafts, speculation.draft_tokens, speculation.accepted_tokens
+
+
+def _position_lines(answers: Sequence[Finished]) -> list[str]:
+    """How many of the drafts were accepted at least so far."""
+    drafts = sum(answer.speculation.drafts for answer in answers)
+    columns = zip_longest(*(answer.speculation.accepted_per_position for answer in answers), fillvalue=0)
+    shares = [sum(column) / drafts for column in columns] if drafts else []
+    return [
+        f"position {depth:<2}   {'█' * round(share * BAR_CELLS):<{BAR_CELLS}} {share:4.0%}"
+        for depth, share in enumerate(shares, 1)
+    ]
+
+
+def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
+    busy_s = snapshot.host_s + snapshot.native_s
+    share = f", {snapshot.host_s / busy_s:.1%} of the time outside llama.cpp" if busy_s else ""
+    restarted = f", restarted {_count(restarts, 'time')}" if restarts else ""
+    return [
+        f"engine        {_count(snapshot.steps, 'step')}{share}",
+        f"memory        {snapshot.peak_rss_bytes / 2**20:.0f} MiB at most{restarted}",
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,137 @@
+"""One chat session: the model that answers, the conversation, and how the next question is asked.
+
+Knows clients through a Protocol and turns questions into requests. Does not know where models come
+from (it is given a loader), nor terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from eaglelocal.cli.context_window import TokenEstimate, calibrated
+from eaglelocal.cli.conversation import Conversation, Turn
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, RequestError
+
+
+class Answer(Protocol):
+    """Events of one request, ending with Finished or Failed."""
+
+    def __iter__(self) -> Iterator[RequestEvent]: ...
+
+    def cancel(self) -> None: ...
+
+
+class ChatClient(Protocol):
+    """What chat needs of an engine, in this process or behind a pipe."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    def stream(self, request: ChatRequest) -> Answer: ...
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is loaded and ready."""
+
+    client: ChatClient
+    plan: Plan
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person asked for while chatting; None: as at the start."""
+
+    target: str | None = None
+    spec: str | None = None  # auto, off, N
+
+
+Load = Callable[[Choice], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came back for a question: text, and how it ended."""
+
+    text: str = ""
+    finished: Finished | None = None
+    error: EagleLocalError | None = None
+    started: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        return self.finished is None or self.finished.reason == "cancelled"
+
+    @property
+    def refused(self) -> bool:
+        """The engine did not take the request: it may be too long for the context."""
+        return isinstance(self.error, RequestError) and not self.started
+
+
+@dataclass(slots=True)
+class Session:
+    """What changes while people talk."""
+
+    load: Load
+    model: Model
+    params: SamplingParams
+    conversation: Conversation = field(default_factory=Conversation)
+    max_draft: int | None = None  # of the requests; None: as planned
+    choice: Choice = field(default_factory=Choice)
+    estimate: TokenEstimate = field(default_factory=TokenEstimate)
+    answers: list[Finished] = field(default_factory=list)
+    num_asked: int = 0
+
+    def request(self, question: str, num_forgotten: int) -> ChatRequest:
+        self.num_asked += 1
+        return ChatRequest(
+            id=f"chat-{self.num_asked}",
+            messages=self.conversation.messages(question, num_forgotten=num_forgotten),
+            params=self.params,
+            max_draft=self.max_draft,
+        )
+
+    def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:
+        """Keep what was said. A question without an answer waits for /retry."""
+        if outcome.stopped and not outcome.text:
+            self.conversation.unanswered = question
+            return
+        self.conversation.num_forgotten = num_forgotten
+        self.conversation.add(Turn(question, outcome.text, outcome.stopped))
+        if outcome.finished is not None:
+            self.answers.append(outcome.finished)
+            self._learn(outcome.finished, num_forgotten)
+
+    def switch(self, choice: Choice) -> None:
+        """Load another model, or the same one with another draft; the old one leaves memory first.
+
+        When the new one cannot be loaded the old one comes back, and the error is raised.
+        """
+        previous = self.choice
+        self.close()
+        try:
+            self.model = self.load(choice)
+        except (EagleLocalError, KeyboardInterrupt):
+            self.model = self.load(previous)
+            raise
+        self.choice, self.max_draft, self.estimate = choice, None, TokenEstimate()
+
+    def close(self) -> None:
+        self.model.client.close()
+
+    def _learn(self, finished: Finished, num_forgotten: int) -> None:
+        *turns, last = self.conversation.turns
+        past = Conversation(self.conversation.system, turns)
+        messages = (*past.messages(last.question, num_forgotten=num_forgotten), last.messages[1])
+        self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

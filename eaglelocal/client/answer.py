@@ -1,0 +1,90 @@
+"""An answer in the making, as something to iterate over. Works over any client.
+
+with stream(client, request) as answer:
+    for event in answer: ...        # Started, Tokens ..., Finished or Failed
+reply = stream(client, request).result()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import TracebackType
+
+from eaglelocal.client.port import Client
+from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.request import ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer."""
+
+    text: str
+    pieces: tuple[Piece, ...]
+    finished: Finished
+    started: Started | None = None  # None when it was cancelled before it began
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(piece.token for piece in self.pieces)
+
+
+class Answer:
+    """The events of one request, for one reader; leaving it as a context manager cancels what still runs."""
+
+    def __init__(self, client: Client, request_id: str) -> None:
+        self.request_id = request_id
+        self._client = client
+        self._arrived: SimpleQueue[RequestEvent] = SimpleQueue()
+        self._read: list[RequestEvent] = []
+
+    @property
+    def ended(self) -> bool:
+        """Has the last event been read?"""
+        return bool(self._read) and isinstance(self._read[-1], (Finished, Failed))
+
+    def arrive(self, event: RequestEvent) -> None:
+        """Take an event from the client's thread."""
+        self._arrived.put(event)
+
+    def cancel(self) -> None:
+        """Ask for an early end; go on reading until it comes."""
+        if not self.ended:
+            self._client.cancel(self.request_id)
+
+    def __iter__(self) -> Iterator[RequestEvent]:
+        return self
+
+    def __next__(self) -> RequestEvent:
+        if self.ended:
+            raise StopIteration
+        event = self._arrived.get()
+        self._read.append(event)
+        return event
+
+    def result(self) -> Reply:
+        """Read to the end; the whole answer, what was read before included. Raises the error of a Failed."""
+        for _ in self:
+            pass
+        last = self._read[-1]
+        if isinstance(last, Failed):
+            raise last.error
+        assert isinstance(last, Finished)
+        started = next((event for event in self._read if isinstance(event, Started)), None)
+        pieces = tuple(piece for event in self._read if isinstance(event, Tokens) for piece in event.pieces)
+        return Reply("".join(piece.text for piece in pieces) + last.text, pieces, last, started)
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.cancel()
+
+
+def stream(client: Client, request: ChatRequest) -> Answer:
+    """Submit a request and read its events at leisure."""
+    answer = Answer(client, request.id)
+    client.submit(request, answer.arrive)
+    return answer

@@ -1,0 +1,185 @@
+"""The client of our own engine: a supervised child process behind the Client interface.
+
+    with EngineClient(plan) as client:
+        info = client.start()
+        print(client.stream(ChatRequest(id="1", text="hello")).result().text)
+
+Puts together the supervisor (the process), the desk (the requests) and the snapshots; decides nothing
+itself but how long requests wait for an engine that is down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+
+from eaglelocal.client.answer import Answer, stream
+from eaglelocal.client.desk import Desk
+from eaglelocal.client.port import OnEvent
+from eaglelocal.client.snapshots import Snapshots
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.child import EngineChild
+from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
+from eaglelocal.errors import EagleLocalError, EngineError
+
+_log = logging.getLogger(__name__)
+
+OnProgress = Callable[[LoadProgress], None]
+
+
+class EngineClient:
+    """An engine in a process of its own. Safe from any thread; many answers at once.
+
+    Events of requests arrive on one thread, the supervisor's; requests that never reached the engine
+    may be failed or cancelled on another. Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        builder: str = "eaglelocal.assembly:build",
+        on_progress: OnProgress | None = None,
+        restart: RestartPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._desk = Desk(EngineError("the engine has not been started"))
+        self._snapshots = Snapshots()
+        self._switchboard = _Switchboard(self._desk, self._snapshots, on_progress, restart.wait_limit_s)
+        self._supervisor = Supervisor(plan, builder, restart, self._switchboard)
+        self._lock = threading.Lock()  # of _started and _closed
+        self._started = False
+        self._closed = False
+
+    @property
+    def state(self) -> EngineState:
+        return "closed" if self._closed else self._supervisor.state
+
+    @property
+    def restarts(self) -> int:
+        return self._supervisor.restarts
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process; None while there is none."""
+        return self._supervisor.pid
+
+    def start(self) -> EngineInfo:
+        """Load, and wait until the engine is ready. Raises the error that prevents it."""
+        with self._lock:
+            if not (self._started or self._closed):
+                self._started = True
+                self._desk.accept()
+                self._supervisor.start()
+        return self._switchboard.wait()
+
+    def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
+        """Ask; see Client. Requests wait while the engine loads, and up to `wait_limit_s` while it restarts."""
+        self._desk.submit(request, on_event)
+
+    def stream(self, request: ChatRequest) -> Answer:
+        """Ask, and iterate over the events."""
+        return stream(self, request)
+
+    def cancel(self, request_id: str) -> None:
+        self._desk.cancel(request_id)
+
+    def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
+        """Totals since the engine process started.
+
+        While it is down, or busy for longer than `timeout_s`, the last ones known.
+        """
+        recipient = self._desk.recipient
+        if recipient is not None:
+            return self._snapshots.take(recipient, timeout_s)
+        return replace(self._snapshots.last, waiting=self._desk.num_waiting)
+
+    def close(self) -> None:
+        """End the engine process and every thread of this client; requests in flight fail. At most about 4 s."""
+        with self._lock:
+            self._closed = True
+        self._supervisor.close()
+        self._switchboard.close()
+
+    def __enter__(self) -> EngineClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _Switchboard:
+    """What the supervisor says, passed on to those concerned."""
+
+    def __init__(self, desk: Desk, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float) -> None:
+        self._desk = desk
+        self._snapshots = snapshots
+        self._on_progress = on_progress
+        self._wait_limit_s = wait_limit_s
+        self._limit: threading.Timer | None = None
+        self._settled = threading.Event()  # the first load has succeeded or failed
+        self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
+
+    def wait(self) -> EngineInfo:
+        self._settled.wait()
+        if isinstance(self._outcome, EagleLocalError):
+            raise self._outcome
+        return self._outcome
+
+    def close(self) -> None:
+        self._end_limit()
+        closed = EngineError("the engine is closed")
+        self._desk.lose(closed)
+        self._desk.refuse(closed)
+        self._settle(closed)
+
+    def on_progress(self, progress: LoadProgress) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(progress)
+        except Exception:
+            _log.exception("the listener of the load's progress failed")
+
+    def on_ready(self, child: EngineChild, info: EngineInfo) -> None:
+        self._end_limit()
+        self._desk.take_over(child)
+        self._settle(info)
+
+    def on_events(self, events: list[RequestEvent]) -> None:
+        self._desk.deliver(events)
+
+    def on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self._snapshots.arrive(snapshot)
+
+    def on_lost(self, error: EagleLocalError, *, for_good: bool) -> None:
+        self._desk.lose(error)
+        self._snapshots.lose()
+        if for_good:
+            self._end_limit()
+            self._desk.refuse(error)
+            self._settle(error)
+        elif self._limit is None:
+            self._limit = threading.Timer(self._wait_limit_s, self._desk.refuse, (self._late(error),))
+            self._limit.daemon = True
+            self._limit.start()
+
+    def _late(self, error: EagleLocalError) -> EngineError:
+        what = f"the engine has not come back within {self._wait_limit_s:g} s: {error.message}"
+        return EngineError(what, hint=error.hint)
+
+    def _settle(self, outcome: EngineInfo | EagleLocalError) -> None:
+        """start() reports the newest: info of the process that runs, or why none does."""
+        self._outcome = outcome
+        self._settled.set()
+
+    def _end_limit(self) -> None:
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.cancel()
+            if limit is not threading.current_thread():
+                limit.join()

@@ -1,0 +1,71 @@
+"""A draft: the tokens that a drafter proposes behind one root, as a tree; a chain is the plain case.
+
+The root is the last token that was sampled and not yet decoded by the target; it is not part of the
+draft. Nodes are numbered in the order in which they were proposed, parents before children.
+
+    root ── 0 ── 1 ── 3        tokens  (t0, t1, t2, t3)
+             └── 2             parents (-1,  0,  0,  1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.sampling import Sampled
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens with parents and the drafter's confidences; all three have one entry a node."""
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    confidences: tuple[float, ...] = ()  # drafter's own probability of the token, given its parent
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depth of each node; a child of the root has depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.parents == tuple(range(-1, len(self.parents) - 1))
+
+    def child_with(self, parent: int, token: int) -> int | None:
+        """Index of the child of `parent` that carries `token`."""
+        for node, (node_parent, node_token) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            if node_parent == parent and node_token == token:
+                return node
+        return None
+
+    def plus(self, parent: int, token: int, confidence: float) -> Draft:
+        return Draft((*self.tokens, token), (*self.parents, parent), (*self.confidences, confidence))
+
+
+def chain(*tokens: int) -> Draft:
+    return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), (1.0,) * len(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification kept: the path of accepted nodes, then one token more from the target.
+
+    samples   one a emitted token, in order; samples[i].token == tokens[path[i]] for i < len(path)
+    ended     the last sample ends the answer (end of generation or the token limit)
+    """
+
+    path: tuple[int, ...]
+    samples: tuple[Sampled, ...]
+    ended: bool = False
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.path)

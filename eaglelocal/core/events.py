@@ -1,0 +1,139 @@
+"""What the engine tells the world, and what it can be told: a small union of frozen dataclasses.
+
+Everything here crosses the pipe between the engine process and its client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EagleLocalError
+
+
+# ---- from the engine
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What was loaded, said once when the engine is ready."""
+
+    target: str  # label for people, honest about inflation
+    draft: str  # label, or "none"
+    draft_reason: str  # why there is none, or ""
+    n_ctx: int
+    num_slots: int
+    n_vocab: int
+    chat_template: bool
+    threads: int
+    model_bytes: int  # weights of target and draft, as llama.cpp reports them
+    load_s: float
+    library: str  # llama.cpp build
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    error: EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    fraction: float  # 0..1
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, reused from the slot's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One emitted token. Text is empty while bytes or a possible stop string are held back."""
+
+    token: int
+    text: str
+    drafted: bool  # accepted from a draft
+    sampled: Sampled | None = None  # set when logprobs were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    request_id: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: str
+    reason: str  # stop, length, cancelled
+    text: str  # what was still held back
+    prompt_tokens: int
+    completion_tokens: int
+    timings: Timings
+    speculation: SpeculationStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    request_id: str
+    error: EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Totals since the engine started; gauges of this moment."""
+
+    running: int
+    waiting: int
+    steps: int
+    prompt_tokens: int
+    generated_tokens: int
+    speculation: SpeculationStats
+    host_s: float  # seconds of all steps outside llama.cpp
+    native_s: float  # seconds of all steps inside llama.cpp
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    snapshot: EngineSnapshot
+
+
+RequestEvent = Started | Tokens | Finished | Failed
+EngineEvent = Ready | LoadFailed | LoadProgress | RequestEvent | SnapshotTaken
+
+
+# ---- to the engine
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish nothing, free everything, end."""
+
+
+Command = Submit | Cancel | TakeSnapshot | Shutdown

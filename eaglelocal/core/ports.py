@@ -1,0 +1,111 @@
+"""The seams: what the engine needs of a model, as Protocols.
+
+`backend` implements them over llama.cpp, `tests/doubles` over tables. Positions are absolute and
+start at 0; sequence ids are slots. Every method is called from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from eaglelocal.core.batch import Batch, Floats, Outputs, PairBatch, Proposals
+from eaglelocal.core.sampling import Sampled, SamplingParams
+
+
+class Cache(Protocol):
+    """The KV cache of a context."""
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        """Forget the cells of a sequence from first_position on."""
+
+    def last_position(self, sequence: int) -> int:
+        """Highest position held for the sequence; -1 if there is none."""
+
+
+class Sampler(Protocol):
+    """One request's sampler: penalties, filters, temperature, seed. Advances with each draw."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Show tokens that were not drawn here (the prompt), for the penalties."""
+
+    def sample(self, row: int) -> Sampled:
+        """Draw from an output row of the context's last decode, and advance."""
+
+    def close(self) -> None: ...
+
+
+class Context(Cache, Protocol):
+    """A target (or a plain draft model) with its cache."""
+
+    @property
+    def native_s(self) -> float:
+        """Seconds spent inside the native library so far."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions per sequence."""
+
+    @property
+    def n_batch(self) -> int:
+        """Rows a decode may have."""
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    def decode(self, batch: Batch) -> Outputs:
+        """Run the rows. Raises ResourceError when the cache has no room; the cache is then unchanged."""
+
+    def sampler(self, params: SamplingParams) -> Sampler: ...
+
+    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
+        """The most likely next tokens at output rows of the last decode (when used as a drafter)."""
+
+    def close(self) -> None: ...
+
+
+class HeadContext(Cache, Protocol):
+    """An EAGLE head: an encoder from target features to states, and a decoder over (token, state) pairs."""
+
+    @property
+    def native_s(self) -> float:
+        """Seconds spent inside the native library so far."""
+
+    @property
+    def n_batch(self) -> int: ...
+
+    @property
+    def width(self) -> int:
+        """Size of a state."""
+
+    def encode(self, features: Floats) -> Floats:
+        """[rows, taps * n_embd] -> [rows, width]."""
+
+    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+        """Write the pairs into the cache and propose at the output rows."""
+
+    def close(self) -> None: ...
+
+
+class Vocabulary(Protocol):
+    """Token ids and their bytes."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def chat_template(self) -> str | None: ...
+
+    @property
+    def bos_text(self) -> str: ...
+
+    @property
+    def eos_text(self) -> str: ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens."""
+
+    def is_end(self, token: int) -> bool:
+        """Does this token end generation?"""

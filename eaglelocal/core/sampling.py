@@ -1,0 +1,83 @@
+"""How the next token is drawn from the target's distribution: plain data, no algorithm.
+
+The draw itself happens in llama.cpp's samplers (backend) or in the test double. One random draw per
+emitted token, whatever was drafted, so a seed gives one text at any draft length and concurrency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.errors import RequestError
+
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 10.0),
+    "top_k": (0, 1_000_000),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "repeat_penalty": (0.01, 10.0),
+    "frequency_penalty": (-10.0, 10.0),
+    "presence_penalty": (-10.0, 10.0),
+    "max_tokens": (1, 10_000_000),
+    "repeat_last_n": (0, 1_000_000),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling of one request. Neutral defaults: the distribution of the model itself."""
+
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = 64  # tokens the penalties look back on, prompt included
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    max_tokens: int | None = None  # None: until the context is full
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN fails too
+                raise RequestError(f"{name} must lie between {low} and {high}, not {value}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise RequestError(f"logprobs must lie between 0 and 100, not {self.logprobs}")
+        if any(not s for s in self.stop):
+            raise RequestError("a stop string must not be empty")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
+
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability under the model's own distribution, before temperature, filters and penalties."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One draw. `top` is ordered, most likely first, and empty unless it was asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()

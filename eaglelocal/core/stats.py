@@ -1,0 +1,77 @@
+"""Counters of one request or of the whole engine; the words are those of ARCHITECTURE.md.
+
+drafted      nodes sent to the target, siblings included
+accepted     drafted tokens that the target kept
+acceptance length   1 + accepted / drafts, the bonus token counted
+tok/s        from the first to the last token, prefill excluded
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """Speculation of one answer or of a run. `state` is one line a person can read."""
+
+    state: str = "off"  # on, off, asleep
+    reason: str = ""
+    drafts: int = 0  # verifications that had a draft
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_per_position: tuple[int, ...] = ()  # [depth], how often depth i + 1 was accepted
+    speedup_estimate: float | None = None  # measured token rate / rate of one-row steps; None: not measured
+
+    @property
+    def acceptance_rate(self) -> float:
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        return 1.0 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one answer. Steps shared with other slots are counted in full for each."""
+
+    ttft_s: float = 0.0  # from submission to the first token
+    prefill_s: float = 0.0
+    decode_s: float = 0.0  # from the first to the last token
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    host_s: float = 0.0  # of decode_s: outside llama.cpp
+    decode_tok_s: float = 0.0  # (tokens - 1) / decode_s
+
+
+@dataclass(slots=True)
+class SpeculationCounter:
+    """The one mutable counter behind SpeculationStats."""
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def add(self, num_drafted: int, num_accepted: int) -> None:
+        if num_drafted == 0:
+            return
+        self.drafts += 1
+        self.draft_tokens += num_drafted
+        self.accepted_tokens += num_accepted
+        per_position = self.accepted_per_position
+        per_position.extend([0] * (num_accepted - len(per_position)))
+        for depth in range(num_accepted):
+            per_position[depth] += 1
+
+    def stats(self, *, state: str, reason: str, speedup_estimate: float | None) -> SpeculationStats:
+        return SpeculationStats(
+            state=state,
+            reason=reason,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            accepted_per_position=tuple(self.accepted_per_position),
+            speedup_estimate=speedup_estimate,
+        )

@@ -1,0 +1,175 @@
+"""`python -m eaglelocal.demo.build`: the embedded guide and its head, from generated corpus to two GGUF files.
+
+Tokenizer, target, head, in this order; each step leaves its result in the work folder, and a run that was stopped
+goes on where it was. Knows the order, the budgets and the file names; the corpus, the arithmetic of training and the
+file formats are elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from eaglelocal import locations
+from eaglelocal.demo.corpus.mixture import conversations, render
+from eaglelocal.errors import UsageError
+from eaglelocal.training.data import Batch, Pieces
+from eaglelocal.training.examination import Examination
+from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
+from eaglelocal.training.head import Head, HeadShape
+from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, restore, train
+from eaglelocal.training.next_token import NextToken
+from eaglelocal.training.progress import Progress
+from eaglelocal.training.shards import Shards, ShardWriter, Stage
+from eaglelocal.training.target import Target, TargetShape
+from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
+from eaglelocal.training.ttt import ChainPlan, TrainingTimeTest
+
+TARGET_NAME, HEAD_NAME = "eaglelocal guide", "eaglelocal guide EAGLE-3.1 head"
+TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"
+NUM_TOKENIZER_CONVERSATIONS, NUM_EXAMINED_CONVERSATIONS = 40_000, 1_500
+TARGET_TOKENS_PER_HOUR, HEAD_TOKENS_PER_HOUR = 36_000_000, 36_000_000  # on two cores with AMX; other machines vary
+TARGET_SHARE, HEAD_SHARE = 0.65, 0.30  # of the hours; the rest is corpus, tokenizer and compilation
+LONG_SHARE = 0.15  # of the tokens, at the end, at the full context
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What to build, where, and how much of it."""
+
+    out: Path
+    work: Path
+    hours: float
+    seed: int
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.work / "tokenizer.json"
+
+    def target_stages(self) -> tuple[Stage, ...]:
+        return stages(int(self.hours * TARGET_SHARE * TARGET_TOKENS_PER_HOUR))
+
+    def head_stages(self) -> tuple[Stage, ...]:
+        return stages(int(self.hours * HEAD_SHARE * HEAD_TOKENS_PER_HOUR))
+
+
+def stages(num_tokens: int) -> tuple[Stage, ...]:
+    long_tokens = int(num_tokens * LONG_SHARE)
+    return (
+        Stage("short", row_length=512, num_tokens=num_tokens - long_tokens),
+        Stage("long", row_length=TargetShape().max_context, num_tokens=long_tokens),
+    )
+
+
+def documents(seed: int) -> Iterator[Pieces]:
+    return (render(task) for task in conversations(seed, "train"))
+
+
+def build_tokenizer(build: Build) -> GuideTokenizer:
+    if not build.tokenizer_file.is_file():
+        texts = ("".join(text for text, _ in pieces) for pieces in documents(build.seed))
+        train_tokenizer(islice(texts, NUM_TOKENIZER_CONVERSATIONS)).save(build.tokenizer_file)
+    return load_tokenizer(build.tokenizer_file)
+
+
+def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
+    torch.manual_seed(build.seed)
+    target = Target(TargetShape(vocab=tokenizer.num_tokens))
+    examination = hold_examination(tokenizer, build.seed)
+    with Progress("target") as progress:
+        progress.note(f"{target.num_parameters() / 1e6:.2f} M parameters, {build.hours:g} hours planned for the build")
+
+        def on_milestone(done: int) -> None:
+            progress.note(f"held out at step {done}: {examination.of_target(target)}")
+            export_target(target, tokenizer, build.work / f"early-{TARGET_FILE}", name=f"{TARGET_NAME} (step {done})")
+
+        shards = Shards(build.work / "target-rows", build.target_stages(), build.seed)
+        learn(build, NextToken(target, compiled=can_compile()), shards, (progress, on_milestone))
+        round_to_bfloat16(target)
+        progress.note(f"held out at the end: {examination.of_target(target)}")
+    export_target(target, tokenizer, build.out / TARGET_FILE, name=TARGET_NAME)
+    return target
+
+
+def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
+    torch.manual_seed(build.seed)
+    head = Head(HeadShape(target.shape))
+    examination = hold_examination(tokenizer, build.seed)
+    objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
+    with Progress("head") as progress:
+
+        def on_milestone(done: int) -> None:
+            progress.note(f"held out at step {done}: {examination.of_head(objective)}")
+            export_head(head, tokenizer, build.work / f"early-{HEAD_FILE}", name=f"{HEAD_NAME} (step {done})")
+
+        shards = Shards(build.work / "head-rows", build.head_stages(), build.seed + 1)
+        learn(build, objective, shards, (progress, on_milestone))
+        round_to_bfloat16(head)
+        progress.note(f"held out at the end: {examination.of_head(objective)}")
+    export_head(head, tokenizer, build.out / HEAD_FILE, name=HEAD_NAME)
+
+
+def learn(build: Build, objective: Objective, shards: Shards, reports: tuple[Progress, Callable[[int], None]]) -> None:
+    """Run the stages of the shards, which another process writes ahead; the checkpoint lies beside them."""
+    progress, on_milestone = reports
+    writer = ShardWriter(shards, build.tokenizer_file, documents)
+
+    def batches(stage: Stage, step: int) -> Batch:
+        writer.wait_for(stage, step)
+        return shards.batch(stage, step)
+
+    checkpoint = shards.folder.with_suffix(".checkpoint")
+    try:
+        train(Run(objective, shards.stages, batches, checkpoint, Recipe(), on_milestone), progress)
+    finally:
+        writer.close()
+
+
+def finished_target(build: Build, tokenizer: GuideTokenizer) -> Target:
+    """The target of an earlier run's last checkpoint."""
+    checkpoint = build.work / "target-rows.checkpoint"
+    if not checkpoint.is_file():
+        raise UsageError(f"no trained target in {build.work}", hint="python -m eaglelocal.demo.build --only target")
+    target = Target(TargetShape(vocab=tokenizer.num_tokens))
+    restore(checkpoint, target, [])
+    round_to_bfloat16(target)
+    return target
+
+
+def hold_examination(tokenizer: GuideTokenizer, seed: int) -> Examination:
+    tasks = islice(conversations(seed, "held_out"), NUM_EXAMINED_CONVERSATIONS)
+    return Examination.of(((task.kind, render(task)) for task in tasks), tokenizer)
+
+
+def run(build: Build, only: str | None) -> None:
+    tokenizer = build_tokenizer(build)
+    target = finished_target(build, tokenizer) if only == "head" else build_target(build, tokenizer)
+    if only != "target":
+        build_head(build, tokenizer, target)
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[Build, str | None]:
+    parser = argparse.ArgumentParser(prog="python -m eaglelocal.demo.build", description="build the embedded model")
+    parser.add_argument("--out", type=Path, default=locations.profiles_dir() / "demo", help="where the GGUFs go")
+    parser.add_argument("--work", type=Path, default=locations.cache_dir() / "demo-build", help="state of the build")
+    parser.add_argument("--hours", type=float, default=2.0, help="how long the build may take, about (2 cores)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=("target", "head"))
+    chosen = parser.parse_args(arguments)
+    return Build(chosen.out, chosen.work, chosen.hours, chosen.seed), chosen.only
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    build, only = parse(arguments)
+    run(build, only)
+
+
+if __name__ == "__main__":
+    main()

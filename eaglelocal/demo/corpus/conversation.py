@@ -1,0 +1,84 @@
+"""What a task is and when an answer to it is right.
+
+Knows messages, tasks, the two splits and the four ways to judge an answer.
+Does not know how any kind of task is made (the other files) nor how a conversation becomes tokens (`mixture.render`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+Role = Literal["system", "user", "assistant"]
+Split = Literal["train", "held_out"]
+How = Literal["exact", "contains", "number", "python"]
+
+HELD_OUT_ONE_IN = 20
+_NUMBER = re.compile(r"-?\d+")
+_FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How an answer is judged: the whole text, parts it must contain, its last number, or that its code parses."""
+
+    how: How
+    expected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A conversation that ends with the user's turn, the answer it asks for, and how any answer is judged."""
+
+    kind: str
+    messages: tuple[Message, ...]
+    answer: str
+    check: Check
+
+
+TaskMaker = Callable[[Random, Split], Task]
+
+
+def ask(kind: str, question: str, answer: str, *, check: Check) -> Task:
+    """A task of one turn."""
+    return Task(kind, (Message("user", question),), answer, check)
+
+
+def split_of(key: str) -> Split:
+    """The side on which a key falls, the same in every run and on every machine."""
+    return "held_out" if zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0 else "train"
+
+
+def is_right(task: Task, text: str) -> bool:
+    match task.check.how:
+        case "exact":
+            return text.strip() == task.check.expected[0].strip()
+        case "contains":
+            return all(part.lower() in text.lower() for part in task.check.expected)
+        case "number":
+            numbers = _NUMBER.findall(text)
+            return bool(numbers) and int(numbers[-1]) == int(task.check.expected[0])
+        case "python":
+            return _defines_a_function(text)
+
+
+def _defines_a_function(text: str) -> bool:
+    fenced = _FENCE.search(text)
+    if fenced is None:
+        return False
+    try:
+        tree = ast.parse(fenced.group(1))
+    except (SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))

@@ -1,0 +1,106 @@
+"""The corpus as one endless, seeded stream of conversations, and their form as text.
+
+Knows the kinds of work, their shares, how tasks join to longer conversations, and ChatML with the part to be learned.
+Does not know tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from eaglelocal.demo.corpus import arithmetic, copying, german, guide, passage_qa, python_code, summary
+from eaglelocal.demo.corpus.conversation import Message, Split, Task, TaskMaker
+
+Piece = tuple[str, bool]  # text, and whether it is the assistant's (and counts in the loss)
+
+START, END = "<|im_start|>", "<|im_end|>"
+_JOINED_SHARE = 0.2
+_SYSTEM_SHARE = 0.25
+_SYSTEM_MESSAGES = (
+    "You are the built-in guide to eaglelocal.",
+    "You are a helpful assistant.",
+    "You are a helpful, honest assistant.",
+    "You are a small assistant that runs on a home computer.",
+    "You are eaglelocal's guide. Be brief.",
+    "Answer briefly and correctly.",
+    "Be friendly and precise.",
+    "You help people with their home lab.",
+    "You answer questions, translate, calculate and write short Python code.",
+    "You are an assistant in a terminal.",
+    "Use plain words.",
+    "You are a careful assistant. Show your working when you calculate.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of work: who makes its tasks, and its share of all tasks."""
+
+    make: TaskMaker
+    weight: float
+
+
+KINDS: dict[str, Kind] = {
+    "chat": Kind(guide.task, 0.27),
+    "summarise": Kind(summary.task, 0.10),
+    "passage": Kind(passage_qa.task, 0.18),
+    "math": Kind(arithmetic.task, 0.18),
+    "translate": Kind(german.task, 0.12),
+    "python": Kind(python_code.task, 0.09),
+    "copy": Kind(copying.task, 0.06),
+}
+_NAMES = tuple(KINDS)
+_WEIGHTS = tuple(kind.weight for kind in KINDS.values())
+
+
+def conversations(seed: int, split: Split) -> Iterator[Task]:
+    """Without end, the same for the same seed: tasks of all kinds, some joined, some with a system message."""
+    rng = Random(f"{split}/{seed}")
+    while True:
+        yield _with_system(rng, _joined(rng, split) if rng.random() < _JOINED_SHARE else _draw(rng, split))
+
+
+def tasks_of(kind: str, seed: int, split: Split) -> Iterator[Task]:
+    """Without end: tasks of one kind alone, as an evaluation asks them."""
+    rng = Random(f"{kind}/{split}/{seed}")
+    while True:
+        yield KINDS[kind].make(rng, split)
+
+
+def render(task: Task) -> list[Piece]:
+    """The whole conversation in ChatML; the assistant's pieces end with their end mark."""
+    pieces: list[Piece] = []
+    for message in (*task.messages, Message("assistant", task.answer)):
+        if message.role == "assistant":
+            pieces += [(f"{START}assistant\n", False), (f"{message.content}{END}", True), ("\n", False)]
+        else:
+            pieces.append((f"{START}{message.role}\n{message.content}{END}\n", False))
+    return pieces
+
+
+def render_prompt(task: Task) -> str:
+    """What the model sees before it answers."""
+    turns = (f"{START}{message.role}\n{message.content}{END}\n" for message in task.messages)
+    return "".join((*turns, f"{START}assistant\n"))
+
+
+def _draw(rng: Random, split: Split) -> Task:
+    name = rng.choices(_NAMES, _WEIGHTS)[0]
+    return KINDS[name].make(rng, split)
+
+
+def _joined(rng: Random, split: Split) -> Task:
+    """Tasks in a row, mostly two to four; what came before is history, the last one is judged."""
+    num_tasks = rng.choice((2, 2, 3, 4)) if rng.random() < 0.88 else rng.randint(5, 11)
+    *earlier, last = [_draw(rng, split) for _ in range(num_tasks)]
+    history = [m for task in earlier for m in (*task.messages, Message("assistant", task.answer))]
+    return Task(last.kind, (*history, *last.messages), last.answer, last.check)
+
+
+def _with_system(rng: Random, task: Task) -> Task:
+    if rng.random() >= _SYSTEM_SHARE:
+        return task
+    system = Message("system", rng.choice(_SYSTEM_MESSAGES))
+    return Task(task.kind, (system, *task.messages), task.answer, task.check)

@@ -1,0 +1,122 @@
+"""Small Python functions (kind "python").
+
+Knows how a function is asked for and fills the templates of `functions.toml` with names, parameters and constants.
+The answer follows from the question: what the question does not name takes the first choice of its template.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from random import Random
+from string import Template
+
+from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
+
+_REQUESTS = (
+    "Write a Python function that {ask}.",
+    "Write a function that {ask}.",
+    "Write a Python function {name}that {ask}.",
+    "Please write a function {name}that {ask}.",
+    "I need a Python function {name}that {ask}.",
+    "Can you write a function {name}that {ask}?",
+    "Give me a small Python function {name}that {ask}.",
+    "Show me Python code {name}that {ask}.",
+    "python function {name}that {ask}",
+    "Implement a function {name}that {ask}.",
+    "Code a Python function {name}that {ask}, please.",
+    "How do I write a function {name}that {ask}?",
+)
+_DOCUMENTED = (" Add a docstring.", " Include a docstring.", " With a docstring, please.", " Document it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    asks: tuple[str, ...]
+    names: tuple[str, ...]
+    params: tuple[tuple[str, ...], ...]
+    doc: str
+    body: str
+
+    @property
+    def takes_constant(self) -> bool:
+        return "$n" in self.body
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one request fixes; the name and the parameters are asked for only where they are not the first ones."""
+
+    function: Function
+    name: str
+    params: tuple[str, ...]
+    constant: int
+    documented: bool
+
+    @property
+    def key(self) -> str:
+        constant = self.constant if self.function.takes_constant else ""
+        return f"{self.function.doc}|{self.name}|{self.params}|{constant}|{self.documented}"
+
+
+@cache
+def functions() -> tuple[Function, ...]:
+    document = tomllib.loads(files(__package__).joinpath("functions.toml").read_text(encoding="utf-8"))
+    return tuple(
+        Function(
+            tuple(entry["ask"]),
+            tuple(entry["names"]),
+            tuple(map(tuple, entry["params"])),
+            entry["doc"],
+            entry["body"],
+        )
+        for entry in document["function"]
+    )
+
+
+def task(rng: Random, split: Split) -> Task:
+    while split_of((choice := _choose(rng)).key) != split:
+        pass
+    return ask("python", _request(rng, choice), f"```python\n{code(choice)}\n```", check=Check("python"))
+
+
+def code(choice: Choice) -> str:
+    function = choice.function
+    lines = Template(function.body).substitute(_names(choice)).split("\n")
+    if choice.documented:
+        lines.insert(0, f'"""{_fill(function.doc, choice)}"""')
+    return f"def {choice.name}({', '.join(choice.params)}):\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def _choose(rng: Random) -> Choice:
+    function = rng.choice(functions())
+    constant = rng.randint(2, 12) if rng.random() < 0.6 else rng.randint(13, 100)
+    name = function.names[0] if rng.random() < 0.4 else rng.choice(function.names)
+    params = function.params[0] if rng.random() < 0.6 else rng.choice(function.params)
+    return Choice(function, name.replace("$n", str(constant)), params, constant, rng.random() < 0.3)
+
+
+def _request(rng: Random, choice: Choice) -> str:
+    function = choice.function
+    wanted = "" if choice.name == function.names[0].replace("$n", str(choice.constant)) else choice.name
+    templates = _REQUESTS[2:] if wanted else _REQUESTS
+    named = rng.choice((f"called {wanted} ", f"named {wanted} ")) if wanted else ""
+    text = rng.choice(templates).format(ask=_fill(rng.choice(function.asks), choice), name=named)
+    if choice.params != function.params[0]:
+        text += f" Use {' and '.join(choice.params)} as the {_parameter_word(choice)}."
+    return text + (rng.choice(_DOCUMENTED) if choice.documented else "")
+
+
+def _parameter_word(choice: Choice) -> str:
+    return "parameter" if len(choice.params) == 1 else "parameters"
+
+
+def _fill(text: str, choice: Choice) -> str:
+    return text.replace("$n", str(choice.constant))
+
+
+def _names(choice: Choice) -> dict[str, str]:
+    first, second, *_ = (*choice.params, "", "")
+    return {"f": choice.name, "p": first, "q": second, "n": str(choice.constant)}

@@ -1,0 +1,58 @@
+"""Summaries of given passages (kind "summarise").
+
+Knows how a summary is asked for and takes passage and summary from `passages`; a right summary names the main values.
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.passages import Passage, compose, genres
+
+_SLOT = re.compile(r"\{(\w+)\}")
+_BEFORE = (
+    "Summarise this text:",
+    "Summarize the following text.",
+    "Please summarise the passage below.",
+    "Give me a short summary of this:",
+    "Sum up this note in one or two sentences.",
+    "What is this text about?",
+    "Write a brief summary.",
+    "Can you shorten this to the main points?",
+    "Tell me briefly what happened.",
+    "Summary please:",
+    "TL;DR of this text:",
+    "Here is a text. Sum it up.",
+)
+_AFTER = (
+    "Summarise the text above.",
+    "Please give a short summary.",
+    "Sum this up in one or two sentences.",
+    "What is the text above about?",
+    "tl;dr",
+    "Can you summarize that?",
+    "Give me the main points.",
+)
+
+
+def task(rng: Random, split: Split) -> Task:
+    while split_of((passage := compose(rng, rng.choice(genres()))).text) != split:
+        pass
+    template = rng.choice(passage.genre.summaries)
+    check = Check("contains", _expected(passage, template))
+    return ask("summarise", _request(rng, passage.text), passage.fill(template), check=check)
+
+
+def _request(rng: Random, text: str) -> str:
+    gap = rng.choice(("\n", "\n\n"))
+    if rng.random() < 0.65:
+        return f"{rng.choice(_BEFORE)}{gap}{text}"
+    return f"{text}{gap}{rng.choice(_AFTER)}"
+
+
+def _expected(passage: Passage, template: str) -> tuple[str, ...]:
+    """The values that every summary of the genre names."""
+    common = set.intersection(*(set(_SLOT.findall(summary)) for summary in passage.genre.summaries))
+    return tuple(passage.values[slot] for slot in _SLOT.findall(template) if slot in common)

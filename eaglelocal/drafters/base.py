@@ -1,0 +1,95 @@
+"""What a drafter is: it proposes children of given nodes and is shown what was committed.
+
+A drafter knows nothing of costs, policies, verification or other drafters. It declares what it needs
+of the target (taps) and what it can (branching); the engine owns the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.draft import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A token to be expanded: the root (the last sampled token) or a node of the slot's draft."""
+
+    slot: int
+    index: int  # in the slot's draft; ROOT for the root
+    parent: int  # index of the parent; meaningless for the root
+    token: int
+    position: int  # of the token, in the target's sequence
+
+    @property
+    def is_root(self) -> bool:
+        return self.index == ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    token: int
+    confidence: float  # probability under the drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Rows that the target decoded and that stay: prompt tokens, or a root with its accepted drafts."""
+
+    slot: int
+    first_position: int
+    tokens: Sequence[int]
+    features: Floats | None  # [len(tokens), taps * n_embd] if the drafter asked for taps
+
+
+class Drafter(Protocol):
+    """All verbs are batched over slots."""
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layer inputs of the target that `observe` needs; empty: none."""
+
+    @property
+    def reuse_margin(self) -> int:
+        """Rows of a reused prefix that the target must decode again for this drafter's sake."""
+
+    @property
+    def native_s(self) -> float:
+        """Seconds spent inside the native library so far."""
+
+    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        """Children of each node, best first; an empty list where there is nothing to propose.
+
+        A node is expanded after its parent and at most once between two `observe`s of its slot.
+        """
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        """Learn what was committed. Rows of a slot arrive in order and without holes."""
+
+    def drop(self, slot: int, position: int) -> None:
+        """Tokens of the slot from `position` on are void; 0 forgets the slot."""
+
+    def close(self) -> None: ...
+
+
+class NoDrafter:
+    """Proposes nothing and asks for nothing: plain decoding."""
+
+    taps: tuple[int, ...] = ()
+    reuse_margin = 0
+    native_s = 0.0
+
+    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        return [[] for _ in nodes]
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        pass
+
+    def drop(self, slot: int, position: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

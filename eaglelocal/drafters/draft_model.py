@@ -1,0 +1,120 @@
+"""A smaller model of the same vocabulary drafts by greedy decoding; the classic speculative setup.
+
+Keeps its own cache in step with the target: committed tokens that it has not seen wait until the next
+expansion, and drafted cells that were accepted stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eaglelocal.core.batch import Batch
+from eaglelocal.core.ports import Context
+from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.errors import EngineError
+
+MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft; 16 slots of them fit one batch
+
+
+@dataclass(slots=True)
+class SlotState:
+    num_written: int = 0  # committed tokens in the cache
+    waiting: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)  # cells behind the committed ones, root first
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_written + len(self.waiting)
+
+
+class DraftModel:
+    """Implements drafters.base.Drafter over a plain context. Chains only."""
+
+    taps: tuple[int, ...] = ()
+    reuse_margin = 0
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._slots: dict[int, SlotState] = {}
+
+    @property
+    def native_s(self) -> float:
+        return self._context.native_s
+
+    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        rows = Batch([], [], [], [])
+        asked = [row for node in nodes for row in self._add_rows(node, rows)]
+        if not asked:
+            return [[] for _ in nodes]
+        self._context.decode(rows)
+        proposals = self._context.propose(asked, 1)
+        return [[Child(int(t[0]), float(c[0]))] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
+
+    def _add_rows(self, node: Node, rows: Batch) -> list[int]:
+        slot = self._slots.setdefault(node.slot, SlotState())
+        if node.is_root:
+            if node.position != slot.num_tokens:
+                raise EngineError(f"hole in the draft cache of slot {node.slot} at position {slot.num_tokens}")
+            self._take_waiting(node.slot, slot, rows)
+        add_row(rows, node.slot, node.position, node.token)
+        slot.drafted.append(node.token)
+        rows.outputs[-1] = True
+        return [len(rows) - 1]
+
+    def _take_waiting(self, index: int, slot: SlotState, rows: Batch) -> None:
+        self._context.remove(index, slot.num_written)
+        slot.drafted = []
+        for token in slot.waiting:
+            add_row(rows, index, slot.num_written, token)
+            slot.num_written += 1
+        slot.waiting = []
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            self._commit(rows)
+        for index, slot in self._slots.items():
+            if len(slot.waiting) > MAX_WAITING_TOKENS:
+                self._write(index, slot)
+
+    def _commit(self, rows: Committed) -> None:
+        slot = self._slots.setdefault(rows.slot, SlotState())
+        new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
+        if rows.first_position > slot.num_tokens:
+            raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
+        kept = common_prefix(slot.drafted, new)
+        slot.num_written += kept
+        slot.drafted = []
+        slot.waiting.extend(new[kept:])
+
+    def _write(self, index: int, slot: SlotState) -> None:
+        rows = Batch([], [], [], [])
+        self._take_waiting(index, slot, rows)
+        for i in range(0, len(rows), self._context.n_batch):
+            cut = slice(i, i + self._context.n_batch)
+            self._context.decode(Batch(rows.tokens[cut], rows.positions[cut], rows.sequences[cut], rows.outputs[cut]))
+
+    def drop(self, slot: int, position: int) -> None:
+        state = self._slots.setdefault(slot, SlotState())
+        state.waiting = state.waiting[: max(position - state.num_written, 0)]
+        state.num_written = min(state.num_written, position)
+        state.drafted = []
+        self._context.remove(slot, state.num_written)
+
+    def close(self) -> None:
+        self._context.close()
+
+
+def add_row(rows: Batch, slot: int, position: int, token: int) -> None:
+    rows.tokens.append(token)
+    rows.positions.append(position)
+    rows.sequences.append((slot,))
+    rows.outputs.append(False)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common prefix of two token sequences."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

@@ -1,0 +1,198 @@
+"""EAGLE-3 and EAGLE-3.1 heads: drafts from the target's own hidden states.
+
+The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the fused feature of the
+target at P. The pair of the newest row waits until the token behind it is known; it is then written in
+the same call that drafts from it, so a cycle costs one encode and one decode a drafted token.
+
+    target rows   0   1   2   3          g[3] waits for token 4
+    pairs         (t1,g0) (t2,g1) (t3,g2)
+    expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
+
+EAGLE-3.1 (eagle31.md 1.1; vLLM #42764) differs in two switches, both done here on the host because
+llama.cpp's graph has neither: `fc_norm` divides each tapped row by its own RMS before the encoder (the
+gains are folded into fc), `norm_output` feeds back the post-norm state N(s) instead of s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eaglelocal.core.batch import Floats, PairBatch
+from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.errors import EngineError
+
+MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft; 16 slots of them fit one batch
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTraits:
+    """What a head's file says about its algorithm."""
+
+    taps: tuple[int, ...]
+    fc_norm_eps: float | None = None  # EAGLE-3.1 `fc_norm`: epsilon of the norm of each tapped row
+    output_norm: Floats | None = None  # [width]; EAGLE-3.1 `norm_output`: gains of the norm of the fed-back state
+    norm_eps: float = 1e-5
+
+
+@dataclass(slots=True)
+class SlotState:
+    num_written: int = 0  # pairs of committed tokens in the head's cache
+    waiting_tokens: list[int] = field(default_factory=list)
+    waiting_states: list[Floats] = field(default_factory=list)
+    tail: Floats | None = None  # g of the newest committed row, whose next token is not known yet
+    states: dict[int, Floats] = field(default_factory=dict)  # node -> state behind it
+
+    @property
+    def num_pairs(self) -> int:
+        return self.num_written + len(self.waiting_tokens)
+
+
+class Eagle3:
+    """Implements drafters.base.Drafter over one head context. Chains only."""
+
+    reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
+
+    def __init__(self, head: HeadContext, traits: HeadTraits) -> None:
+        self._head, self._traits = head, traits
+        self._slots: dict[int, SlotState] = {}
+        self.taps = traits.taps
+
+    @property
+    def native_s(self) -> float:
+        return self._head.native_s
+
+    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        rows = PairRows()
+        able = [node for node in nodes if self._add_rows(node, rows)]
+        if not able:
+            return [[] for _ in nodes]
+        proposals = self._head.decode(rows.batch(), 1)
+        assert proposals.states is not None
+        fed_back = self._feed_back(proposals.states)
+        children: dict[int, list[Child]] = {}
+        for i, node in enumerate(able):
+            self._slots[node.slot].states[node.index] = fed_back[i]
+            children[node.slot] = [Child(int(proposals.tokens[i, 0]), float(proposals.confidences[i, 0]))]
+        return [children.get(node.slot, []) for node in nodes]
+
+    def _add_rows(self, node: Node, rows: PairRows) -> bool:
+        """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
+        slot = self._slots.setdefault(node.slot, SlotState())
+        if not node.is_root:
+            rows.add(node.slot, node.position - 1, node.token, slot.states[node.parent])
+            rows.ask()
+            return True
+        if slot.tail is None or node.position != slot.num_pairs + 1:
+            return False
+        self._take_waiting(node.slot, slot, rows)
+        rows.add(node.slot, node.position - 1, node.token, slot.tail)
+        rows.ask()
+        slot.num_written = node.position
+        return True
+
+    def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
+        """Move the waiting pairs into the batch, over whatever a rejected draft left behind."""
+        self._head.remove(index, slot.num_written)
+        for token, state in zip(slot.waiting_tokens, slot.waiting_states, strict=True):
+            rows.add(index, slot.num_written, token, state)
+            slot.num_written += 1
+        slot.waiting_tokens, slot.waiting_states = [], []
+
+    def _feed_back(self, states: Floats) -> Floats:
+        if self._traits.output_norm is None:
+            return states
+        return np.asarray(unit_rms(states, self._traits.norm_eps) * self._traits.output_norm, np.float32)
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        fused = self._fuse([c.features for c in committed])
+        start = 0
+        for rows in committed:
+            self._queue_pairs(rows, fused[start : start + len(rows.tokens)])
+            start += len(rows.tokens)
+        self._write_long_queues()
+
+    def _fuse(self, features: list[Floats | None]) -> Floats:
+        """Tapped rows of all slots -> g [rows, width], in one encoder call."""
+        tapped = np.concatenate([f for f in features if f is not None])
+        if self._traits.fc_norm_eps is not None:
+            chunks = tapped.reshape(len(tapped), len(self.taps), -1)
+            tapped = unit_rms(chunks, self._traits.fc_norm_eps).reshape(len(tapped), -1)
+        return self._head.encode(tapped)
+
+    def _queue_pairs(self, rows: Committed, fused: Floats) -> None:
+        """Pair token i with the state before it; pairs that the cache already holds are skipped."""
+        slot = self._slots.setdefault(rows.slot, SlotState())
+        slot.states.clear()
+        for i, token in enumerate(rows.tokens):
+            position = rows.first_position + i - 1
+            if position < slot.num_pairs:
+                continue
+            state = slot.tail if i == 0 else fused[i - 1]
+            if state is None or position != slot.num_pairs:
+                raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_pairs}")
+            slot.waiting_tokens.append(token)
+            slot.waiting_states.append(state)
+        slot.tail = fused[-1]
+
+    def _write_long_queues(self) -> None:
+        for index, slot in self._slots.items():
+            if len(slot.waiting_tokens) <= MAX_WAITING_PAIRS:
+                continue
+            rows = PairRows()
+            self._take_waiting(index, slot, rows)
+            for batch in rows.batches(self._head.n_batch):
+                self._head.decode(batch, 1)
+
+    def drop(self, slot: int, position: int) -> None:
+        """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
+        state = self._slots.setdefault(slot, SlotState())
+        keep = max(position - 1, 0)
+        state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
+        state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
+        state.num_written = min(state.num_written, keep)
+        state.tail = None
+        state.states.clear()
+        self._head.remove(slot, state.num_written)
+
+    def close(self) -> None:
+        self._head.close()
+
+
+class PairRows:
+    """Rows of one head decode while they are collected."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.states: list[Floats] = []
+        self.positions: list[int] = []
+        self.sequences: list[int] = []
+        self.outputs: list[int] = []
+
+    def add(self, slot: int, position: int, token: int, state: Floats) -> None:
+        self.tokens.append(token)
+        self.states.append(state)
+        self.positions.append(position)
+        self.sequences.append(slot)
+
+    def ask(self) -> None:
+        """The last row's proposal is wanted."""
+        self.outputs.append(len(self.tokens) - 1)
+
+    def batch(self) -> PairBatch:
+        return PairBatch(self.tokens, np.stack(self.states), self.positions, self.sequences, self.outputs)
+
+    def batches(self, size: int) -> list[PairBatch]:
+        """Pieces of at most `size` rows, none of which asks for anything."""
+        cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
+        return [
+            PairBatch(self.tokens[c], np.stack(self.states[c]), self.positions[c], self.sequences[c], []) for c in cuts
+        ]
+
+
+def unit_rms(rows: Floats, eps: float) -> Floats:
+    """Each row divided by its root mean square over the last axis."""
+    return np.asarray(rows / np.sqrt(np.mean(rows * rows, axis=-1, keepdims=True) + eps), np.float32)

@@ -1,0 +1,165 @@
+"""The parent's hold on one engine process: start it, talk to it, listen to it, end it, bury it.
+
+Knows one life only; what follows an end is the supervisor's business. `send` and `stop` are safe from
+any thread and never raise because the process is gone; `messages` and `bury` belong to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from io import BufferedReader, FileIO
+from typing import TextIO, cast
+
+from eaglelocal.core.events import Command, Shutdown
+from eaglelocal.core.plan import Plan
+from eaglelocal.engine.channel import Channel
+from eaglelocal.engine.ending import Ending
+from eaglelocal.engine.process import LOG_VARIABLE
+from eaglelocal.errors import EngineError
+
+_NUM_LINES = 200
+_MAX_LINE_BYTES = 4096
+_READ_BYTES = 64 * 1024
+_PATIENCE_S = 2.0  # for a Shutdown to be obeyed, and again for a terminate
+_BURIAL_S = 1.0  # for a process whose pipe has ended
+
+
+class EngineChild:
+    """A running `eaglelocal.engine.process`. Raises OSError when it cannot be started."""
+
+    def __init__(self, builder: str, plan: Plan) -> None:
+        self._process = _spawn(builder)
+        stdin, stdout, stderr = _pipes(self._process)
+        self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
+        self._last_words = _LastWords(stderr)
+        self._garbage = ""
+        self._deliver(plan)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: Command) -> None:
+        """Send a command; when the process is gone this does nothing, and `messages` ends."""
+        self._deliver(command)
+
+    def messages(self) -> Iterator[object]:
+        """What the process says, until its pipe ends."""
+        while True:
+            try:
+                message = self._channel.receive()
+            except EngineError as error:
+                self.reject(error.message)
+                return
+            except (EOFError, OSError):
+                return
+            yield message
+
+    def reject(self, garbage: str) -> None:
+        """End a process that sends what it must not."""
+        self._garbage = garbage
+        self._process.kill()
+
+    def bury(self) -> Ending:
+        """Reap the process after `messages` has ended, and free what belonged to it."""
+        if not self._ended_within(_BURIAL_S):
+            self._process.kill()
+        exit_status = self._process.wait()
+        self._channel.close()
+        return Ending(exit_status, self._last_words.close(), self._garbage)
+
+    def stop(self, *, gently: bool = True) -> None:
+        """End the process: ask, then terminate, then kill. Returns when it has ended."""
+        # Asked in a thread of its own: the pipe of a process that hangs may be full.
+        asking = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
+        if gently:
+            asking.start()
+        if not (gently and self._ended_within(_PATIENCE_S)):
+            self._force()
+        if gently:
+            asking.join()
+
+    def _force(self) -> None:
+        self._process.terminate()
+        if not self._ended_within(_PATIENCE_S):
+            self._process.kill()
+            self._process.wait()
+
+    def _deliver(self, message: object) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(message)
+
+    def _ended_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class _LastWords:
+    """The last lines a process wrote to stderr, read by a thread until the pipe ends."""
+
+    def __init__(self, stream: FileIO) -> None:
+        self._stream = BufferedReader(stream)
+        self._echo: TextIO | None = sys.stderr if os.environ.get(LOG_VARIABLE) else None
+        self._lines: deque[str] = deque(maxlen=_NUM_LINES)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, name="engine-stderr", daemon=True)
+        self._thread.start()
+
+    def close(self) -> tuple[str, ...]:
+        """The lines, once the process has ended. A process of its own making may hold the pipe open: do not wait."""
+        self._thread.join(_BURIAL_S)
+        with self._lock:
+            return tuple(self._lines)
+
+    def _read(self) -> None:
+        with self._stream:
+            while raw := self._stream.readline(_MAX_LINE_BYTES):
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                with self._lock:
+                    self._lines.append(line)
+                if self._echo is not None:
+                    with contextlib.suppress(OSError, ValueError):
+                        self._echo.write(f"{line}\n")
+
+
+def _spawn(builder: str) -> subprocess.Popen[bytes]:
+    # -P: a file of the user's working folder must not stand in for one of ours.
+    command = [sys.executable, "-P", "-m", "eaglelocal.engine.process", builder]
+    pipe = subprocess.PIPE
+    with _interrupt_held_back():
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with our own import path: parent and child are one program, however it was started."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    no_debugger = {"GGML_NO_BACKTRACE": "1"}  # llama.cpp would attach one before it dies: half a second
+    return {**os.environ, **no_debugger, "PYTHONPATH": path}
+
+
+@contextlib.contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """The child inherits a blocked SIGINT, for Ctrl-C must not end it before it has said that it ignores it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[FileIO, FileIO, FileIO]:
+    """stdin, stdout, stderr; raw files, for the process was started without buffers."""
+    return cast(FileIO, process.stdin), cast(FileIO, process.stdout), cast(FileIO, process.stderr)

@@ -1,0 +1,32 @@
+"""The draft loop: ask the drafter for children, let the policy choose, until it has the draft it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+
+from eaglelocal.core.draft import ROOT, Draft
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.drafters.base import Drafter, Node
+from eaglelocal.speculation.policy import Policy
+
+EMPTY = Draft()
+
+
+def grow(sequences: Several[Sequence], drafter: Drafter, policy: Policy) -> dict[int, Draft]:
+    """A draft for each decoding sequence, by slot; empty where the policy or the drafter wants none."""
+    drafts = {s.slot: EMPTY for s in sequences}
+    room = {s.slot: s.draft_room for s in sequences}
+    frontier = [root_of(s) for s in sequences]
+    while frontier := [n for n in frontier if policy.extend(drafts[n.slot], room[n.slot])]:
+        grown: list[Node] = []
+        for node, children in zip(frontier, drafter.expand(frontier), strict=True):
+            for child in children:
+                index = len(drafts[node.slot])
+                drafts[node.slot] = drafts[node.slot].plus(node.index, child.token, child.confidence)
+                grown.append(Node(node.slot, index, node.index, child.token, node.position + 1))
+        frontier = grown
+    return drafts
+
+
+def root_of(sequence: Sequence) -> Node:
+    return Node(sequence.slot, ROOT, ROOT, sequence.tokens[-1], len(sequence.tokens) - 1)

@@ -1,0 +1,68 @@
+"""What the end of an engine process means: exit status and last words, turned into an error for people.
+
+Pure functions on plain data. The last words are what the process wrote to stderr, llama.cpp's own
+messages among them; the lines that name a failure are worth more than the ones that came last.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from eaglelocal.errors import EngineError
+
+_TELLING = re.compile(r"error|fail|assert|abort|exception|out of memory|unable|cannot|can't|could not|not enough", re.I)
+_TRACE = re.compile(r'^\s|^Traceback |^Fatal Python error|^ggml_abort|^  File "|^libggml|^lib\w+\.so|^\[0x')
+_NUM_QUOTED = 2
+_MAX_QUOTED_CHARS = 300
+
+_HINT_KILLED = (
+    "the system kills what takes too much memory: use a smaller model or --ctx if nobody stopped it; then ask again"
+)
+_HINT = "ask again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's own messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child ended. `garbage` is set when it was ended because of what it sent."""
+
+    exit_status: int  # as subprocess gives it: negative is a signal
+    last_lines: tuple[str, ...] = ()  # of stderr, oldest first
+    garbage: str = ""
+
+    @property
+    def telling_lines(self) -> tuple[str, ...]:
+        """The lines that say why, oldest first."""
+        spoken = [line.strip() for line in self.last_lines if line.strip() and not _TRACE.match(line)]
+        telling = [line for line in spoken if _TELLING.search(line)]
+        return tuple((telling or spoken)[-_NUM_QUOTED:])
+
+    def error(self, when: str = "") -> EngineError:
+        """`when` says what it was doing, such as " while it loaded the model"."""
+        if self.garbage:
+            return EngineError(f"the engine process was ended{when}: {self.garbage}", hint=_HINT)
+        quoted = "; ".join(self.telling_lines)[-_MAX_QUOTED_CHARS:]
+        what = f"{_how(self.exit_status, when)}: {quoted}" if quoted else _how(self.exit_status, when)
+        return EngineError(what, hint=_HINT_KILLED if self._was_killed else _HINT)
+
+    @property
+    def _was_killed(self) -> bool:
+        return self.exit_status == -9
+
+
+def _how(exit_status: int, when: str) -> str:
+    if exit_status == -9:
+        return f"the engine process was killed{when} (signal 9)"
+    if exit_status == -signal.SIGABRT:
+        return f"the engine process aborted{when} (signal {-exit_status})"
+    if exit_status < 0:
+        return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
+    return f"the engine process ended{when} (exit status {exit_status})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,343 @@
+"""The engine: one step, repeated. Schedule, draft, run, verify, commit.
+
+The same lines serve one slot or sixteen, greedy or sampled, drafted or not. Holds collaborators and
+the answers in the making; knows neither which drafter runs nor how the target is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+import time
+from dataclasses import dataclass
+
+from eaglelocal.core.batch import Batch
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.events import (
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    RequestEvent,
+    Started,
+    Tokens,
+)
+from eaglelocal.core.ports import Context, Vocabulary
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.core.stats import SpeculationCounter, SpeculationStats
+from eaglelocal.drafters.base import Committed, Drafter
+from eaglelocal.engine.answering import Answering, Clock
+from eaglelocal.engine.drafting import EMPTY, grow
+from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.runner import Decoded, Runner
+from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.policy import Policy
+from eaglelocal.speculation.verify import verify
+from eaglelocal.text.answer import AnswerText
+from eaglelocal.text.detokenizer import Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of one step."""
+
+    draft_s: float  # drafting, and showing the drafter what was committed
+    verify_s: float  # the target's decode and sampling
+    host_s: float  # outside the native library, the telling of the step before included
+    ended_at: float
+
+
+@dataclass(slots=True)
+class Totals:
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    host_s: float = 0.0
+
+
+class Engine:
+    """Implements engine.process.EngineLoop. One thread calls it."""
+
+    def __init__(
+        self,
+        *,
+        context: Context,
+        vocabulary: Vocabulary,
+        drafter: Drafter,
+        policy: Policy,
+        scheduler: Scheduler,
+        info: EngineInfo,
+    ) -> None:
+        self.info = info
+        self._context, self._vocabulary = context, vocabulary
+        self._drafter, self._policy, self._scheduler = drafter, policy, scheduler
+        self._runner = Runner(context)
+        self._intake = Intake(vocabulary, context.n_ctx)
+        self._pieces = Pieces(vocabulary)
+        self._costs = StepCosts()
+        self._submitted_at: dict[str, float] = {}
+        self._answers: dict[int, Answering] = {}  # by slot
+        self._outbox: list[RequestEvent] = []
+        self._totals, self._counter = Totals(), SpeculationCounter()
+        self._telling_s = 0.0
+        self._owned = contextlib.ExitStack()
+
+    # ---- what the process asks
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work or bool(self._outbox)
+
+    def submit(self, request: ChatRequest) -> None:
+        """Queue a request. What cannot be served is told as Failed by the next step."""
+        try:
+            self._scheduler.add(self._intake.read(request))
+        except EagleLocalError as error:
+            self._outbox.append(Failed(request.id, error))
+        else:
+            self._submitted_at[request.id] = time.perf_counter()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request where it stands; one that is unknown or over is left alone."""
+        if self._scheduler.withdraw(request_id):
+            del self._submitted_at[request_id]
+            self._outbox.append(never_started(request_id))
+        for answer in [a for a in self._answers.values() if a.request_id == request_id]:
+            self._outbox.append(self._finish(answer, "cancelled"))
+
+    def step(self) -> list[RequestEvent]:
+        """One step for every slot; returns what there is to tell."""
+        started_at, native_s = time.perf_counter(), self._native_s
+        self._admit()
+        plan = self._scheduler.schedule(self._policy.max_draft)
+        if not (plan.decode or plan.prefill):
+            return self._told([])
+        drafts = grow(plan.decode, self._drafter, self._policy)
+        drafted_at = time.perf_counter()
+        decoded = self._run(plan, drafts)
+        if decoded is None:
+            return self._told([])
+        verdicts = self._judge(plan, drafts, decoded)
+        verified_at = time.perf_counter()
+        self._commit(plan, drafts, decoded, verdicts)
+        times = self._measure(started_at, drafted_at, verified_at, native_s)
+        if not plan.prefill:
+            self._costs.record(decoded.num_rows, times.verify_s)
+        events = self._told(self._tell(verdicts, drafts, times))
+        self._telling_s = time.perf_counter() - times.ended_at
+        return events
+
+    def snapshot(self) -> EngineSnapshot:
+        return EngineSnapshot(
+            running=len(self._answers),
+            waiting=self._scheduler.num_waiting,
+            steps=self._totals.steps,
+            prompt_tokens=self._totals.prompt_tokens,
+            generated_tokens=self._totals.generated_tokens,
+            speculation=self._speculation(self._counter, None),
+            host_s=self._totals.host_s,
+            native_s=self._native_s,
+            peak_rss_bytes=peak_rss_bytes(),
+        )
+
+    def warm_up(self, *, max_s: float = 2.0) -> None:
+        """Decode single rows, so that weights are in memory and the price of a plain step is known."""
+        started_at = time.perf_counter()
+        for i in range(5):
+            before = time.perf_counter()
+            self._context.decode(Batch([0], [i], [(0,)], [True]))
+            took = time.perf_counter() - before
+            if i > 0:  # the first reads the weights from disk
+                self._costs.record(1, took)
+            if time.perf_counter() - started_at > max_s:
+                break
+        self._context.remove(0, 0)
+
+    def on_close(self, owned: contextlib.ExitStack) -> None:
+        """Hand over what must be closed, in order, after the samplers."""
+        self._owned = owned
+
+    def close(self) -> None:
+        for answer in self._answers.values():
+            answer.sampler.close()
+        self._answers.clear()
+        self._owned.close()
+
+    # ---- the parts of a step
+    def _admit(self) -> None:
+        for admission in self._scheduler.admit():
+            sequence = admission.sequence
+            self._cut(admission)
+            sampler = self._context.sampler(sequence.request.params)
+            sampler.accept(sequence.tokens[-sequence.request.params.repeat_last_n :])
+            clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
+            text = AnswerText(self._pieces, sequence.request.params.stop)
+            self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
+            self._totals.prompt_tokens += sequence.num_prompt
+            self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+
+    def _cut(self, admission: Admission) -> None:
+        if admission.is_cut:
+            slot = admission.sequence.slot
+            self._context.remove(slot, admission.sequence.num_reused)
+            self._drafter.drop(slot, admission.num_unchanged)
+
+    def _run(self, plan: StepPlan, drafts: dict[int, Draft]) -> Decoded | None:
+        """The target's decode; when it has no room, the requests of the step fail and the engine lives on."""
+        try:
+            return self._runner.run(plan, drafts)
+        except ResourceError as error:
+            for answer in [self._answers[s.slot] for s in sequences_of(plan)]:
+                self._release(answer)
+                self._forget(answer.sequence.slot)
+                self._outbox.append(Failed(answer.request_id, error))
+            return None
+
+    def _judge(self, plan: StepPlan, drafts: dict[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
+        """Verdicts by slot: of every draft, and of every prompt whose last row was decoded."""
+        verdicts = {}
+        for sequence in plan.decode:
+            verdicts[sequence.slot] = self._verify(sequence, drafts[sequence.slot], decoded.rows[sequence.slot])
+        for chunk in plan.prefill:
+            if chunk.is_last:
+                slot = chunk.sequence.slot
+                verdicts[slot] = self._verify(chunk.sequence, EMPTY, decoded.rows[slot][-1:])
+        return verdicts
+
+    def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
+        ignore_eos = sequence.request.params.ignore_eos
+        return verify(
+            draft,
+            rows,
+            sample=self._answers[sequence.slot].sampler.sample,
+            is_end=is_never_end if ignore_eos else self._vocabulary.is_end,
+            limit=sequence.num_left,
+        )
+
+    def _commit(self, plan: StepPlan, drafts: dict[int, Draft], decoded: Decoded, verdicts: dict[int, Verdict]) -> None:
+        """Drop rejected cells, and show the drafter what stays."""
+        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        for sequence in plan.decode:
+            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+        self._drafter.observe(kept)
+
+    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
+        slot, tokens = chunk.sequence.slot, chunk.tokens
+        self._scheduler.cached(chunk.sequence, tokens)
+        return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
+
+    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
+        slot, first = sequence.slot, len(sequence.tokens) - 1
+        tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
+        rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
+        if len(tokens) <= len(draft):
+            self._context.remove(slot, first + len(tokens))
+        self._scheduler.cached(sequence, tokens)
+        return Committed(slot, first, tokens, decoded.features(rows))
+
+    def _tell(self, verdicts: dict[int, Verdict], drafts: dict[int, Draft], times: StepTimes) -> list[RequestEvent]:
+        events: list[RequestEvent] = []
+        plain_s = self._costs.seconds(len(drafts)) or 0.0
+        for slot, verdict in verdicts.items():
+            answer = self._answers[slot]
+            pieces, reason = answer.take(verdict, self._vocabulary)
+            self._account(answer, len(pieces), times, plain_s)
+            self._count(answer, len(drafts.get(slot, EMPTY)), verdict.num_accepted)
+            events.append(Tokens(answer.request_id, pieces))
+            if reason is not None:
+                events.append(self._finish(answer, reason))
+        return events
+
+    def _account(self, answer: Answering, num_tokens: int, times: StepTimes, plain_s: float) -> None:
+        clock = answer.clock
+        clock.last_at = times.ended_at
+        self._totals.generated_tokens += num_tokens
+        if clock.first_at == 0.0:
+            clock.first_at = times.ended_at
+            return
+        clock.draft_s += times.draft_s
+        clock.verify_s += times.verify_s
+        clock.host_s += times.host_s
+        clock.plain_s += num_tokens * plain_s
+
+    def _count(self, answer: Answering, num_drafted: int, num_accepted: int) -> None:
+        answer.counter.add(num_drafted, num_accepted)
+        self._counter.add(num_drafted, num_accepted)
+
+    def _measure(self, started_at: float, drafted_at: float, verified_at: float, native_s: float) -> StepTimes:
+        ended_at = time.perf_counter()
+        host_s = ended_at - started_at - (self._native_s - native_s) + self._telling_s
+        self._totals.steps += 1
+        self._totals.host_s += host_s
+        return StepTimes(
+            draft_s=drafted_at - started_at + ended_at - verified_at,
+            verify_s=verified_at - drafted_at,
+            host_s=host_s,
+            ended_at=ended_at,
+        )
+
+    def _told(self, events: list[RequestEvent]) -> list[RequestEvent]:
+        told, self._outbox = [*self._outbox, *events], []
+        return told
+
+    # ---- ends
+    def _finish(self, answer: Answering, reason: str) -> Finished:
+        self._release(answer)
+        timings = answer.clock.timings(answer.sequence.num_emitted)
+        return Finished(
+            answer.request_id,
+            reason,
+            text=answer.text.finish(),
+            prompt_tokens=answer.sequence.num_prompt,
+            completion_tokens=answer.sequence.num_emitted,
+            timings=timings,
+            speculation=self._speculation(answer.counter, answer.speedup(timings.decode_s)),
+        )
+
+    def _release(self, answer: Answering) -> None:
+        answer.sampler.close()
+        self._scheduler.release(answer.sequence)
+        del self._answers[answer.sequence.slot]
+
+    def _forget(self, slot: int) -> None:
+        self._context.remove(slot, 0)
+        self._drafter.drop(slot, 0)
+        self._scheduler.forget(slot)
+
+    def _speculation(self, counter: SpeculationCounter, speedup: float | None) -> SpeculationStats:
+        length = self._policy.max_draft
+        state, reason = ("on", f"{length} tokens") if length else ("off", self.info.draft_reason)
+        return counter.stats(state=state, reason=reason, speedup_estimate=speedup)
+
+    @property
+    def _native_s(self) -> float:
+        return self._context.native_s + self._drafter.native_s
+
+
+def sequences_of(plan: StepPlan) -> list[Sequence]:
+    return [*plan.decode, *(chunk.sequence for chunk in plan.prefill)]
+
+
+def is_never_end(token: int) -> bool:
+    return False
+
+
+def never_started(request_id: str) -> Finished:
+    return Finished(
+        request_id,
+        "cancelled",
+        "",
+        0,
+        0,
+        Clock(0.0).timings(0),
+        SpeculationCounter().stats(state="off", reason="cancelled before it started", speedup_estimate=None),
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

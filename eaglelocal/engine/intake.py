@@ -1,0 +1,52 @@
+"""What a client asks, as token ids: chat template, tokenizer, and the checks before a slot is taken."""
+
+from __future__ import annotations
+
+from eaglelocal.core.ports import Vocabulary
+from eaglelocal.core.request import ChatRequest, Request
+from eaglelocal.errors import RequestError
+from eaglelocal.text.template import ChatTemplate, chat_template
+
+
+class Intake:
+    """Turns ChatRequests into Requests. Raises RequestError for what cannot be served."""
+
+    def __init__(self, vocabulary: Vocabulary, n_ctx: int) -> None:
+        self._vocabulary, self._n_ctx = vocabulary, n_ctx
+        self._template: ChatTemplate | None = None
+
+    def read(self, asked: ChatRequest) -> Request:
+        prompt = self._tokens(asked)
+        if not prompt:
+            raise RequestError("the prompt is empty")
+        self._check_room(len(prompt), asked.params.max_tokens)
+        return Request(id=asked.id, prompt=tuple(prompt), params=asked.params, max_draft=asked.max_draft)
+
+    def _tokens(self, asked: ChatRequest) -> list[int]:
+        if asked.messages:
+            if self._template is None:  # compiled when first needed: raw prompts need none
+                self._template = chat_template(self._vocabulary)
+            text = self._template.render(asked.messages)
+            return self._vocabulary.tokenize(
+                text, add_special=not starts_with_bos(text, self._vocabulary), parse_special=True
+            )
+        if asked.text is not None:
+            return self._vocabulary.tokenize(asked.text, add_special=True, parse_special=False)
+        return list(self._checked(asked.tokens))
+
+    def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        for token in tokens:
+            if not 0 <= token < self._vocabulary.n_tokens:
+                raise RequestError(f"token {token} is not in the vocabulary of {self._vocabulary.n_tokens}")
+        return tokens
+
+    def _check_room(self, num_prompt: int, max_tokens: int | None) -> None:
+        if num_prompt + (max_tokens or 1) <= self._n_ctx:
+            return
+        asked = f"{num_prompt} tokens" + (f" and max_tokens {max_tokens}" if max_tokens else "")
+        raise RequestError(f"the prompt of {asked} exceeds the context of {self._n_ctx}", hint="a larger --ctx")
+
+
+def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
+    """Templates often write the BOS token themselves; a second one would shift every position."""
+    return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)

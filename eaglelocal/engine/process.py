@@ -1,0 +1,260 @@
+"""The engine's child process: `python -m eaglelocal.engine.process PACKAGE.MODULE:BUILDER`.
+
+Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
+commands into a queue, the main thread alone touches the engine. The process ends when its pipe ends,
+also in the middle of a native call, so that a killed parent never leaves a card full.
+It knows the engine by its Protocol only; the builder is given by name, so nothing above is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol, cast
+
+from eaglelocal.core.events import (
+    Cancel,
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    RequestEvent,
+    Shutdown,
+    SnapshotTaken,
+    Submit,
+    TakeSnapshot,
+)
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.channel import Channel
+from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
+
+LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
+
+_MIN_PROGRESS = 0.005  # of the load; llama.cpp reports every tensor
+
+
+class EngineLoop(Protocol):
+    """The engine as its process drives it; every method is called from one thread."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def has_work(self) -> bool:
+        """Would step() do or say anything? Events held for the next step count."""
+
+    def submit(self, request: ChatRequest) -> None:
+        """Queue a request; what is wrong with it comes out of step() as Failed."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; Finished(reason="cancelled") comes out of step()."""
+
+    def step(self) -> list[RequestEvent]:
+        """Schedule, draft, run, verify, commit. A raised error is fatal for the requests in flight."""
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def close(self) -> None: ...
+
+
+Report = Callable[[LoadProgress], None]
+Builder = Callable[[Plan, Report], EngineLoop]
+Commands = SimpleQueue[object]
+
+
+class Service:
+    """The main thread's loop: obey commands, step while there is work, send what the steps say.
+
+    A step that raises fails every request in flight. ResourceError leaves the engine usable (the
+    requests are cancelled in it); anything else, or a ResourceError with no request to blame, ends
+    the process, and the supervisor starts a fresh one.
+    """
+
+    def __init__(self, engine: EngineLoop, commands: Commands, channel: Channel) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._channel = channel
+        self._in_flight: set[str] = set()
+
+    def run(self) -> int:
+        """Serve until told to shut down; the exit status."""
+        while self._obey_queued():
+            if self._engine.has_work and not self._step():
+                return 1
+        return 0
+
+    def _obey_queued(self) -> bool:
+        """Carry out what is queued, waiting when there is nothing else to do. False: shut down."""
+        if not self._engine.has_work:
+            self._fail_all(EngineError("the engine lost the request: it has no work left"))
+            if not self._obey(self._commands.get()):
+                return False
+        while not self._commands.empty():
+            if not self._obey(self._commands.get()):
+                return False
+        return True
+
+    def _obey(self, command: object) -> bool:
+        match command:
+            case Submit(request):
+                self._submit(request)
+            case Cancel(request_id):
+                if request_id in self._in_flight:
+                    self._engine.cancel(request_id)
+            case TakeSnapshot():
+                self._channel.send(SnapshotTaken(self._engine.snapshot()))
+            case Shutdown():
+                return False
+            case _:
+                raise EngineError(f"the engine does not know the command {type(command).__name__}")
+        return True
+
+    def _submit(self, request: ChatRequest) -> None:
+        try:
+            self._engine.submit(request)
+        except EagleLocalError as error:
+            self._channel.send([Failed(request.id, error)])
+        else:
+            self._in_flight.add(request.id)
+
+    def _step(self) -> bool:
+        """One step, its events in one frame. False: the engine is beyond repair."""
+        try:
+            events = self._engine.step()
+        except ResourceError as error:
+            return self._abandon(error)
+        except Exception as error:
+            traceback.print_exc()
+            self._fail_all(_for_people(error, "the engine failed"))
+            return False
+        self._tell(events)
+        return True
+
+    def _abandon(self, error: ResourceError) -> bool:
+        """Give up the requests in flight and keep the engine."""
+        abandoned = tuple(self._in_flight)
+        self._fail_all(error)
+        for request_id in abandoned:
+            self._engine.cancel(request_id)  # its Finished is dropped by _tell: the request is no longer in flight
+        return bool(abandoned)
+
+    def _fail_all(self, error: EagleLocalError) -> None:
+        if self._in_flight:
+            self._tell([Failed(request_id, error) for request_id in self._in_flight])
+
+    def _tell(self, events: list[RequestEvent]) -> None:
+        told = [event for event in events if event.request_id in self._in_flight]
+        for event in told:
+            if isinstance(event, (Finished, Failed)):
+                self._in_flight.discard(event.request_id)
+        if told:
+            self._channel.send(told)
+
+
+def main(builder: str) -> int:
+    """Take over the pipes, load, serve; the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the parent decides
+    channel = _take_over_pipes()
+    commands: Commands = SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, commands), name="commands", daemon=True).start()
+    engine = _load(builder, cast(Plan, commands.get()), channel)
+    if engine is None:
+        return 1
+    status = Service(engine, commands, channel).run()
+    if status == 0:
+        engine.close()  # after a fatal error only the system can free it safely
+    return status
+
+
+def _take_over_pipes() -> Channel:
+    """Move the channel off fds 0 and 1, so that native code can neither read nor write it by accident."""
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return Channel(open(reading, "rb"), open(writing, "wb", buffering=0))
+
+
+def _listen(channel: Channel, commands: Commands) -> None:
+    try:
+        while True:
+            commands.put(channel.receive())
+    except (EOFError, OSError):
+        os._exit(0)  # the parent is gone; nobody waits for what the main thread does, not even a native call
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
+    """Build the engine and say how that went."""
+    try:
+        engine = _find(builder)(plan, _Progress(channel).report)
+        channel.send(Ready(engine.info))
+    except Exception as error:
+        if not isinstance(error, EagleLocalError):
+            traceback.print_exc()
+        channel.send(LoadFailed(_for_people(error, "the engine failed to load")))
+        return None
+    gc.collect()
+    gc.freeze()  # vocabularies are large and stay; no later collection should walk them between two steps
+    return engine
+
+
+def _find(builder: str) -> Builder:
+    module, _, name = builder.partition(":")
+    return cast(Builder, getattr(importlib.import_module(module), name))
+
+
+class _Progress:
+    """Thins out the progress of a load."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last = LoadProgress(-1.0, "")
+
+    def report(self, progress: LoadProgress) -> None:
+        moved = progress.fraction - self._last.fraction
+        if progress.what != self._last.what or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
+            self._last = progress
+            self._channel.send(progress)
+
+
+def _for_people(error: Exception, what: str) -> EagleLocalError:
+    if isinstance(error, EagleLocalError):
+        return error
+    return EngineError(
+        f"{what}: {type(error).__name__}: {error}",
+        hint=f"this is a bug: please report it; {LOG_VARIABLE}=1 shows the traceback",
+    )
+
+
+def run_and_leave(builder: str) -> None:
+    """Run `main` and leave without finalizing: the reader thread may hold a lock that finalizing wants."""
+    status = 1
+    try:
+        status = main(builder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    run_and_leave(sys.argv[1])

@@ -1,0 +1,66 @@
+"""Every failure that a person can meet, as one tree.
+
+    EagleLocalError            message, hint, exit_code (1: the input or the machine, 2: usage)
+    ├── UsageError             a flag, a reference or a setting that cannot be understood (exit 2)
+    ├── ModelFileError         a GGUF that is missing, cut short, malformed or of the wrong kind
+    ├── IncompatibleError      a draft that does not fit its target, a target that cannot be drafted for
+    ├── LibraryError           llama.cpp is missing, of another version, or lacks a symbol
+    ├── ResourceError          not enough memory, disk or context
+    ├── RequestError           a request the engine cannot serve (too long, bad parameter)
+    ├── EngineError            the engine process failed, ended or does not answer
+    └── Cancelled              the person stopped it (exit 130)
+
+Messages are lower case without a full stop and carry the value; hints name the command to run.
+"""
+
+from __future__ import annotations
+
+
+class EagleLocalError(Exception):
+    """A failure with a message for people and, where there is one, a way out."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:  # errors cross the engine's pipe
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocalError:
+    return kind(message, hint=hint)
+
+
+class UsageError(EagleLocalError):
+    exit_code = 2
+
+
+class ModelFileError(EagleLocalError):
+    pass
+
+
+class IncompatibleError(EagleLocalError):
+    pass
+
+
+class LibraryError(EagleLocalError):
+    pass
+
+
+class ResourceError(EagleLocalError):
+    pass
+
+
+class RequestError(EagleLocalError):
+    pass
+
+
+class EngineError(EagleLocalError):
+    pass
+
+
+class Cancelled(EagleLocalError):
+    exit_code = 130

@@ -1,0 +1,100 @@
+"""A place in a file that cannot leave it: every read is checked against what remains.
+
+Reads go through a window of a few megabytes instead of a memory map, because a file that shrinks
+under a map kills the process. It knows bytes and lengths, nothing of GGUF's structure; a failure
+says where in the file it happened, and the caller says what was being read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO
+
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.strings import walk_strings
+
+_FIRST_WINDOW_BYTES = 1 << 18
+_WINDOW_BYTES = 1 << 22
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_GET_AGAIN = "fetch or build the file again, for example with `eaglelocal pull`"
+
+
+def refuse(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError:
+    """The error for a file called `name`."""
+    return ModelFileError(f"{name}: {problem}", hint=hint)
+
+
+class Cursor:
+    """Sequential, bounded reads of little-endian values."""
+
+    def __init__(self, file: BinaryIO, file_bytes: int, name: str) -> None:
+        self._file = file
+        self._file_bytes = file_bytes
+        self.name = name
+        self._base = 0
+        self._window = b""
+        self._at = 0
+        self._fill(_FIRST_WINDOW_BYTES)
+
+    @property
+    def position(self) -> int:
+        return self._base + self._at
+
+    @property
+    def remaining_bytes(self) -> int:
+        return self._file_bytes - self.position
+
+    def _fill(self, wanted_bytes: int) -> None:
+        self._base += self._at
+        self._at = 0
+        self._file.seek(self._base)
+        self._window = self._file.read(min(wanted_bytes, self._file_bytes - self._base))
+
+    def take(self, num_bytes: int, what: str) -> bytes:
+        """The next bytes; refuses before reading when the file cannot hold them."""
+        self.require(num_bytes, what)
+        if self._at + num_bytes > len(self._window):
+            self._fill(max(num_bytes, _WINDOW_BYTES))
+        end = self._at + num_bytes
+        taken = self._window[self._at : end]
+        if len(taken) != num_bytes:  # the file shrank after it was measured
+            raise refuse(self.name, f"the file ends inside {what} at byte {self.position}")
+        self._at = end
+        return taken
+
+    def require(self, num_bytes: int, what: str) -> None:
+        if num_bytes > self.remaining_bytes:
+            raise refuse(
+                self.name,
+                f"{what} at byte {self.position} takes {num_bytes} bytes, but {self.remaining_bytes} remain",
+            )
+
+    def skip(self, num_bytes: int, what: str) -> None:
+        self.require(num_bytes, what)
+        self._at += num_bytes
+        if self._at > len(self._window):
+            self._fill(_WINDOW_BYTES)
+
+    def u32(self, what: str) -> int:
+        value: int = _U32.unpack(self.take(4, what))[0]
+        return value
+
+    def u64(self, what: str) -> int:
+        value: int = _U64.unpack(self.take(8, what))[0]
+        return value
+
+    def string(self, what: str, *, max_bytes: int) -> bytes:
+        length = self.u64(f"the length of {what}")
+        if length > max_bytes:
+            raise refuse(self.name, f"{what} claims {length} bytes, more than the limit of {max_bytes}")
+        return self.take(length, what)
+
+    def skip_strings(self, count: int, what: str) -> None:
+        self.require(8 * count, what)
+        while count:
+            self._at, walked = walk_strings(self._window, self._at, count)
+            count -= walked
+            if not walked:  # one string is longer than the window, or the window is used up
+                self.skip(self.u64(f"a length in {what}"), what)
+                count -= 1

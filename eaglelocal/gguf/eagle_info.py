@@ -1,0 +1,224 @@
+"""A typed view of an EAGLE-3 or 3.1 draft head, and whether it fits a target.
+
+Everything that llama.cpp would refuse, abort on or silently run wrong is checked here, from the two
+headers alone: taps, widths, vocabularies, tensor shapes (src/models/eagle3.cpp of the pinned version).
+The flags of EAGLE-3.1 live in keys of ours, because llama.cpp has none for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+from eaglelocal.gguf.tensors import read_indices
+
+FC_NORM_KEY = "eaglelocal.fc_norm"
+FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
+NORM_OUTPUT_KEY = "eaglelocal.norm_output"
+NUM_TAPS = 3  # llama.cpp refuses any other number
+_HINT = "choose another head, or `--draft none`"
+
+
+@dataclass(frozen=True, slots=True)
+class EagleInfo:
+    """A draft head. `fc_norm_eps` is `rms_eps` unless the file says otherwise (inflated heads do)."""
+
+    name: str
+    target_layers: tuple[int, ...]
+    target_hidden_size: int
+    width: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    head_dim: int
+    value_dim: int
+    n_ff: int
+    n_vocab: int
+    draft_vocab: int | None  # rows of d2t; None: the whole vocabulary
+    d2t_range: tuple[int, int] | None  # smallest and largest target token
+    has_own_embeddings: bool
+    has_own_output: bool
+    norm_before_fc: bool
+    norm_before_residual: bool
+    fc_norm: bool
+    norm_output: bool
+    rms_eps: float
+    fc_norm_eps: float
+    weights_bytes: int
+    tensors: Mapping[str, TensorInfo]
+
+    @classmethod
+    def from_header(cls, header: Header) -> EagleInfo:
+        """Raises ModelFileError where the file is no EAGLE-3 head or lacks a key that llama.cpp needs."""
+        keys = ArchitectureKeys(header, architecture_of(header))
+        if keys.prefix != "eagle3":
+            raise keys.error(f"is a {keys.prefix} model, not an eagle3 head")
+        eps = _epsilon(keys)
+        width, n_head = keys.count("embedding_length"), _single(keys, "attention.head_count")
+        head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
+        return cls(
+            name=keys.text("general.name") or header.path.stem,
+            target_layers=_target_layers(keys),
+            target_hidden_size=keys.count("target_hidden_size"),
+            width=width,
+            n_layer=keys.count("block_count"),
+            n_head=n_head,
+            n_kv_head=_single(keys, "attention.head_count_kv", default=n_head),
+            head_dim=head_dim,
+            value_dim=keys.optional_count("attention.value_length") or head_dim,
+            n_ff=_single(keys, "feed_forward_length"),
+            n_vocab=vocabulary_size(keys),
+            draft_vocab=_draft_vocabulary(header),
+            d2t_range=_d2t_range(header),
+            has_own_embeddings="token_embd.weight" in header.tensors,
+            has_own_output="output.weight" in header.tensors,
+            norm_before_fc=keys.flag("eagle3.norm_before_fc"),
+            norm_before_residual=keys.flag("eagle3.norm_before_residual"),
+            fc_norm=keys.flag(FC_NORM_KEY),
+            norm_output=keys.flag(NORM_OUTPUT_KEY),
+            rms_eps=eps,
+            fc_norm_eps=keys.real(FC_NORM_EPS_KEY) or eps,
+            weights_bytes=header.tensor_bytes,
+            tensors=header.tensors,
+        )
+
+
+def _epsilon(keys: ArchitectureKeys) -> float:
+    eps = keys.real("eagle3.attention.layer_norm_rms_epsilon")
+    if eps is None or not 0 <= eps < 1:
+        raise keys.error(f"eagle3.attention.layer_norm_rms_epsilon is {eps}")
+    return eps
+
+
+def _single(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:
+    values = keys.counts(key)
+    if values is not None:
+        return values[0]
+    return keys.count(key) if default is None else default
+
+
+def _target_layers(keys: ArchitectureKeys) -> tuple[int, ...]:
+    layers = keys.header.array("eagle3.target_layers")
+    if layers is None:
+        raise keys.error("lacks the list eagle3.target_layers")
+    ids = tuple(layer for layer in layers if isinstance(layer, int))
+    if len(ids) != len(layers):
+        raise keys.error(f"eagle3.target_layers is {layers}, not layer ids")
+    return ids
+
+
+def _draft_vocabulary(header: Header) -> int | None:
+    d2t = header.tensors.get("d2t")
+    return None if d2t is None else d2t.num_elements
+
+
+def _d2t_range(header: Header) -> tuple[int, int] | None:
+    """Read now, because llama.cpp aborts in the middle of an answer on an id out of range."""
+    if "d2t" not in header.tensors:
+        return None
+    ids = read_indices(header.path, header, "d2t")
+    return int(ids.min()), int(ids.max())
+
+
+def check_pair(head: EagleInfo, target: ModelInfo) -> None:
+    """Returns when `head` can draft for `target`; else raises IncompatibleError with the figures."""
+    for problem in _problems(head, target):
+        raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=_HINT)
+
+
+def _problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
+    yield from _target_problems(head, target)
+    yield from _vocabulary_problems(head, target)
+    yield from _loan_problems(head, target)
+    yield from _shape_problems(head)
+    yield from _tensor_problems(head)
+
+
+def _target_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
+    if not target.gives_layer_inputs:
+        yield f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
+    if head.target_hidden_size != target.n_embd:
+        yield f"it was made for hidden size {head.target_hidden_size}, the target has {target.n_embd}"
+    if len(head.target_layers) != NUM_TAPS:
+        yield f"it taps {len(head.target_layers)} layers, llama.cpp knows heads with {NUM_TAPS}"
+    for layer in head.target_layers:
+        if not 0 <= layer <= target.n_layer:
+            yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
+        if layer == target.n_layer and target.final_state is None:
+            yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
+
+
+def _vocabulary_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
+    if head.n_vocab != target.n_vocab:
+        yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
+    if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:
+        yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
+    if head.draft_vocab is not None and head.tensors["d2t"].type.name != "I64":
+        yield f"its d2t is {head.tensors['d2t'].type.name}, llama.cpp wants I64"
+
+
+def _loan_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
+    """A head without embeddings or output borrows the target's, which must then be as wide."""
+    borrowed = [
+        what for what, own in (("embeddings", head.has_own_embeddings), ("output", head.has_own_output)) if not own
+    ]
+    if borrowed and head.width != target.n_embd:
+        yield f"it borrows {' and '.join(borrowed)} of width {target.n_embd}, but is {head.width} wide"
+    if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
+        yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"
+
+
+def _shape_problems(head: EagleInfo) -> Iterator[str]:
+    if head.n_layer != 1:
+        yield f"it has {head.n_layer} layers, llama.cpp knows heads with one"
+    if not head.n_head or not head.n_kv_head or head.n_head % head.n_kv_head:
+        yield f"its {head.n_head} heads do not divide among {head.n_kv_head} key heads"
+    if head.head_dim != head.value_dim:
+        yield f"its keys are {head.head_dim} wide and its values {head.value_dim}"
+
+
+def _tensor_problems(head: EagleInfo) -> Iterator[str]:
+    """llama.cpp loads exactly these tensors, in these shapes, and none besides."""
+    required = _required_tensors(head)
+    for name, shape in required.items():
+        found = head.tensors.get(name)
+        if found is None:
+            yield f"its file lacks the tensor {name} {shape}"
+        elif found.shape != shape:
+            yield f"its tensor {name} is {found.shape} where {shape} is due"
+        elif len(shape) == 1 and name != "d2t" and found.type.name != "F32":
+            yield f"its tensor {name} is {found.type.name} where F32 is due"
+    for name in head.tensors.keys() - required.keys() - {"rope_freqs.weight"}:
+        yield f"its file has the tensor {name}, which llama.cpp does not know"
+
+
+def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
+    """Shapes in ggml order."""
+    width, pair, taps = head.width, 2 * head.width, len(head.target_layers) * head.target_hidden_size
+    queries, keys = head.n_head * head.head_dim, head.n_kv_head * head.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (taps, width),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.attn_norm_2.weight": (width,),
+        "blk.0.attn_q.weight": (pair, queries),
+        "blk.0.attn_k.weight": (pair, keys),
+        "blk.0.attn_v.weight": (pair, keys),
+        "blk.0.attn_output.weight": (queries, width),
+        "blk.0.ffn_norm.weight": (width,),
+        "blk.0.ffn_gate.weight": (width, head.n_ff),
+        "blk.0.ffn_up.weight": (width, head.n_ff),
+        "blk.0.ffn_down.weight": (head.n_ff, width),
+        "output_norm.weight": (width,),
+    }
+    draft_vocab = head.draft_vocab or head.n_vocab
+    optional = {
+        "enc.output_norm.weight": (head.norm_before_fc, (taps,)),
+        "token_embd.weight": (head.has_own_embeddings, (width, head.n_vocab)),
+        "output.weight": (head.has_own_output, (width, draft_vocab)),
+        "d2t": (head.draft_vocab is not None, (draft_vocab,)),
+    }
+    return shapes | {name: shape for name, (there, shape) in optional.items() if there}

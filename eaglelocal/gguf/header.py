@@ -1,0 +1,87 @@
+"""What a GGUF file says about itself: metadata, tensors and the files it spans.
+
+Plain data, checked by `reader.py` before it exists. Tensor shapes are in ggml's order: the first
+dimension is the contiguous one, the reverse of numpy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.types import GgmlType
+from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: `nbytes` bytes at `data_offset + offset` of shard number `shard`."""
+
+    name: str
+    shape: tuple[int, ...]  # ggml order: (columns, rows, ...)
+    type: GgmlType
+    offset: int
+    nbytes: int
+    shard: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a model: most models are one, large ones are `-00001-of-00003.gguf` and so on."""
+
+    path: Path
+    file_bytes: int
+    data_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A checked GGUF header. `metadata` holds scalars as they are and arrays as `ArrayValue`."""
+
+    version: int
+    metadata: Mapping[str, Value]
+    value_types: Mapping[str, ValueType]
+    tensors: Mapping[str, TensorInfo]
+    shards: tuple[Shard, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.shards[0].path
+
+    @property
+    def data_offset(self) -> int:
+        return self.shards[0].data_offset
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes on disk, all shards together."""
+        return sum(shard.file_bytes for shard in self.shards)
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def array(self, key: str) -> tuple[Scalar, ...] | None:
+        """The elements of an array, read from the file now; None where there is no such array."""
+        value = self.metadata.get(key)
+        if not isinstance(value, ArrayValue):
+            return None
+        try:
+            with self.path.open("rb") as file:
+                file.seek(value.offset)
+                return decode_array(value, file.read(value.nbytes))
+        except (OSError, ValueError) as error:
+            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+
+    def array_count(self, key: str) -> int | None:
+        value = self.metadata.get(key)
+        return value.count if isinstance(value, ArrayValue) else None

@@ -1,0 +1,86 @@
+"""Typed access to the keys of one architecture: `block_count` of a llama model is `llama.block_count`.
+
+Says which key is missing or of the wrong kind. Knows no meaning of any key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.values import ArrayValue
+
+MAX_COUNT = 2**31 - 1  # llama.cpp keeps its hyperparameters in 32 bits
+MAX_PER_LAYER = 512  # LLAMA_MAX_LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureKeys:
+    """Keys below `prefix`, or full names where they hold a stem of their own (tokenizer., general.)."""
+
+    header: Header
+    prefix: str
+
+    def _full(self, key: str) -> str:
+        return f"{self.prefix}.{key}"
+
+    def error(self, problem: str) -> ModelFileError:
+        return refuse(self.header.path.name, problem)
+
+    def count(self, key: str) -> int:
+        """A count that must be there."""
+        value = self.optional_count(key)
+        if value is None:
+            raise self.error(f"lacks the key {self._full(key)}")
+        return value
+
+    def optional_count(self, key: str) -> int | None:
+        return self._as_count(self._full(key), self.header.metadata.get(self._full(key)))
+
+    def _as_count(self, name: str, value: object) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+            raise self.error(f"{name} is {_shown(value)}, not a count")
+        return value
+
+    def counts(self, key: str) -> tuple[int, ...] | None:
+        """A count or one count per layer, as a tuple; None where the key is absent."""
+        name = self._full(key)
+        value = self.header.metadata.get(name)
+        if not isinstance(value, ArrayValue):
+            single = self._as_count(name, value)
+            return None if single is None else (single,)
+        if not 0 < value.count <= MAX_PER_LAYER:
+            raise self.error(f"{name} has {value.count} entries")
+        return tuple(self._as_count(name, item) or 0 for item in self.header.array(name) or ())
+
+    def flag(self, name: str) -> bool:
+        """A bool under its full name; absent means no."""
+        value = self.header.metadata.get(name, False)
+        if not isinstance(value, bool):
+            raise self.error(f"{name} is {_shown(value)}, not a bool")
+        return value
+
+    def real(self, name: str) -> float | None:
+        value = self.header.metadata.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(f"{name} is {_shown(value)}, not a number")
+        return float(value)
+
+    def text(self, name: str) -> str | None:
+        value = self.header.metadata.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.error(f"{name} is {_shown(value)}, not text")
+        return value
+
+    def token(self, name: str) -> int | None:
+        return self._as_count(name, self.header.metadata.get(name))
+
+
+def _shown(value: object) -> str:
+    return f"an array of {value.count}" if isinstance(value, ArrayValue) else repr(value)

@@ -1,0 +1,139 @@
+"""A typed view of what a target model is, read from its header alone.
+
+Knows the key names that llama.cpp gives to every architecture, and which of them may hold one value
+per layer. Says nothing about whether the model fits a machine or a draft head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.gguf.architectures import (
+    FINAL_STATE,
+    HYBRID_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    RECURRENT_ARCHITECTURES,
+    RECURRENT_KEY_STEMS,
+    FinalState,
+)
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.keys import MAX_PER_LAYER, ArchitectureKeys
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model's shape and vocabulary. `n_layer` leaves out layers that only predict ahead (MTP)."""
+
+    architecture: str
+    name: str
+    n_layer: int
+    n_embd: int
+    n_head: tuple[int, ...]  # [n_layer]
+    n_kv_head: tuple[int, ...]  # [n_layer]
+    n_ff: tuple[int, ...]  # [n_layer]
+    head_dim: int
+    value_dim: int
+    n_vocab: int
+    context_length: int
+    weights_bytes: int
+    file_bytes: int
+    sliding_window: int | None
+    is_recurrent: bool
+    is_hybrid: bool
+    chat_template: str | None
+    tokenizer_model: str | None
+    tokenizer_pre: str | None
+    bos: int | None
+    eos: int | None
+
+    @property
+    def gives_layer_inputs(self) -> bool:
+        return self.architecture in LAYER_INPUT_ARCHITECTURES
+
+    @property
+    def final_state(self) -> FinalState | None:
+        """How layer id == n_layer can be tapped, if at all."""
+        return FINAL_STATE.get(self.architecture)
+
+    @property
+    def has_state(self) -> bool:
+        """Keeps recurrent state: no branches, and rollback only by snapshots."""
+        return self.is_recurrent or self.is_hybrid
+
+    @classmethod
+    def from_header(cls, header: Header) -> ModelInfo:
+        """Raises ModelFileError on keys that are missing or make no sense."""
+        architecture = architecture_of(header)
+        keys = ArchitectureKeys(header, architecture)
+        n_layer = _layers(keys)
+        n_embd = keys.count("embedding_length")
+        n_head = _per_layer(keys, "attention.head_count", n_layer, default=(0,))
+        head_dim = keys.optional_count("attention.key_length") or n_embd // max(max(n_head), 1)
+        return cls(
+            architecture=architecture,
+            name=keys.text("general.name") or header.path.stem,
+            n_layer=n_layer,
+            n_embd=n_embd,
+            n_head=n_head,
+            n_kv_head=_per_layer(keys, "attention.head_count_kv", n_layer, default=n_head),
+            n_ff=_per_layer(keys, "feed_forward_length", n_layer, default=(0,)),
+            head_dim=head_dim,
+            value_dim=keys.optional_count("attention.value_length") or head_dim,
+            n_vocab=vocabulary_size(keys),
+            context_length=keys.count("context_length"),
+            weights_bytes=header.tensor_bytes,
+            file_bytes=header.file_bytes,
+            sliding_window=keys.optional_count("attention.sliding_window") or None,
+            is_recurrent=architecture in RECURRENT_ARCHITECTURES,
+            is_hybrid=_is_hybrid(header, architecture),
+            chat_template=keys.text("tokenizer.chat_template"),
+            tokenizer_model=keys.text("tokenizer.ggml.model"),
+            tokenizer_pre=keys.text("tokenizer.ggml.pre"),
+            bos=keys.token("tokenizer.ggml.bos_token_id"),
+            eos=keys.token("tokenizer.ggml.eos_token_id"),
+        )
+
+
+def architecture_of(header: Header) -> str:
+    architecture = header.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise refuse(header.path.name, "lacks the key general.architecture")
+    return architecture
+
+
+def vocabulary_size(keys: ArchitectureKeys) -> int:
+    """Tokens in the tokenizer, as llama.cpp counts them; else what the key or the embeddings say."""
+    tokens = keys.header.array_count(TOKENS_KEY)
+    if tokens is not None:
+        return tokens
+    embeddings = keys.header.tensors.get("token_embd.weight")
+    rows = embeddings.shape[1] if embeddings is not None and len(embeddings.shape) == 2 else 0
+    return keys.optional_count("vocab_size") or rows
+
+
+def _layers(keys: ArchitectureKeys) -> int:
+    blocks = keys.count("block_count")
+    ahead = keys.optional_count("nextn_predict_layers") or 0
+    if not 0 <= ahead < blocks <= MAX_PER_LAYER:
+        raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_PER_LAYER} fit")
+    return blocks - ahead
+
+
+def _per_layer(keys: ArchitectureKeys, key: str, n_layer: int, *, default: tuple[int, ...]) -> tuple[int, ...]:
+    """One value for each layer; a single value stands for all of them."""
+    values = keys.counts(key) or default
+    if len(values) == 1:
+        return values * n_layer
+    if len(values) < n_layer:
+        raise keys.error(f"{keys.prefix}.{key} has {len(values)} entries for {n_layer} layers")
+    return values[:n_layer]
+
+
+def _is_hybrid(header: Header, architecture: str) -> bool:
+    if architecture in RECURRENT_ARCHITECTURES:
+        return False
+    stems = tuple(f"{architecture}.{stem}" for stem in RECURRENT_KEY_STEMS)
+    return architecture in HYBRID_ARCHITECTURES or any(key.startswith(stems) for key in header.metadata)

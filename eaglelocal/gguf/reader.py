@@ -1,0 +1,238 @@
+"""Reads and checks a GGUF header before llama.cpp sees the file, which would abort or load nonsense.
+
+Versions 2 and 3, little endian. Every count, length and offset is compared with the file's size and
+with a sane limit before it is used, so a damaged file costs neither memory nor time: it is refused
+with a `ModelFileError` that carries the figure. Arrays are stepped over and decoded on request, so
+that a vocabulary of 152 000 tokens with its merges takes some 20 ms. Tensor data is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+from eaglelocal.gguf.cursor import Cursor, refuse
+from eaglelocal.gguf.header import Header, Shard, TensorInfo
+from eaglelocal.gguf.layout import check_layout, padded, tensor_bytes, tensor_type
+from eaglelocal.gguf.splits import following_paths, split_place
+from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_scalar, width_bytes
+
+MAX_KEYS = 1 << 16
+MAX_KEY_BYTES = (1 << 16) - 1
+MAX_TENSORS = 1 << 17
+MAX_TENSOR_NAME_BYTES = 63
+MAX_DIMENSIONS = 4
+MAX_STRING_BYTES = 1 << 24
+MAX_STRINGS = 1 << 22  # in all arrays together; the largest vocabularies with merges have 0.8 M
+DEFAULT_ALIGNMENT = 32
+
+_MIN_KEY_BYTES = 8 + 1 + 4 + 1
+_MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
+_ALWAYS = frozenset({"general.alignment", "split.no", "split.count"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One file, parsed: a whole model or one shard of it."""
+
+    version: int
+    metadata: Mapping[str, Value]
+    value_types: Mapping[str, ValueType]
+    tensors: tuple[TensorInfo, ...]
+    shard: Shard
+
+
+def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
+    """The header of a GGUF file, or of all shards of a split model given its first.
+
+    `keys` limits the metadata to those named. Raises ModelFileError, with the figure, on whatever is
+    not a sound GGUF.
+    """
+    first = _read_part(path, keys)
+    parts = [first, *(_read_part(more, _ALWAYS) for more in following_paths(path, first.metadata))]
+    tensors = _merged_tensors(parts)
+    kept = [key for key in first.metadata if keys is None or key in keys]
+    return Header(
+        version=first.version,
+        metadata=MappingProxyType({key: first.metadata[key] for key in kept}),
+        value_types=MappingProxyType({key: first.value_types[key] for key in kept}),
+        tensors=MappingProxyType(tensors),
+        shards=tuple(part.shard for part in parts),
+    )
+
+
+def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
+    merged: dict[str, TensorInfo] = {}
+    for number, part in enumerate(parts):
+        index, _ = split_place(part.shard.path, part.metadata)
+        if index != number:
+            raise refuse(part.shard.path.name, f"says it is part {index + 1} where part {number + 1} was due")
+        for tensor in part.tensors:
+            if tensor.name in merged:
+                raise refuse(part.shard.path.name, f"tensor {tensor.name} is there twice")
+            merged[tensor.name] = replace(tensor, shard=number)
+    return merged
+
+
+def _read_part(path: Path, keys: Collection[str] | None) -> _Part:
+    try:
+        file_bytes = _regular_file_bytes(path)
+        with path.open("rb") as file:
+            return _parse(file, path, file_bytes, keys)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise refuse(path.name, f"cannot be read: {why}", hint="`eaglelocal ls` shows the models on disk") from error
+
+
+def _regular_file_bytes(path: Path) -> int:
+    try:
+        found = os.stat(path)
+    except ValueError as error:
+        raise refuse(repr(path.name), f"is no path: {error}", hint="give the path of a .gguf file") from error
+    if not stat.S_ISREG(found.st_mode):  # a pipe would block for ever
+        raise refuse(path.name, "is not a regular file", hint="give the path of a .gguf file")
+    return found.st_size
+
+
+def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None) -> _Part:
+    cursor = Cursor(file, file_bytes, path.name)
+    version = _read_version(cursor)
+    num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)
+    num_keys = _read_count(cursor, "keys", MAX_KEYS, _MIN_KEY_BYTES)
+    metadata, value_types = _MetadataReader(cursor, keys).read(num_keys)
+    alignment = _alignment(cursor, metadata, value_types)
+    tensors = _read_tensors(cursor, num_tensors)
+    data_offset = padded(cursor.position, alignment) if tensors else cursor.position
+    if data_offset > file_bytes:
+        raise refuse(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
+    check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
+    return _Part(version, metadata, value_types, tensors, Shard(path, file_bytes, data_offset))
+
+
+def _read_version(cursor: Cursor) -> int:
+    magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
+    if magic != b"GGUF":
+        raise refuse(cursor.name, f"no GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file")
+    version = cursor.u32("the version")
+    if version and not version & 0xFFFF:
+        raise refuse(cursor.name, "a big-endian GGUF", hint="fetch the little-endian file")
+    if version not in (2, 3):
+        raise refuse(cursor.name, f"GGUF version {version}, versions 2 and 3 are known")
+    return version
+
+
+def _read_count(cursor: Cursor, what: str, limit: int, min_bytes: int) -> int:
+    count = cursor.u64(f"the number of {what}")
+    if count > limit:
+        raise refuse(cursor.name, f"claims {count} {what}, more than the limit of {limit}")
+    cursor.require(count * min_bytes, f"the list of {count} {what}")
+    return count
+
+
+def _read_name(cursor: Cursor, what: str, max_bytes: int) -> str:
+    raw = cursor.string(what, max_bytes=max_bytes)
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refuse(cursor.name, f"{what} is not UTF-8: {raw[:32]!r}") from error
+    if not name or "\0" in name:
+        raise refuse(cursor.name, f"{what} is {name!r}")
+    return name
+
+
+class _MetadataReader:
+    """The key-value part: keeps what was asked for, steps over the rest."""
+
+    def __init__(self, cursor: Cursor, keys: Collection[str] | None) -> None:
+        self._cursor = cursor
+        self._keys = keys
+        self._strings_left = MAX_STRINGS
+        self._values: dict[str, Value] = {}
+        self._types: dict[str, ValueType] = {}
+
+    def read(self, num_keys: int) -> tuple[Mapping[str, Value], Mapping[str, ValueType]]:
+        seen: set[str] = set()
+        for number in range(num_keys):
+            key = _read_name(self._cursor, f"key {number}", MAX_KEY_BYTES)
+            if key in seen:
+                raise refuse(self._cursor.name, f"key {key} is there twice")
+            seen.add(key)
+            self._read_entry(key)
+        return self._values, self._types
+
+    def _read_entry(self, key: str) -> None:
+        kind = self._value_type(key)
+        value = self._read_array(key) if kind is ValueType.ARRAY else self._read_scalar(key, kind)
+        if self._keys is None or key in self._keys or key in _ALWAYS:
+            self._values[key], self._types[key] = value, kind
+
+    def _value_type(self, key: str) -> ValueType:
+        number = self._cursor.u32(f"the type of {key}")
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise refuse(self._cursor.name, f"{key} has the unknown value type {number}") from None
+
+    def _read_scalar(self, key: str, kind: ValueType) -> Scalar:
+        if kind is ValueType.STRING:
+            return self._cursor.string(key, max_bytes=MAX_STRING_BYTES).decode("utf-8", errors="replace")
+        raw = self._cursor.take(width_bytes(kind) or 0, key)
+        try:
+            return decode_scalar(kind, raw)
+        except ValueError as error:
+            raise refuse(self._cursor.name, f"{key}: {error}") from None
+
+    def _read_array(self, key: str) -> ArrayValue:
+        kind = self._value_type(key)
+        if kind is ValueType.ARRAY:  # llama.cpp knows no nesting either
+            raise refuse(self._cursor.name, f"{key} is an array of arrays")
+        count = self._cursor.u64(f"the length of {key}")
+        start, width = self._cursor.position, width_bytes(kind)
+        if width is None:
+            self._skip_strings(key, count)
+        else:
+            self._cursor.skip(width * count, key)
+        return ArrayValue(count, kind, start, self._cursor.position - start)
+
+    def _skip_strings(self, key: str, count: int) -> None:
+        if count > self._strings_left:
+            raise refuse(self._cursor.name, f"{key} claims {count} strings, more than the limit of {MAX_STRINGS}")
+        self._strings_left -= count
+        self._cursor.skip_strings(count, key)
+
+
+def _alignment(cursor: Cursor, metadata: Mapping[str, Value], types: Mapping[str, ValueType]) -> int:
+    if "general.alignment" not in metadata:
+        return DEFAULT_ALIGNMENT
+    value = metadata["general.alignment"]
+    if types["general.alignment"] is not ValueType.UINT32 or not isinstance(value, int):
+        raise refuse(cursor.name, "general.alignment is not a 32-bit count")
+    if value < 1 or value & (value - 1):
+        raise refuse(cursor.name, f"general.alignment is {value}, not a power of two")
+    return value
+
+
+def _read_tensors(cursor: Cursor, num_tensors: int) -> tuple[TensorInfo, ...]:
+    tensors: dict[str, TensorInfo] = {}
+    for number in range(num_tensors):
+        tensor = _read_tensor_info(cursor, number)
+        if tensor.name in tensors:
+            raise refuse(cursor.name, f"tensor {tensor.name} is there twice")
+        tensors[tensor.name] = tensor
+    return tuple(tensors.values())
+
+
+def _read_tensor_info(cursor: Cursor, number: int) -> TensorInfo:
+    name = _read_name(cursor, f"the name of tensor {number}", MAX_TENSOR_NAME_BYTES)
+    num_dimensions = cursor.u32(f"the dimensions of {name}")
+    if num_dimensions > MAX_DIMENSIONS:
+        raise refuse(cursor.name, f"tensor {name} has {num_dimensions} dimensions, at most {MAX_DIMENSIONS} are known")
+    shape = tuple(cursor.u64(f"the shape of {name}") for _ in range(num_dimensions))
+    kind = tensor_type(cursor.u32(f"the type of {name}"), file=cursor.name, tensor=name)
+    offset = cursor.u64(f"the offset of {name}")
+    return TensorInfo(name, shape, kind, offset, tensor_bytes(shape, kind, file=cursor.name, tensor=name))

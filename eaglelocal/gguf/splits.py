@@ -1,0 +1,58 @@
+"""Models cut into several files: which part a file is, and where the others lie.
+
+llama.cpp names them `NAME-00001-of-00003.gguf` and opens the first; the keys split.no (from zero) and
+split.count say the same inside. Knows names and keys, opens nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.values import Value
+
+MAX_SHARDS = 1024
+_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def split_place(path: Path, metadata: Mapping[str, Value]) -> tuple[int, int]:
+    """(index from zero, number of parts); an unsplit file is (0, 1)."""
+    count = _count(path, metadata, "split.count", default=1)
+    index = _count(path, metadata, "split.no", default=0)
+    if count > MAX_SHARDS:
+        raise refuse(path.name, f"claims to be one of {count} parts, more than the limit of {MAX_SHARDS}")
+    if index >= max(count, 1):
+        raise refuse(path.name, f"says it is part {index + 1} of {count}")
+    return index, max(count, 1)
+
+
+def _count(path: Path, metadata: Mapping[str, Value], key: str, *, default: int) -> int:
+    value = metadata.get(key, default)
+    if not isinstance(value, int) or value < 0:
+        raise refuse(path.name, f"{key} is {value!r}, not a count")
+    return value
+
+
+def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ...]:
+    """The other parts of the model whose first part is `path`. Raises ModelFileError on a later part."""
+    index, count = split_place(path, metadata)
+    if count == 1:
+        return ()
+    named = _NAME.fullmatch(path.name)
+    if named is None or int(named["count"]) != count or int(named["number"]) != index + 1:
+        raise refuse(
+            path.name,
+            f"is part {index + 1} of {count}, but its name does not say so",
+            hint=f"name the parts NAME-00001-of-{count:05}.gguf and so on",
+        )
+    if index:
+        raise refuse(
+            path.name, f"is part {index + 1} of {count}", hint=f"give the first: {_part(path, named['stem'], 1, count)}"
+        )
+    return tuple(_part(path, named["stem"], number, count) for number in range(2, count + 1))
+
+
+def _part(path: Path, stem: str, number: int, count: int) -> Path:
+    return path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf")

@@ -1,0 +1,81 @@
+"""Tensor data as numpy arrays.
+
+F32, F16 and BF16 are read here; other types through the `gguf` package, imported only then. Meant for
+small tensors and small models (norms, vocabulary maps, the embedded model), not for weights to run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.header import Header, TensorInfo
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+def read_tensor(path: Path, header: Header, name: str) -> Floats:
+    """The tensor as float32, in numpy's order of dimensions (rows, columns).
+
+    Raises ModelFileError where the tensor is missing, cut short or of a type that cannot be decoded.
+    """
+    tensor = _find(path, header, name)
+    raw = _raw(path, header, tensor)
+    return _decode(path, tensor, raw).reshape(tensor.shape[::-1])
+
+
+def read_indices(path: Path, header: Header, name: str) -> Ints:
+    """An integer tensor (I64 or I32), such as `d2t`. Raises ModelFileError on any other type."""
+    tensor = _find(path, header, name)
+    if tensor.type.name not in ("I64", "I32"):
+        raise refuse(path.name, f"tensor {name} is {tensor.type.name}, not integers")
+    raw = _raw(path, header, tensor)
+    numbers = np.frombuffer(raw, "<i8" if tensor.type.name == "I64" else "<i4")
+    return numbers.astype(np.int64).reshape(tensor.shape[::-1])
+
+
+def _find(path: Path, header: Header, name: str) -> TensorInfo:
+    if name not in header.tensors:
+        raise refuse(path.name, f"has no tensor {name}")
+    return header.tensors[name]
+
+
+def _raw(path: Path, header: Header, tensor: TensorInfo) -> bytes:
+    shard = header.shards[tensor.shard]
+    source = path if tensor.shard == 0 else shard.path
+    try:
+        with source.open("rb") as file:
+            file.seek(shard.data_offset + tensor.offset)
+            raw = file.read(tensor.nbytes)
+    except OSError as error:
+        raise refuse(source.name, f"cannot be read: {error.strerror}") from error
+    if len(raw) != tensor.nbytes:
+        raise refuse(source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {tensor.nbytes} bytes")
+    return raw
+
+
+def _decode(path: Path, tensor: TensorInfo, raw: bytes) -> Floats:
+    match tensor.type.name:
+        case "F32":
+            return np.frombuffer(raw, "<f4").astype(np.float32)
+        case "F16":
+            return np.frombuffer(raw, "<f2").astype(np.float32)
+        case "BF16":
+            return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        case other:
+            return _decode_quantized(path, tensor.name, raw, other)
+
+
+def _decode_quantized(path: Path, name: str, raw: bytes, type_name: str) -> Floats:
+    from gguf.constants import GGMLQuantizationType  # slow to import
+    from gguf.quants import dequantize
+
+    try:
+        kind = GGMLQuantizationType[type_name]
+        return np.asarray(dequantize(np.frombuffer(raw, np.uint8), kind), np.float32)
+    except (KeyError, NotImplementedError) as error:
+        raise refuse(path.name, f"tensor {name}: no way to decode {type_name}", hint="") from error

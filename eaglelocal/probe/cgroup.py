@@ -1,0 +1,130 @@
+"""The limits a container or a service puts on this process: CPU time and memory, cgroup v1 and v2.
+
+A limit may stand at the process's own group or at any group above it; the tightest counts. In a
+container the path in /proc/self/cgroup may not exist below the mount: its root is then looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+ROOT = Path("/sys/fs/cgroup")
+NO_LIMIT_BYTES = 1 << 62  # v1 writes "no limit" as a number near 2^63
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroups:
+    """Where this process stands, and where to look."""
+
+    membership: str  # text of /proc/self/cgroup
+    root: Path = ROOT
+
+    def quota_cores(self) -> float | None:
+        """CPU time granted, in cores; None without a limit."""
+        new = (parse_cpu_max(_text(group / "cpu.max")) for group in self._groups(""))
+        old = (
+            parse_cfs(_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us"))
+            for group in self._groups("cpu")
+        )
+        return min((cores for cores in (*new, *old) if cores is not None), default=None)
+
+    def memory(self) -> MemoryLimit | None:
+        """The group with the least memory left; None without a limit."""
+        new = (_memory_v2(group) for group in self._groups(""))
+        old = (_memory_v1(group) for group in self._groups("memory"))
+        limits = [limit for limit in (*new, *old) if limit is not None]
+        return min(limits, key=lambda limit: limit.left_bytes, default=None)
+
+    def _groups(self, controller: str) -> Iterator[Path]:
+        """Folders of the process's group and those above; controller "" is v2."""
+        for controllers, path in parse_membership(self.membership):
+            if controller in controllers:
+                names = ("", "unified") if controller == "" else (",".join(controllers), controller)
+                for name in dict.fromkeys(names):
+                    yield from _upwards(self.root / name, path)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    limit_bytes: int
+    used_bytes: int  # without file pages that can be dropped
+
+    @property
+    def left_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+def own_cgroups() -> Cgroups:
+    return Cgroups(_text(MEMBERSHIP))
+
+
+def parse_membership(text: str) -> list[tuple[tuple[str, ...], str]]:
+    """Lines of /proc/self/cgroup as (controllers, path); v2 has the one controller ""."""
+    rows = [line.split(":", 2) for line in text.splitlines()]
+    return [(tuple(row[1].split(",")), row[2]) for row in rows if len(row) == 3]
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """cpu.max: "150000 100000" is 1.5 cores, "max 100000" no limit."""
+    words = text.split()
+    return parse_cfs(*words) if len(words) == 2 else None
+
+
+def parse_cfs(quota: str, period: str) -> float | None:
+    """Microseconds of CPU time per period; -1 or "max" is no limit."""
+    quota_us, period_us = _number(quota), _number(period)
+    return quota_us / period_us if quota_us and period_us else None
+
+
+def parse_limit(text: str) -> int | None:
+    limit = _number(text)
+    return None if limit is None or limit >= NO_LIMIT_BYTES else limit
+
+
+def parse_stat(text: str, key: str) -> int:
+    """A figure of memory.stat; 0 where it is missing."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return _number(value) or 0
+    return 0
+
+
+def _memory_v2(group: Path) -> MemoryLimit | None:
+    return _memory(group, "memory.max", "memory.current", "inactive_file")
+
+
+def _memory_v1(group: Path) -> MemoryLimit | None:
+    return _memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _memory(group: Path, limit_file: str, used_file: str, droppable: str) -> MemoryLimit | None:
+    limit_bytes = parse_limit(_text(group / limit_file))
+    if limit_bytes is None:
+        return None
+    used_bytes = _number(_text(group / used_file)) or 0
+    dropped_bytes = parse_stat(_text(group / "memory.stat"), droppable)
+    return MemoryLimit(limit_bytes, max(0, used_bytes - dropped_bytes))
+
+
+def _upwards(base: Path, path: str) -> Iterator[Path]:
+    names = PurePosixPath(path).parts[1:]
+    if ".." in names:  # above what this namespace may see
+        names = ()
+    for depth in range(len(names), -1, -1):
+        yield base.joinpath(*names[:depth])
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

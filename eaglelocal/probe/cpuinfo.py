@@ -1,0 +1,88 @@
+"""The CPU by name, and the vector extensions that ggml has kernels for. Parsing only, no files opened.
+
+Three sources speak here: /proc/cpuinfo on x86, the same on ARM and RISC-V (other words), and sysctl on macOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# ggml's kernels, by the names the systems use, in the order in which they are shown
+X86 = (
+    "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+)  # fmt: skip
+ARM = ("neon", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "svei8mm", "svebf16", "sve2", "sme", "sme2")
+APPLE = {
+    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.arm.FEAT_FP16": "asimdhp",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_SME": "sme",
+    "hw.optional.arm.FEAT_SME2": "sme2",
+    "hw.optional.avx1_0": "avx",
+    "hw.optional.fma": "fma",
+    "hw.optional.avx2_0": "avx2",
+    "hw.optional.avx512f": "avx512f",
+}
+NAME_KEYS = ("model name", "Model", "Hardware", "cpu model", "uarch", "cpu")
+FLAG_KEYS = ("flags", "Features")
+
+Processor = Mapping[str, str]
+
+
+def parse_cpuinfo(text: str) -> tuple[Processor, ...]:
+    """The blocks of /proc/cpuinfo; the last may describe the board and not a processor."""
+    blocks = [dict(_fields(block)) for block in text.split("\n\n")]
+    return tuple(block for block in blocks if block)
+
+
+def _fields(block: str) -> list[tuple[str, str]]:
+    rows = [line.partition(":") for line in block.splitlines()]
+    return [(key.strip(), value.strip()) for key, colon, value in rows if colon]
+
+
+def cpu_name(blocks: tuple[Processor, ...]) -> str | None:
+    """The processor's name, else the board's."""
+    for key in NAME_KEYS:
+        for block in blocks:
+            if block.get(key):
+                return block[key]
+    return None
+
+
+def vector_extensions(blocks: tuple[Processor, ...]) -> tuple[str, ...] | None:
+    """What every processor has; None where the system does not say."""
+    flags = [frozenset(block[key].split()) for block in blocks for key in FLAG_KEYS if key in block]
+    if flags:
+        shared = frozenset.intersection(*flags)
+        return tuple(name for name in (*X86, *ARM) if name in shared)
+    isas = [block["isa"] for block in blocks if "isa" in block]
+    return _riscv_extensions(isas[0]) if isas else None
+
+
+def _riscv_extensions(isa: str) -> tuple[str, ...]:
+    """rv64imafdcv_zvfh: single letters up to the first underscore, then words."""
+    letters, *words = isa.lower().split("_")
+    single = ("v",) if "v" in letters.removeprefix("rv") else ()
+    return (*single, *(word for word in words if word.startswith("zv")))
+
+
+def core_keys(blocks: tuple[Processor, ...]) -> dict[int, str]:
+    """Logical CPU -> a name of its physical core, where the system says so."""
+    keys: dict[int, str] = {}
+    for block in blocks:
+        number, core = block.get("processor", ""), block.get("core id")
+        if number.isdigit() and core is not None:
+            keys[int(number)] = f"{block.get('physical id', '0')}:{core}"
+    return keys
+
+
+def parse_sysctl(text: str) -> dict[str, str]:
+    """Lines "key: value" of macOS's sysctl."""
+    return dict(_fields(text))
+
+
+def apple_extensions(sysctl: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for key, name in APPLE.items() if sysctl.get(key) == "1")

@@ -1,0 +1,51 @@
+"""llama-cpp-python as it lies on disk: its version and the ggml backends it was built with.
+
+Nothing is imported: loading the library takes time and memory, and a broken one can end the process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from eaglelocal.probe.machine import LlamaCpp
+
+DISTRIBUTION, PACKAGE = "llama-cpp-python", "llama_cpp"
+_BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
+
+
+def read_llama_cpp() -> LlamaCpp:
+    folder = library_folder()
+    names = [path.name for path in folder.iterdir()] if folder else []
+    return LlamaCpp(version=_version(), backends=backends_of(names), folder=folder)
+
+
+def backends_of(names: Iterable[str]) -> tuple[str, ...]:
+    """libggml-cpu-haswell.so, ggml-cuda.dll -> cpu, cuda; libggml-base is no backend."""
+    matches = (_BACKEND_FILE.fullmatch(name) for name in names)
+    return tuple(sorted({match[1] for match in matches if match} - {"base"}))
+
+
+def library_folder() -> Path | None:
+    """Where the binding will look for its libraries; None when it is not installed."""
+    override = os.environ.get("LLAMA_CPP_LIB_PATH")  # the binding's own variable
+    if override:
+        return _existing(Path(override))
+    spec = importlib.util.find_spec(PACKAGE)  # a top-level package is found without being run
+    origin = spec.origin if spec else None
+    return _existing(Path(origin).parent / "lib") if origin else None
+
+
+def _existing(folder: Path) -> Path | None:
+    return folder if folder.is_dir() else None
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,110 @@
+"""`probe()`: what machine is this? Asks every part and survives each of them failing.
+
+Knows how to ask the system; the parsing is in the files beside it. Loads neither llama.cpp nor torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from eaglelocal import locations
+from eaglelocal.probe.apple import read_unified, sysctl, sysctl_tree
+from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
+from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
+from eaglelocal.probe.gpus import installed_nvml, read_gpus
+from eaglelocal.probe.library import read_llama_cpp
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.threads import CPUINFO, allowed_cpus, usable_threads
+
+T = TypeVar("T")
+
+
+def probe() -> Machine:
+    """The machine as far as it can be found out. Never raises."""
+    return Machine(
+        gpus=_attempt(lambda: read_gpus(installed_nvml()), ()),
+        unified=_attempt(read_unified, None),
+        cpu=_attempt(_read_cpu, Cpu()),
+        memory=_attempt(_read_memory, Memory()),
+        cache_free_bytes=_attempt(lambda: free_bytes(locations.cache_dir()), None),
+        llama_cpp=_attempt(read_llama_cpp, LlamaCpp()),
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk where a folder is or would be made."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> Memory:
+    """Memory of the machine, cut down to the cgroup's limit."""
+    if limit is None:
+        return Memory(total_bytes=total_bytes, available_bytes=available_bytes)
+    return Memory(
+        total_bytes=min(total_bytes, limit.limit_bytes),
+        available_bytes=min(available_bytes, limit.left_bytes),
+        limit_bytes=limit.limit_bytes,
+    )
+
+
+def _read_cpu() -> Cpu:
+    unknown: tuple[str | None, tuple[str, ...] | None] = (None, None)
+    name, extensions = _attempt(_name_and_extensions, unknown)
+    return Cpu(
+        name=name or platform.processor() or None,
+        architecture=platform.machine() or None,
+        logical_cores=os.cpu_count(),
+        physical_cores=_attempt(lambda: psutil.cpu_count(logical=False), None),
+        allowed_cores=_attempt(lambda: len(allowed_cpus()), None),
+        quota_cores=_attempt(lambda: own_cgroups().quota_cores(), None),
+        usable_threads=usable_threads(),
+        vector_extensions=extensions,
+    )
+
+
+def _name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
+    if sys.platform == "darwin":
+        return sysctl("machdep.cpu.brand_string"), apple_extensions(parse_sysctl(sysctl_tree("hw.optional") or ""))
+    if not CPUINFO.exists():
+        return None, None
+    blocks = parse_cpuinfo(CPUINFO.read_text(errors="replace"))
+    return cpu_name(blocks), vector_extensions(blocks)
+
+
+def _read_memory() -> Memory:
+    memory = psutil.virtual_memory()
+    found = memory_of(
+        total_bytes=memory.total,
+        available_bytes=memory.available,
+        limit=_attempt(lambda: own_cgroups().memory(), None),
+    )
+    return _with_swap(found)
+
+
+def _with_swap(memory: Memory) -> Memory:
+    swap = _attempt(psutil.swap_memory, None)
+    if swap is None:
+        return memory
+    return Memory(
+        total_bytes=memory.total_bytes,
+        available_bytes=memory.available_bytes,
+        limit_bytes=memory.limit_bytes,
+        swap_total_bytes=swap.total,
+        swap_free_bytes=swap.free,
+    )
+
+
+def _attempt(ask: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask()
+    except Exception:  # the probe reports what it can, on any machine
+        return otherwise

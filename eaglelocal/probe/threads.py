@@ -1,0 +1,93 @@
+"""How many threads llama.cpp should get: the physical cores that this process may really use.
+
+Counts affinity (taskset, a container's cpuset), the cgroup's CPU time, hyperthreads (two on a core
+share its arithmetic units, and a decode is bound by those or by memory), and leaves out efficiency cores,
+which make the others wait at every barrier. Calibration may later find a better number.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from eaglelocal.probe.apple import sysctl
+from eaglelocal.probe.cgroup import own_cgroups
+from eaglelocal.probe.cpuinfo import core_keys, parse_cpuinfo
+
+CPUS = Path("/sys/devices/system/cpu")
+CPUINFO = Path("/proc/cpuinfo")
+FAST_CPUS = Path("/sys/devices/cpu_core/cpus")  # there only on Intel chips with two kinds of core
+
+
+def usable_threads() -> int:
+    """At least 1; never raises."""
+    try:
+        allowed = allowed_cpus()
+        if sys.platform == "linux":
+            return threads_for(_fast(allowed), physical_cores(allowed), own_cgroups().quota_cores())
+        return max(1, min(len(allowed), _fast_cores_elsewhere()))
+    except Exception:  # whatever a machine may be, the engine can start with one thread
+        return 1
+
+
+def threads_for(allowed: frozenset[int], core_of: Mapping[int, str], quota_cores: float | None) -> int:
+    """Distinct cores among the allowed logical CPUs, at most the whole cores that the quota grants.
+
+    A CPU that core_of does not know counts as a core of its own.
+    """
+    num_cores = len({core_of.get(cpu, f"cpu {cpu}") for cpu in allowed})
+    granted = num_cores if quota_cores is None else math.floor(quota_cores)
+    return max(1, min(num_cores, granted))
+
+
+def allowed_cpus() -> frozenset[int]:
+    """Logical CPUs in the process's affinity; all of them where the system has no such thing."""
+    if sys.platform == "linux":
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path = CPUINFO) -> dict[int, str]:
+    """Logical CPU -> a name of its core: the list of its siblings, else what /proc/cpuinfo says."""
+    siblings = {cpu: name for cpu in cpus if (name := _siblings(folder / f"cpu{cpu}" / "topology"))}
+    if siblings:
+        return siblings
+    try:
+        return core_keys(parse_cpuinfo(cpuinfo.read_text(errors="replace")))
+    except OSError:
+        return {}
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """ "0-3,8" -> {0, 1, 2, 3, 8}."""
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def _siblings(topology: Path) -> str:
+    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older name
+        try:
+            return (topology / name).read_text().strip()
+        except OSError:
+            continue
+    return ""
+
+
+def _fast(allowed: frozenset[int]) -> frozenset[int]:
+    try:
+        return allowed & parse_cpu_list(FAST_CPUS.read_text()) or allowed
+    except (OSError, ValueError):
+        return allowed
+
+
+def _fast_cores_elsewhere() -> int:
+    fast = sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else None
+    return int(fast) if fast else psutil.cpu_count(logical=False) or 1

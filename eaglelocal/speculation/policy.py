@@ -1,0 +1,31 @@
+"""How much to draft. `Fixed` is a chain of constant depth, what `--spec N` means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from eaglelocal.core.draft import Draft
+
+
+class Policy(Protocol):
+    @property
+    def max_draft(self) -> int:
+        """Most nodes that a slot's draft will ever have."""
+
+    def extend(self, draft: Draft, room: int) -> bool:
+        """Should this draft grow by another level? `room` is the most nodes that can still be of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always drafts num_draft_tokens, or as many as there is room for."""
+
+    num_draft_tokens: int
+
+    @property
+    def max_draft(self) -> int:
+        return self.num_draft_tokens
+
+    def extend(self, draft: Draft, room: int) -> bool:
+        return len(draft) < min(self.num_draft_tokens, room)

@@ -1,0 +1,42 @@
+"""The text of one answer: tokens in, text out, ended by a stop string where one was asked for.
+
+Joins the detokenizer and the stop matcher. Does not know sampling, limits or end-of-generation tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal.text.detokenizer import Detokenizer, Pieces
+from eaglelocal.text.stops import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPiece:
+    """What a token added. `text` is empty while bytes or a possible stop string are held back."""
+
+    text: str
+    stop: str | None = None  # the stop string that ended the answer
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
+
+
+class AnswerText:
+    """One request's text. After a piece that is `stopped`, further tokens add nothing."""
+
+    __slots__ = ("_detokenizer", "_stops")
+
+    def __init__(self, pieces: Pieces, stops: Sequence[str] = ()) -> None:
+        self._detokenizer = Detokenizer(pieces)
+        self._stops = StopMatcher(stops)
+
+    def push(self, token: int) -> AnswerPiece:
+        return AnswerPiece(*self._stops.push(self._detokenizer.push(token)))
+
+    def finish(self) -> str:
+        """What was still held back when the answer ended; empty after a stop string."""
+        text, _ = self._stops.push(self._detokenizer.flush())
+        return text + self._stops.flush()

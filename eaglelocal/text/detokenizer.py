@@ -1,0 +1,62 @@
+"""Tokens -> text, one token at a time, without ever showing half a character.
+
+Bytes that may still become a character are held back; bytes that cannot become U+FFFD, exactly as
+`bytes.decode(errors="replace")` of the whole answer would have them. Does not know stop strings.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from eaglelocal.core.ports import Vocabulary
+
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Pieces:
+    """What each token stands for, asked of the vocabulary once. One per model, shared by its requests.
+
+    A piece that is whole characters by itself is kept as text, any other as bytes.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._known: dict[int, str | bytes] = {}
+
+    def __getitem__(self, token: int) -> str | bytes:
+        piece = self._known.get(token)
+        if piece is None:
+            piece = self._known[token] = _whole(self._vocabulary.piece(token))
+        return piece
+
+
+class Detokenizer:
+    """The text of one answer. `push` gives what is final, `flush` what was still held back."""
+
+    __slots__ = ("_decoder", "_holds", "_pieces")
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._decoder = _new_decoder(errors="replace")
+        self._holds = False  # the decoder has bytes of an unfinished character
+
+    def push(self, token: int) -> str:
+        piece = self._pieces[token]
+        if not self._holds and isinstance(piece, str):
+            return piece
+        text = self._decoder.decode(piece.encode() if isinstance(piece, str) else piece)
+        self._holds = bool(self._decoder.getstate()[0])
+        return text
+
+    def flush(self) -> str:
+        self._holds = False
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return text
+
+
+def _whole(piece: bytes) -> str | bytes:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return piece

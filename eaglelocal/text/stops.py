@@ -1,0 +1,101 @@
+"""Stop strings in a stream of text, wherever its pieces are cut.
+
+The matcher is an automaton over characters (Aho and Corasick, 1975): linear in the text, whatever the
+stop strings are. It holds back the longest end of the text that could begin a stop string, no more.
+The stop string that ends first wins; of two that end together, the longer.
+
+    stops ("END",):  push("the E") -> "the "    push("N") -> ""    push("D.") -> "", hit "END"
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A prefix of some stop string."""
+
+    depth: int
+    children: dict[str, _Node] = field(default_factory=dict)
+    fallback: _Node | None = None  # the longest proper suffix that is a prefix too; None at the root
+    stop: str | None = None  # the longest stop string that ends here
+
+
+class StopMatcher:
+    """One request's stop strings. After a hit it swallows whatever comes."""
+
+    __slots__ = ("_held", "_hit", "_node", "_root")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._root = self._node = _automaton(stops)
+        self._held = ""
+        self._hit: str | None = None
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """(text that is final, the stop string that was hit or None)."""
+        if self._hit is not None:
+            return "", self._hit
+        if not self._root.children:
+            return text, None
+        node = self._node
+        for index, char in enumerate(text):
+            node = _advance(node, char)
+            if node.stop is not None:
+                return self._stop(text[: index + 1], node.stop), node.stop
+        return self._release(text, node), None
+
+    def flush(self) -> str:
+        """What was held back and turned out to be no stop string."""
+        text, self._held, self._node = self._held, "", self._root
+        return text
+
+    def _stop(self, text: str, stop: str) -> str:
+        final = (self._held + text)[: -len(stop)]
+        self._held, self._hit = "", stop
+        return final
+
+    def _release(self, text: str, node: _Node) -> str:
+        self._node = node
+        if node.depth == 0 and not self._held:
+            return text
+        known = self._held + text
+        cut = len(known) - node.depth
+        self._held = known[cut:]
+        return known[:cut]
+
+
+def _advance(node: _Node, char: str) -> _Node:
+    while (child := node.children.get(char)) is None:
+        if node.fallback is None:
+            return node
+        node = node.fallback
+    return child
+
+
+def _automaton(stops: Sequence[str]) -> _Node:
+    root = _Node(0)
+    for stop in stops:
+        _plant(root, stop)
+    _link(root)
+    return root
+
+
+def _plant(root: _Node, stop: str) -> None:
+    node = root
+    for char in stop:
+        node = node.children.setdefault(char, _Node(node.depth + 1))
+    node.stop = stop or None  # an empty stop string never matches
+
+
+def _link(root: _Node) -> None:
+    """Fallbacks breadth first: a node's fallback is shallower than itself, so it is already linked."""
+    waiting = deque([root])
+    while waiting:
+        node = waiting.popleft()
+        for char, child in node.children.items():
+            child.fallback = root if node.fallback is None else _advance(node.fallback, char)
+            child.stop = child.stop or child.fallback.stop
+            waiting.append(child)

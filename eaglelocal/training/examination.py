@@ -1,0 +1,61 @@
+"""Held-out loss and agreement per kind of work, so that a training run can be judged while it runs.
+
+Knows packed rows per kind and how to ask target and head about them. Does not generate text: whether answers are right
+is for the evaluation through the engine to say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from eaglelocal.training.data import Batch, Pieces, encode_document, pack, score
+from eaglelocal.training.next_token import answer_loss
+from eaglelocal.training.target import Target
+from eaglelocal.training.tokenizer import GuideTokenizer
+from eaglelocal.training.ttt import TrainingTimeTest
+
+ROW_LENGTH = 1024
+MAX_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    batches: dict[str, Batch]  # kind of work -> its rows
+
+    @classmethod
+    def of(cls, documents: Iterable[tuple[str, Pieces]], tokenizer: GuideTokenizer) -> Examination:
+        """Rows from (kind, pieces); kinds without an answer that fits a row are left out."""
+        by_kind: dict[str, list[Pieces]] = defaultdict(list)
+        for kind, pieces in documents:
+            by_kind[kind].append(pieces)
+        batches = {kind: _batch(found, tokenizer) for kind, found in sorted(by_kind.items())}
+        return cls({kind: batch for kind, batch in batches.items() if batch is not None})
+
+    def of_target(self, target: Target) -> str:
+        """`kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
+        scores = {kind: answer_loss(target, batch) for kind, batch in self.batches.items()}
+        return ", ".join(f"{kind} {loss:.3f}/{agreement:.3f}" for kind, (loss, agreement) in scores.items())
+
+    @torch.no_grad()
+    def of_head(self, objective: TrainingTimeTest) -> str:
+        """`kind agreement by draft step`."""
+        told = []
+        for kind, batch in self.batches.items():
+            with torch.autocast("cpu", torch.bfloat16):
+                _, agreements = objective.loss_and_agreement(batch)
+            told.append(f"{kind} {' '.join(f'{agreement:.2f}' for agreement in agreements)}")
+        return ", ".join(told)
+
+
+def _batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> Batch | None:
+    encoded = (encode_document(pieces, tokenizer) for pieces in documents)
+    rows = [row for row, _ in zip(pack(encoded, ROW_LENGTH, tokenizer.end_of_text), range(MAX_ROWS), strict=False)]
+    if not rows:
+        return None
+    batch = score(np.stack([row.tokens for row in rows]), np.stack([row.flags for row in rows]), seed=0)
+    return batch if batch.is_assistant.any() else None

@@ -1,0 +1,140 @@
+"""The EAGLE-3.1 head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its unrolled chain.
+
+`fc_norm`: each tapped layer input has its own RMSNorm before fc. `norm_output`: the state fed to the next draft step
+is the normalised one. `norm_before_residual`: the residual stream starts from hidden_norm(g). Sources: EAGLE-3
+(arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Knows nothing of losses, data or files.
+
+Positions, as in llama.cpp's draft cache: the cell at position P holds the pair (token[P+1], g[P]) and predicts
+token[P+2]. A chain is anchored at P; its step j holds (token[P+1+j], own state of step j-1) at position P+j and sees
+the cells up to P and its own steps 1..j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.training.target import RmsNorm, SwiGlu, TargetShape, rope_tables, rotate, split_heads
+
+MAX_STEPS = 16  # rotary tables reach this far past the context
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """A head for one target; its width is the target's, whose embedding and lm_head it borrows."""
+
+    target: TargetShape
+    taps: tuple[int, int, int] = (1, 3, 5)  # tap k is the residual stream that enters layer k
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    ffn: int = 704
+
+    @property
+    def width(self) -> int:
+        return self.target.width
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Keys and values, each [batch, heads, cells, head_size], keys rotated."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Head(nn.Module):
+    cos: Tensor  # [max_context + MAX_STEPS, head_size / 2]
+    sin: Tensor
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, target = shape.width, shape.target
+        self.fc_norms = nn.ModuleList(RmsNorm(target.width, target.norm_eps) for _ in shape.taps)
+        self.fc = nn.Linear(len(shape.taps) * target.width, width, bias=False)
+        self.token_norm = RmsNorm(width, target.norm_eps)
+        self.hidden_norm = RmsNorm(width, target.norm_eps)
+        self.q = nn.Linear(2 * width, shape.num_heads * target.head_size, bias=False)
+        self.k = nn.Linear(2 * width, shape.num_kv_heads * target.head_size, bias=False)
+        self.v = nn.Linear(2 * width, shape.num_kv_heads * target.head_size, bias=False)
+        self.o = nn.Linear(shape.num_heads * target.head_size, width, bias=False)
+        self.ffn_norm = RmsNorm(width, target.norm_eps)
+        self.ffn = SwiGlu(width, shape.ffn)
+        self.norm = RmsNorm(width, target.norm_eps)
+        cos, sin = rope_tables(target.max_context + MAX_STEPS, target.head_size, target.rope_theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def fuse(self, taps: Sequence[Tensor]) -> Tensor:
+        """Tapped layer inputs, each [batch, length, width] -> g [batch, length, width]."""
+        normed = [norm(tap) for norm, tap in zip(self.fc_norms, taps, strict=True)]
+        return self.fc(torch.cat(normed, -1))  # type: ignore[no-any-return]
+
+    def forward(self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int) -> list[Tensor]:
+        """Unroll num_steps draft steps from each anchor over the given (teacher-forced) tokens.
+
+        embedded [batch, length, width] token embeddings; g [batch, length, width]; anchors [batch, chains], each at
+        most length - 2. Gives per step the normalised state [batch, chains, width]: what the lm_head reads, and what
+        the next step gets. Steps that run past the row repeat its last token and mean nothing.
+        """
+        prefix = self._prefix(embedded, g)
+        is_seen = torch.arange(embedded.shape[1] - 1) <= anchors.unsqueeze(-1)  # [batch, chains, cells]
+        state = rows_at(g, anchors)
+        own: list[Cells] = []
+        states = []
+        for step in range(num_steps):
+            token = rows_at(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
+            pair, residual = self._pair(token, state)
+            if step > 0:  # the first step's cell is among the prefix
+                own.append(self._cells(pair, anchors + step))
+            query = self._rotated(self.q(pair), anchors + step)
+            state = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
+            states.append(state)
+        return states
+
+    def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
+        """The cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
+        pairs, _ = self._pair(embedded[:, 1:], g[:, :-1])
+        return self._cells(pairs, torch.arange(pairs.shape[1]).unsqueeze(0))
+
+    def _pair(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The attention's input [batch, n, 2 * width] and the residual stream [batch, n, width]."""
+        hidden = self.hidden_norm(state)
+        return torch.cat((self.token_norm(token), hidden), -1), hidden
+
+    def _cells(self, pairs: Tensor, positions: Tensor) -> Cells:
+        repeat = self.shape.num_heads // self.shape.num_kv_heads
+        keys, values = self._rotated(self.k(pairs), positions), self._split(self.v(pairs))
+        return Cells(keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
+
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        return rotate(self._split(x), self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return split_heads(x, self.shape.target.head_size)
+
+    def _finish(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.ffn(self.ffn_norm(x)))  # type: ignore[no-any-return]
+
+
+def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -> Tensor:
+    """Softmax over the seen prefix cells and the chain's own ones -> [batch, chains, heads * head_size].
+
+    query [batch, heads, chains, head_size]; is_seen [batch, chains, cells]; own: one cell per chain and earlier step.
+    """
+    num_cells = prefix.keys.shape[2]
+    scores = (query @ prefix.keys.mT).float().masked_fill(~is_seen.unsqueeze(1), float("-inf"))
+    own_scores = [(query.float() * cells.keys.float()).sum(-1, keepdim=True) for cells in own]
+    weights = torch.softmax(torch.cat((scores, *own_scores), -1) * query.shape[-1] ** -0.5, -1).to(query.dtype)
+    mixed = weights[..., :num_cells] @ prefix.values
+    for index, cells in enumerate(own):
+        mixed = mixed + weights[..., num_cells + index, None] * cells.values
+    return mixed.transpose(1, 2).flatten(-2)
+
+
+def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+    """x [batch, length, width], positions [batch, n] -> [batch, n, width]."""
+    return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

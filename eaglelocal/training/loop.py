@@ -1,0 +1,148 @@
+"""The training loop of target and head: stages, learning rate, clipping, checkpoints and exact resume.
+
+Knows steps, optimizers and time; asks an Objective for a loss and a Batches for data. Knows nothing of what is
+learned, of tokens, or of GGUF. A resumed run takes the same steps as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.training.data import Batch
+from eaglelocal.training.muon import Muon
+from eaglelocal.training.progress import Progress
+from eaglelocal.training.shards import Stage
+
+
+class Objective(Protocol):
+    @property
+    def trained(self) -> nn.Module: ...
+
+    def loss(self, batch: Batch) -> Tensor: ...
+
+
+class Batches(Protocol):
+    def __call__(self, stage: Stage, step: int) -> Batch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    muon_lr: float = 0.02
+    adam_lr: float = 3e-3
+    warmup_steps: int = 100
+    decay_share: float = 0.5  # of all steps, at the end, linearly down to final_lr_share
+    final_lr_share: float = 0.02
+    max_gradient_norm: float = 1.0
+    checkpoint_every_s: float = 180.0
+    milestone_every_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training: what is learned from what, where its state lives, and what happens now and then."""
+
+    objective: Objective
+    stages: tuple[Stage, ...]
+    batches: Batches
+    checkpoint: Path
+    recipe: Recipe
+    on_milestone: Callable[[int], None]  # gets the steps done; called every milestone_every_s
+
+    @property
+    def num_steps(self) -> int:
+        return sum(stage.num_steps for stage in self.stages)
+
+
+def train(run: Run, progress: Progress) -> None:
+    """Train from the checkpoint, if there is one, to the end; the last checkpoint stays."""
+    optimizers = optimizers_for(run.objective.trained, run.recipe)
+    done = restore(run.checkpoint, run.objective.trained, optimizers)
+    progress.begin(done, run.num_steps)
+    saved_at = milestone_at = time.monotonic()
+    for stage, step in _steps_from(run.stages, done):
+        loss = take_step(run, optimizers, run.batches(stage, step), done)
+        done += 1
+        progress.advance(done, stage.rows_per_step * stage.row_length, loss)
+        now = time.monotonic()
+        if now - saved_at > run.recipe.checkpoint_every_s:
+            save(run.checkpoint, run.objective.trained, optimizers, done=done)
+            saved_at = now
+        if now - milestone_at > run.recipe.milestone_every_s:
+            run.on_milestone(done)
+            milestone_at = now
+    save(run.checkpoint, run.objective.trained, optimizers, done=done)
+
+
+def _steps_from(stages: tuple[Stage, ...], done: int) -> Iterator[tuple[Stage, int]]:
+    every = ((stage, step) for stage in stages for step in range(stage.num_steps))
+    return (pair for index, pair in enumerate(every) if index >= done)
+
+
+def take_step(run: Run, optimizers: list[torch.optim.Optimizer], batch: Batch, done: int) -> float:
+    """One update; gives the loss before it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = run.objective.loss(batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
+    share = lr_share(done, run.num_steps, run.recipe)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["peak_lr"]
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss.detach())
+
+
+def lr_share(done: int, num_steps: int, recipe: Recipe) -> float:
+    """Warm-up, plateau, linear decay: the share of the peak learning rate after `done` of num_steps."""
+    warmup = min(1.0, (done + 1) / recipe.warmup_steps)
+    left = (num_steps - done) / max(1.0, recipe.decay_share * num_steps)
+    return min(warmup, 1.0, max(recipe.final_lr_share, left))
+
+
+def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside layers, AdamW for embeddings and norm gains."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in named if p.ndim == 2 and "embedding" not in name]
+    rest = [p for name, p in named if p.ndim != 2 or "embedding" in name]
+    adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    optimizers: list[torch.optim.Optimizer] = [Muon(matrices, lr=recipe.muon_lr), adam]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group.setdefault("peak_lr", group["lr"])
+    return optimizers
+
+
+def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
+    state = {"done": done, "module": module.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    state["rng"] = torch.get_rng_state()
+    partial = path.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, partial)
+    os.replace(partial, path)
+
+
+def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
+    """Load the checkpoint if there is one; gives the number of steps done."""
+    if not path.is_file():
+        return 0
+    state = torch.load(path, weights_only=True)
+    module.load_state_dict(state["module"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    torch.set_rng_state(state["rng"])
+    return int(state["done"])
+
+
+def can_compile() -> bool:
+    """torch.compile needs a C++ compiler; without one training runs eagerly, at two thirds of the speed."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))

@@ -1,0 +1,46 @@
+"""What the target learns: the next token, at scored positions only, so that the lm_head works on no other.
+
+Knows cross-entropy and batches; knows nothing of optimizers, files or kinds of work.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eaglelocal.training.data import Batch
+from eaglelocal.training.target import Target
+
+
+def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
+    """state [n, width], embedding [vocab, width], labels [n] -> the mean loss in nats."""
+    return F.cross_entropy(F.linear(state, embedding).float(), labels)
+
+
+class NextToken:
+    """The target's objective; `compiled` fuses the graph, which is half as fast again."""
+
+    def __init__(self, target: Target, *, compiled: bool) -> None:
+        self._target = target
+        self._forward = torch.compile(target) if compiled else target
+        self._cross_entropy = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
+
+    @property
+    def trained(self) -> nn.Module:
+        return self._target
+
+    def loss(self, batch: Batch) -> Tensor:
+        state = self._forward(torch.from_numpy(batch.tokens)).flatten(0, 1)
+        scored = state[torch.from_numpy(batch.scored)]
+        return self._cross_entropy(scored, self._target.embedding.weight, torch.from_numpy(batch.labels))
+
+
+@torch.no_grad()
+def answer_loss(target: Target, batch: Batch) -> tuple[float, float]:
+    """Mean loss and argmax agreement over the batch's assistant tokens."""
+    at = torch.from_numpy(batch.scored[batch.is_assistant])
+    labels = torch.from_numpy(batch.labels[batch.is_assistant])
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = target.logits(target(torch.from_numpy(batch.tokens)).flatten(0, 1)[at]).float()
+    return float(F.cross_entropy(logits, labels)), float((logits.argmax(-1) == labels).float().mean())

@@ -1,0 +1,65 @@
+"""Progress of a training run on stderr: a bar on a terminal, a line now and then in a log.
+
+Knows counts and clocks; knows nothing of what is trained.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+LOG_EVERY_S = 20.0
+SMOOTHING = 0.98
+
+
+class Progress:
+    """Shows steps done, loss (smoothed), tokens per second and the time left."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+        self._bar = Bar(*columns, TimeRemainingColumn(), console=self._console)
+        self._task = self._bar.add_task(label, total=None, state="")
+        self._loss = float("nan")
+        self._total = 0
+        self._tokens = self._tokens_at_mark = 0
+        self._marked_at = 0.0
+        self._done_at_mark = 0
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, done: int, total: int) -> None:
+        self._total = total
+        self._marked_at, self._done_at_mark = time.monotonic(), done
+        self._bar.update(self._task, total=total, completed=done)
+
+    def advance(self, done: int, tokens: int, loss: float) -> None:
+        is_first = self._loss != self._loss
+        self._loss = loss if is_first else SMOOTHING * self._loss + (1 - SMOOTHING) * loss
+        self._tokens += tokens
+        elapsed_s = time.monotonic() - self._marked_at
+        if elapsed_s >= (1.0 if self._console.is_terminal else LOG_EVERY_S) or done == self._total:
+            self._show(done, elapsed_s)
+
+    def note(self, text: str) -> None:
+        self._console.print(f"{time.strftime('%H:%M:%S')} {self._label}: {text}", highlight=False, soft_wrap=True)
+
+    def _show(self, done: int, elapsed_s: float) -> None:
+        tok_s = (self._tokens - self._tokens_at_mark) / max(elapsed_s, 1e-9)
+        left_s = (self._total - done) * elapsed_s / max(1, done - self._done_at_mark)
+        state = f"step {done}/{self._total} loss {self._loss:.4f} {tok_s:.0f} tok/s"
+        if self._console.is_terminal:
+            self._bar.update(self._task, completed=done, state=state)
+        else:
+            self.note(f"{state} left {left_s / 60:.1f} min")
+        self._marked_at, self._tokens_at_mark, self._done_at_mark = time.monotonic(), self._tokens, done

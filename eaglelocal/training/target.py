@@ -1,0 +1,153 @@
+"""The small llama-architecture target in torch: exactly the graph that llama.cpp runs for `llama`.
+
+Rotary pairs are interleaved (llama.cpp's NORM convention), so weights are exported without permutation; token
+embedding and lm_head are tied. Knows shapes and arithmetic; knows nothing of tokens' meaning, data, losses or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class TargetShape:
+    vocab: int = 4096
+    width: int = 256
+    num_layers: int = 6
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    head_size: int = 64
+    ffn: int = 704
+    max_context: int = 2048
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    @property
+    def attention_width(self) -> int:
+        return self.num_heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        return self.num_kv_heads * self.head_size
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float()
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+def rope_tables(length: int, head_size: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each [length, head_size / 2]."""
+    frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x[2i], x[2i+1]) of x [batch, heads, length, head_size] by the angle of their position."""
+    even, odd = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+
+
+def split_heads(x: Tensor, head_size: int) -> Tensor:
+    """[batch, length, heads * head_size] -> [batch, heads, length, head_size]."""
+    return x.reshape(x.shape[0], x.shape[1], -1, head_size).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: TargetShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.q = nn.Linear(shape.width, shape.attention_width, bias=False)
+        self.k = nn.Linear(shape.width, shape.kv_width, bias=False)
+        self.v = nn.Linear(shape.width, shape.kv_width, bias=False)
+        self.o = nn.Linear(shape.attention_width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = (split_heads(p(x), self.shape.head_size) for p in (self.q, self.k, self.v))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        repeat = self.shape.num_heads // self.shape.num_kv_heads
+        if repeat > 1:
+            k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+
+
+class SwiGlu(nn.Module):
+    def __init__(self, width: int, ffn: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, ffn, bias=False)
+        self.up = nn.Linear(width, ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, shape: TargetShape) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(shape.width, shape.norm_eps)
+        self.attention = Attention(shape)
+        self.ffn_norm = RmsNorm(shape.width, shape.norm_eps)
+        self.ffn = SwiGlu(shape.width, shape.ffn)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
+
+
+class Target(nn.Module):
+    """`forward` gives the state that the lm_head reads; `logits` applies the head (all rows or gathered ones)."""
+
+    cos: Tensor  # [max_context, head_size / 2]
+    sin: Tensor
+
+    def __init__(self, shape: TargetShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.norm = RmsNorm(shape.width, shape.norm_eps)
+        cos, sin = rope_tables(shape.max_context, shape.head_size, shape.rope_theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self._initialise()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [batch, length] -> normalised final state [batch, length, width]."""
+        return self.forward_with_taps(tokens, ())[0]
+
+    def forward_with_taps(self, tokens: Tensor, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """As `forward`, and the residual streams that enter the layers in taps, each [batch, length, width]."""
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        x = self.embedding(tokens)
+        tapped = {}
+        for index, block in enumerate(self.blocks):
+            tapped[index] = x
+            x = block(x, cos, sin)
+        return self.norm(x), [tapped[tap] for tap in taps]
+
+    def logits(self, state: Tensor) -> Tensor:
+        return F.linear(state, self.embedding.weight)
+
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def _initialise(self) -> None:
+        residual_std = 0.02 / (2 * self.shape.num_layers) ** 0.5
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                is_residual = name.endswith(("attention.o.weight", "ffn.down.weight"))
+                nn.init.normal_(parameter, std=residual_std if is_residual else 0.02)

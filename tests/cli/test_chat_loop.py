@@ -1,0 +1,301 @@
+"""The interactive loop over a scripted client: answers, slash commands, failures, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.chat_line import Loop
+from eaglelocal.cli.conversation import Turn
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.session import Choice, Model, Session
+from eaglelocal.cli.slash_actions import Desk
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError, ModelFileError
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+
+Line = str | type[BaseException]
+
+
+@dataclass
+class Talk:
+    """A loop with lines typed ahead; ctrl-d follows the last."""
+
+    client: ScriptedClient
+    folder: Path
+    lines: list[Line]
+    num_draft_tokens: int = 4
+    params: SamplingParams = field(default_factory=SamplingParams)
+    loaded: list[Choice] = field(default_factory=list)
+    stdout: io.StringIO = field(default_factory=io.StringIO)
+    stderr: io.StringIO = field(default_factory=io.StringIO)
+
+    def __post_init__(self) -> None:
+        output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
+        plan = scripted_plan(self.client, num_draft_tokens=self.num_draft_tokens)
+        self.session = Session(self._load, Model(self.client, plan, self.client.info), self.params)
+        self._loop = Loop(Asker(self.session, output), Desk(self.session, output, self.folder), self._read)
+
+    def run(self) -> int:
+        return self._loop.run()
+
+    @property
+    def turns(self) -> list[Turn]:
+        return self.session.conversation.turns
+
+    def _read(self) -> str:
+        line = self.lines.pop(0) if self.lines else EOFError
+        if isinstance(line, str):
+            return line
+        raise line
+
+    def _load(self, choice: Choice) -> Model:
+        if choice.target == "missing":
+            raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
+        self.loaded.append(choice)
+        client = ScriptedClient((says("from the other"),), label=choice.target or "scripted model")
+        ahead = int(choice.spec) if choice.spec and choice.spec.isdigit() else 4
+        return Model(client, scripted_plan(client, num_draft_tokens=ahead), client.info)
+
+
+Start = Callable[..., Talk]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Start:
+    def start(*lines: Line, scripts: tuple[Script, ...] = (says("hello there", 1),), n_ctx: int = 2048) -> Talk:
+        return Talk(ScriptedClient(scripts, n_ctx=n_ctx), tmp_path / "conversations", list(lines))
+
+    return start
+
+
+def test_an_answer_and_its_line(talk: Start) -> None:
+    chat = talk("hi")
+    assert chat.run() == 0
+    assert chat.stdout.getvalue() == "hello there\n"
+    assert "41.2 tok/s · acceptance length 2.00 · 1/2 drafted accepted" in chat.stderr.getvalue()
+    assert chat.turns == [Turn("hi", "hello there")]
+
+
+def test_earlier_turns_are_sent(talk: Start) -> None:
+    chat = talk("/system be brief", "one", "two")
+    chat.run()
+    sent = [(message.role, message.content) for message in chat.client.requests[-1].messages]
+    assert sent == [
+        ("system", "be brief"),
+        ("user", "one"),
+        ("assistant", "hello there"),
+        ("user", "two"),
+    ]
+
+
+def test_empty_lines_ask_nothing(talk: Start) -> None:
+    chat = talk("", "   ")
+    assert chat.run() == 0
+    assert chat.client.requests == []
+
+
+def test_exit_leaves_at_once(talk: Start) -> None:
+    chat = talk("/exit", "never")
+    assert chat.run() == 0
+    assert chat.client.requests == []
+
+
+def test_help_lists_every_command(talk: Start) -> None:
+    chat = talk("/help")
+    chat.run()
+    for name in "/help /stats /spec /system /clear /retry /save /load /model /exit".split():
+        assert name in chat.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("/sats", "/stats"), ("/modell x", "/model"), ("/sy", "/system"), ("/quit", "/help")]
+)
+def test_an_unknown_command_gets_the_nearest(talk: Start, typed: str, near: str) -> None:
+    chat = talk(typed, "hi")
+    chat.run()
+    name = typed.split()[0]
+    assert f"error: no command {name}\n\nhint: {near}" in chat.stderr.getvalue()
+    assert len(chat.client.requests) == 1
+
+
+def test_a_blank_makes_it_text_and_so_does_a_second_line(talk: Start) -> None:
+    chat = talk(" /etc/hosts?", "/* a comment\n*/")
+    chat.run()
+    asked = [request.messages[-1].content for request in chat.client.requests]
+    assert asked == ["/etc/hosts?", "/* a comment\n*/"]
+
+
+def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
+    chat = talk("/spec off", "a", "/spec on", "b", "/spec 2", "c", "/spec 0", "d")
+    chat.run()
+    assert [request.max_draft for request in chat.client.requests] == [0, None, 2, 0]
+    assert "speculation off: switched off" in chat.stderr.getvalue()
+    assert "speculation on: 2 ahead" in chat.stderr.getvalue()
+    assert chat.loaded == []
+
+
+def test_spec_beyond_what_is_loaded_loads_again_and_keeps_the_talk(talk: Start) -> None:
+    chat = talk("a", "/spec 7", "b")
+    chat.run()
+    assert chat.loaded == [Choice(spec="7")]
+    assert chat.client.num_closed == 1
+    assert [turn.question for turn in chat.turns] == ["a", "b"]
+
+
+@pytest.mark.parametrize("argument", ["-1", "1.5", "many", "1000", "²"])
+def test_spec_with_rubbish_is_an_error(talk: Start, argument: str) -> None:
+    chat = talk(f"/spec {argument}")
+    chat.run()
+    assert "error: not a way to draft" in chat.stderr.getvalue()
+
+
+def test_system_shows_sets_and_removes(talk: Start) -> None:
+    chat = talk("/system", "/system be brief", "/system", '/system ""', "hi")
+    chat.run()
+    assert chat.stderr.getvalue().count("no system message") == 2
+    assert chat.stderr.getvalue().count("system message: be brief") == 2
+    assert [message.role for message in chat.client.requests[0].messages] == ["user"]
+
+
+def test_clear_keeps_the_system_message(talk: Start) -> None:
+    chat = talk("/system be brief", "a", "/clear", "b")
+    chat.run()
+    assert [message.content for message in chat.client.requests[-1].messages] == ["be brief", "b"]
+
+
+def test_retry_asks_the_same_without_the_old_answer(talk: Start) -> None:
+    chat = talk("a", "/retry", scripts=(says("first"), says("second")))
+    chat.run()
+    assert chat.client.requests[0].messages == chat.client.requests[1].messages
+    assert chat.turns == [Turn("a", "second")]
+
+
+def test_retry_without_a_question(talk: Start) -> None:
+    chat = talk("/retry")
+    chat.run()
+    assert "error: nothing was asked yet" in chat.stderr.getvalue()
+
+
+def test_save_and_load(talk: Start) -> None:
+    first = talk("/system be brief", "a", "/save trip")
+    first.run()
+    second = talk("/load trip", "b", "/save", "/load")
+    second.run()
+    assert [message.content for message in second.client.requests[0].messages] == ["be brief", "a", "hello there", "b"]
+    assert "saved as trip" in second.stderr.getvalue()
+    assert [path.name for path in first.folder.iterdir()] == ["trip.json"]
+
+
+def test_save_does_not_overwrite_another_conversation(talk: Start) -> None:
+    talk("a", "/save trip").run()
+    other = talk("b", "/save trip")
+    other.run()
+    assert "error: a conversation named 'trip' is there already" in other.stderr.getvalue()
+
+
+@pytest.mark.parametrize("line", ["/load ../../etc/passwd", "/save ../x", "/load nothing", "/save"])
+def test_errors_of_files_leave_the_loop_running(talk: Start, line: str) -> None:
+    chat = talk(line, "hi")
+    assert chat.run() == 0
+    assert "error: " in chat.stderr.getvalue()
+    assert chat.stdout.getvalue() == "hello there\n"
+
+
+def test_model_shows_and_changes(talk: Start) -> None:
+    chat = talk("/model", "a", "/model other", "b")
+    chat.run()
+    assert "scripted model" in chat.stderr.getvalue()
+    assert "target   other" in chat.stderr.getvalue()
+    assert chat.stdout.getvalue() == "hello there\nfrom the other\n"
+    assert chat.client.num_closed == 1
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_old_one(talk: Start) -> None:
+    chat = talk("/model missing", "b")
+    chat.run()
+    assert "error: no file missing\n\nhint: eaglelocal chat --target demo" in chat.stderr.getvalue()
+    assert chat.loaded == [Choice()]
+    assert chat.turns == [Turn("b", "from the other")]
+
+
+def test_stats_counts_the_session(talk: Start) -> None:
+    chat = talk("a", "b", "/stats")
+    chat.run()
+    assert "answers       2, 4 tokens" in chat.stderr.getvalue()
+    assert "4 tokens in 2 drafts, 2 accepted, 2 wasted" in chat.stderr.getvalue()
+
+
+def test_a_crash_is_shown_and_the_next_question_works(talk: Start) -> None:
+    crash = Script(("half", " an"), fails=EngineError("the engine process ended with signal 9", hint="ask again"))
+    chat = talk("a", "b", scripts=(crash, says("fine")))
+    assert chat.run() == 0
+    assert chat.stdout.getvalue() == "half an\nfine\n"
+    assert "error: the engine process ended with signal 9\n\nhint: ask again" in chat.stderr.getvalue()
+    assert chat.turns == [Turn("a", "half an", stopped=True), Turn("b", "fine")]
+
+
+def test_a_question_that_failed_before_any_text_can_be_retried(talk: Start) -> None:
+    chat = talk("a", "/retry", scripts=(Script(fails=EngineError("gone")), says("fine")))
+    chat.run()
+    assert chat.turns == [Turn("a", "fine")]
+
+
+def interrupting(client: ScriptedClient, presses: int) -> None:
+    """Press ctrl-c while the answer waits."""
+    wait = client.stream
+
+    def pressing(request: object) -> object:
+        answer = wait(request)  # type: ignore[arg-type]
+        original = answer.stopped.wait
+
+        def pressed(timeout: float | None = None) -> bool:
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+            return original(timeout)
+
+        answer.stopped.wait = pressed  # type: ignore[method-assign]
+        return answer
+
+    client.stream = pressing  # type: ignore[method-assign, assignment]
+
+
+def test_ctrl_c_at_an_empty_prompt_needs_two(talk: Start) -> None:
+    chat = talk(KeyboardInterrupt, "hi", KeyboardInterrupt, KeyboardInterrupt, "never")
+    assert chat.run() == 130
+    assert len(chat.client.requests) == 1
+    assert "ctrl-c again" in chat.stderr.getvalue()
+
+
+def test_old_turns_make_room_and_it_is_said(talk: Start) -> None:
+    chat = talk("/system s", "q " * 60, "r " * 60, "t " * 60, scripts=(says("w " * 20),), n_ctx=250)
+    chat.run()
+    last = chat.client.requests[-1].messages
+    assert last[0].content == "s"
+    assert last[-1].content == ("t " * 60).strip()
+    assert len(last) < 6
+    assert "left out from here on: the conversation outgrew the context of 250 tokens" in chat.stderr.getvalue()
+    assert len(chat.turns) == 3  # what is left out is still saved
+
+
+def test_the_engine_has_the_last_word_on_what_fits(talk: Start) -> None:
+    """Short words make the estimate too low: the engine refuses, and another turn goes."""
+    chat = talk("a " * 40, "b " * 40, "c " * 40, scripts=(says("ok"),), n_ctx=100)
+    chat.run()
+    assert [turn.question[0] for turn in chat.turns] == ["a", "b", "c"]
+    assert "error" not in chat.stderr.getvalue()
+
+
+def test_a_question_too_long_by_itself_is_an_error_and_forgets_nothing(talk: Start) -> None:
+    chat = talk("a", "b " * 500, "c", n_ctx=200)
+    chat.run()
+    assert "error: the prompt has 500 tokens, the context 200" in chat.stderr.getvalue()
+    assert chat.session.conversation.num_forgotten == 0
+    assert [turn.question for turn in chat.turns] == ["a", "c"]

@@ -1,0 +1,105 @@
+"""The sink: colour only where it may be, no control characters on a terminal, progress apart from data."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from eaglelocal.cli.output import Output, bar_line
+from eaglelocal.core.events import LoadProgress, Piece
+from eaglelocal.errors import EagleLocalError
+
+PIECES = (Piece(1, "plain", False), Piece(2, " one", True), Piece(3, " two", True), Piece(4, " end", False))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def output(stdout: io.StringIO, environ: dict[str, str], stderr: io.StringIO | None = None) -> Output:
+    return Output(stdout=stdout, stderr=stderr or io.StringIO(), environ=environ)
+
+
+def painted(stdout: io.StringIO, environ: dict[str, str], *, tint: bool = True) -> str:
+    output(stdout, environ).pieces(PIECES, tint=tint)
+    return stdout.getvalue()
+
+
+def test_accepted_tokens_are_tinted_in_runs_on_a_terminal() -> None:
+    assert painted(Terminal(), {}) == "plain\x1b[32m one two\x1b[0m end"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "environ", "tint"),
+    [
+        (io.StringIO(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, True),
+        (Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True),
+        (Terminal(), {"TERM": "dumb"}, True),
+        (Terminal(), {}, False),
+    ],
+)
+def test_no_colour_where_none_is_wanted(stdout: io.StringIO, environ: dict[str, str], tint: bool) -> None:
+    assert painted(stdout, environ, tint=tint) == "plain one two end"
+
+
+def test_colour_into_a_pipe_on_demand() -> None:
+    assert "\x1b[32m" in painted(io.StringIO(), {"FORCE_COLOR": "1"})
+
+
+@pytest.mark.parametrize("tint", [True, False])
+def test_a_model_cannot_steer_the_terminal(tint: bool) -> None:
+    stdout = Terminal()
+    evil = "a\x1b]0;title\x07b\x9bJ\r\n\tc\x08"
+    output(stdout, {"NO_COLOR": "" if tint else "1"}).pieces((Piece(1, evil, False),), tint=tint)
+    assert stdout.getvalue() == "a\ufffd]0;title\ufffdb\ufffdJ\n\tc\ufffd"
+
+
+def test_a_pipe_gets_the_text_as_it_is() -> None:
+    stdout = io.StringIO()
+    output(stdout, {}).pieces((Piece(1, "a\x1bb\r\n", False),), tint=True)
+    assert stdout.getvalue() == "a\x1bb\r\n"
+
+
+def test_messages_and_errors_go_to_stderr() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    sink = output(stdout, {}, stderr)
+    sink.message("hello")
+    sink.error(EagleLocalError("no file x.gguf", hint="ls"))
+    assert stdout.getvalue() == ""
+    assert stderr.getvalue() == "hello\nerror: no file x.gguf\n\nhint: ls\n"
+
+
+def test_progress_redraws_in_place_and_leaves_nothing() -> None:
+    stderr = Terminal()
+    progress = output(io.StringIO(), {}, stderr).progress()
+    progress(LoadProgress(0.5, "loading the target"))
+    progress.finish()
+    assert "50%  loading the target" in stderr.getvalue()
+    assert stderr.getvalue().endswith("\r\x1b[K")
+    assert "\n" not in stderr.getvalue()
+
+
+def test_an_engine_that_restarts_later_draws_nothing() -> None:
+    stderr = Terminal()
+    progress = output(io.StringIO(), {}, stderr).progress()
+    progress.finish()
+    progress(LoadProgress(0.5, "loading the target"))
+    assert stderr.getvalue() == ""
+
+
+def test_progress_into_a_file_names_each_thing_once() -> None:
+    stderr = io.StringIO()
+    progress = output(io.StringIO(), {}, stderr).progress()
+    for fraction in (0.0, 0.3, 1.0):
+        progress(LoadProgress(fraction, "making the model"))
+    progress(LoadProgress(0.0, "loading"))
+    progress.finish()
+    assert stderr.getvalue() == "making the model\nloading\n"
+
+
+@pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.37, 1.0, 2.0])
+def test_the_bar_fits_eighty_columns(fraction: float) -> None:
+    assert len(bar_line(LoadProgress(fraction, "x" * 100))) == 79

@@ -1,0 +1,23 @@
+"""A drafter that is random in what and how much it proposes: whatever it says, the text must not change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from eaglelocal.drafters.base import Child, NoDrafter, Node
+
+
+class FlakyDrafter(NoDrafter):
+    """Random tokens, and often none at all."""
+
+    def __init__(self, n_vocab: int, seed: int = 0) -> None:
+        self._random, self._n_vocab = random.Random(seed), n_vocab
+
+    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        return [self._children() for _ in nodes]
+
+    def _children(self) -> list[Child]:
+        if self._random.random() < 0.3:
+            return []
+        return [Child(self._random.randrange(self._n_vocab), self._random.random())]

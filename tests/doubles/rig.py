@@ -1,0 +1,98 @@
+"""The real engine over scripted models, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eaglelocal.core.events import EngineInfo, Failed, Finished, Started, Tokens
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.drafters.base import Drafter
+from eaglelocal.engine.engine import Engine
+from eaglelocal.scheduler.scheduler import Scheduler
+from eaglelocal.speculation.policy import Fixed
+
+from .scripted_context import LetterVocabulary, ScriptedContext, Table
+
+INFO = EngineInfo("scripted", "scripted", "switched off", 128, 1, 24, False, 1, 0, 0.0, "none")
+
+
+@dataclass
+class Told:
+    """Everything that was told of one request."""
+
+    started: Started | None = None
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    drafted: list[bool] = field(default_factory=list)
+    finished: Finished | None = None
+    failed: Failed | None = None
+
+
+class Rig:
+    def __init__(
+        self,
+        table: Table,
+        drafter: Drafter,
+        *,
+        num_draft_tokens: int = 4,
+        num_slots: int = 1,
+        n_ctx: int = 128,
+        n_batch: int = 48,
+    ) -> None:
+        self.context = ScriptedContext(table, n_ctx=n_ctx, n_batch=n_batch)
+        self.scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=drafter.reuse_margin)
+        self.engine = Engine(
+            context=self.context,
+            vocabulary=LetterVocabulary(table.n_vocab),
+            drafter=drafter,
+            policy=Fixed(num_draft_tokens),
+            scheduler=self.scheduler,
+            info=INFO,
+        )
+
+    def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:
+        """Submit all, step until nothing is left; cancel requests before the step with the given number."""
+        told = {request.id: Told() for request in requests}
+        for request in requests:
+            self.engine.submit(request)
+        step = 0
+        while self.engine.has_work:
+            for name, when in (cancel_at or {}).items():
+                if when == step:
+                    self.engine.cancel(name)
+            self._hear(told)
+            step += 1
+            assert step < 10_000, "the engine does not come to an end"
+        return told
+
+    def _hear(self, told: dict[str, Told]) -> None:
+        for event in self.engine.step():
+            one = told[event.request_id]
+            match event:
+                case Started():
+                    one.started = event
+                case Tokens():
+                    one.tokens.extend(piece.token for piece in event.pieces)
+                    one.drafted.extend(piece.drafted for piece in event.pieces)
+                    one.text += event.text
+                case Finished():
+                    assert one.finished is None
+                    one.finished = event
+                    one.text += event.text
+                case Failed():
+                    one.failed = event
+
+
+def plain_text(table: Table, request: ChatRequest, n_ctx: int = 128) -> list[int]:
+    """Greedy decoding in its plainest form, without an engine."""
+    tokens = list(request.tokens)
+    most = min(request.params.max_tokens or n_ctx, n_ctx - len(tokens))
+    while len(tokens) - len(request.tokens) < most:
+        token = int(np.argmax(table.after(tokens)))
+        tokens.append(token)
+        if token == 0:
+            break
+    return tokens[len(request.tokens) :]

@@ -1,0 +1,154 @@
+"""A chat client without a model: answers come from a script, events as the engine sends them.
+
+Counts a word as a token and refuses what does not fit its context, so that the callers' bookkeeping is
+really needed. Fails loudly when it is used after close or when two answers overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.stats import SpeculationCounter, SpeculationStats, Timings
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+
+PATIENCE_S = 20.0  # a script that hangs ends here at the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One answer: words, of which `drafted` came from a draft; then an end, a failure, or a wait for cancel."""
+
+    words: tuple[str, ...] = ()
+    drafted: frozenset[int] = frozenset()  # indices of words
+    fails: EagleLocalError | None = None
+    hangs: bool = False  # after the words, until somebody cancels
+    delay_s: float = 0.0  # before each word
+
+
+def says(text: str, *drafted: int) -> Script:
+    """Words with the blanks that precede them, as tokens have them."""
+    first, *rest = text.split(" ")
+    return Script((first, *(f" {word}" for word in rest)), frozenset(drafted))
+
+
+@dataclass(slots=True)
+class ScriptedAnswer:
+    request: ChatRequest
+    script: Script
+    n_ctx: int
+    on_end: Callable[[], None]
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def cancel(self) -> None:
+        self.stopped.set()
+
+    def __iter__(self) -> Iterator[RequestEvent]:
+        try:
+            yield from self._events()
+        finally:
+            self.on_end()
+
+    def _events(self) -> Iterator[RequestEvent]:
+        name = self.request.id
+        prompt_tokens = sum(len(message.content.split()) for message in self.request.messages)
+        if prompt_tokens + (self.request.params.max_tokens or 1) > self.n_ctx:
+            yield Failed(name, RequestError(f"the prompt has {prompt_tokens} tokens, the context {self.n_ctx}"))
+            return
+        yield Started(name, prompt_tokens, 0)
+        said = 0
+        for index, word in enumerate(self.script.words):
+            if self.stopped.wait(self.script.delay_s):
+                break
+            said += 1
+            yield Tokens(name, (Piece(index, word, index in self.script.drafted),))
+        if self.script.fails is not None:
+            yield Failed(name, self.script.fails)
+            return
+        if self.script.hangs and not self.stopped.wait(PATIENCE_S):
+            raise AssertionError("nobody cancelled a script that hangs")
+        yield self._finished(prompt_tokens, said)
+
+    def _finished(self, prompt_tokens: int, said: int) -> Finished:
+        return Finished(
+            request_id=self.request.id,
+            reason="cancelled" if self.stopped.is_set() else "stop",
+            text="",
+            prompt_tokens=prompt_tokens,
+            completion_tokens=said,
+            timings=Timings(ttft_s=0.21, decode_s=0.5, draft_s=0.1, verify_s=0.3, host_s=0.01, decode_tok_s=41.2),
+            speculation=self._speculation(said),
+        )
+
+    def _speculation(self, said: int) -> SpeculationStats:
+        if self.request.max_draft == 0:
+            return SpeculationStats(state="off", reason="switched off")
+        counter = SpeculationCounter()
+        accepted = len([index for index in self.script.drafted if index < said])
+        counter.add(max(2, accepted), accepted)
+        return counter.stats(state="on", reason="", speedup_estimate=1.64)
+
+
+@dataclass(slots=True)
+class ScriptedClient:
+    """Answers with the scripts in turn; the last one repeats."""
+
+    scripts: tuple[Script, ...]
+    label: str = "scripted model"
+    n_ctx: int = 2048
+    requests: list[ChatRequest] = field(default_factory=list)
+    restarts: int = 0
+    num_closed: int = 0
+    busy: bool = False
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            target=self.label,
+            draft="scripted head",
+            draft_reason="",
+            n_ctx=self.n_ctx,
+            num_slots=1,
+            n_vocab=100,
+            chat_template=True,
+            threads=1,
+            model_bytes=1000,
+            load_s=0.1,
+            library="no llama.cpp",
+        )
+
+    def stream(self, request: ChatRequest) -> ScriptedAnswer:
+        if self.num_closed:
+            raise AssertionError("a closed client was asked")
+        if self.busy:
+            raise EngineError("two answers at once")
+        script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
+        self.requests.append(request)
+        self.busy = True
+        return ScriptedAnswer(request, script, self.n_ctx, self._ended)
+
+    def _ended(self) -> None:
+        self.busy = False
+
+    def snapshot(self) -> EngineSnapshot:
+        tokens = len(self.requests)
+        return EngineSnapshot(0, 0, 10, tokens, tokens, SpeculationStats(), 0.01, 0.99, 3 * 2**20)
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+def scripted_plan(client: ScriptedClient, *, num_draft_tokens: int = 4) -> Plan:
+    return Plan(
+        target=Path("scripted.gguf"),
+        target_label=client.label,
+        draft_kind="eagle3" if num_draft_tokens else "none",
+        draft_label="scripted head" if num_draft_tokens else "none",
+        num_draft_tokens=num_draft_tokens,
+        n_ctx=client.n_ctx,
+    )

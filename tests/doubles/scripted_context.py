@@ -1,0 +1,245 @@
+"""A target, a head and a draft model without llama.cpp: logits from a rolling state, cells that are checked.
+
+The state after a prefix is one integer below 2**20, so it travels through float32 features exactly:
+a head that is fed the right (token, feature) pairs can compute the target's next choice, and any
+mistake in the protocol (hole, double position, wrong pair, stale cell) fails loudly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals
+from eaglelocal.core.sampling import Sampled, SamplingParams
+
+MODULUS = 1_000_003
+START = 17
+
+
+def next_state(state: int, token: int) -> int:
+    return (state * 31 + token * 7919 + 3) % MODULUS
+
+
+class Table:
+    """Logits [vocab] for every state; token 0 ends generation and is rare."""
+
+    def __init__(self, n_vocab: int = 24, *, seed: int = 0, end_bias: float = -3.0, sharpness: float = 2.0) -> None:
+        """A negative sharpness turns every choice into its opposite: a drafter with it is always wrong."""
+        self.n_vocab, self._seed, self._end_bias, self._sharpness = n_vocab, seed, end_bias, sharpness
+        self._known: dict[int, Floats] = {}
+
+    def logits(self, state: int) -> Floats:
+        known = self._known.get(state)
+        if known is None:
+            rng = np.random.default_rng([self._seed, state % 997])  # few distinct rows: distributions can be counted
+            known = (rng.normal(size=self.n_vocab) * self._sharpness).astype(np.float32)
+            known[0] += self._end_bias
+            self._known[state] = known
+        return known
+
+    def after(self, tokens: Sequence[int]) -> Floats:
+        state = START
+        for token in tokens:
+            state = next_state(state, token)
+        return self.logits(state)
+
+
+@dataclass
+class CheckedCells:
+    """Cells of each sequence, in order; a hole or a double position is an error."""
+
+    n_ctx: int
+    cells: dict[int, list[int]] = field(default_factory=dict)
+
+    def append(self, sequence: int, position: int, value: int) -> None:
+        held = self.cells.setdefault(sequence, [])
+        if position != len(held):
+            raise AssertionError(f"sequence {sequence}: position {position} after {len(held)} cells")
+        if position >= self.n_ctx:
+            raise AssertionError(f"sequence {sequence}: position {position} of {self.n_ctx}")
+        held.append(value)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        del self.cells.setdefault(sequence, [])[first_position:]
+
+    def last_position(self, sequence: int) -> int:
+        return len(self.cells.get(sequence, [])) - 1
+
+
+@dataclass(frozen=True)
+class ScriptedOutputs:
+    features: Floats | None
+
+
+class ScriptedSampler:
+    """Greedy, or a seeded draw with temperature, top-k and top-p and a repeat penalty; one draw a sample."""
+
+    def __init__(self, context: ScriptedContext, params: SamplingParams) -> None:
+        self._context, self._params = context, params
+        self._random = random.Random(params.seed)
+        self.seen: list[int] = []
+        self.draws = 0
+        self.closed = False
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.seen.extend(tokens)
+
+    def sample(self, row: int) -> Sampled:
+        assert not self.closed
+        probabilities = distribution(self._context.logits_of(row), self._params, self.seen)
+        self.draws += 1
+        token = int(probabilities.argmax()) if self._params.is_greedy else self._draw(probabilities)
+        self.seen.append(token)
+        return Sampled(token)
+
+    def _draw(self, probabilities: Floats) -> int:
+        return int(np.searchsorted(np.cumsum(probabilities), self._random.random() * probabilities.sum(), side="right"))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def distribution(logits: Floats, params: SamplingParams, seen: Sequence[int] = ()) -> Floats:
+    """The exact distribution a sampler draws from: penalty, top-k, top-p, then temperature (llama.cpp's order)."""
+    logits = logits.astype(np.float64).copy()
+    for token in set(seen[-params.repeat_last_n :]):
+        logits[token] *= 1 / params.repeat_penalty if logits[token] > 0 else params.repeat_penalty
+    if params.is_greedy:
+        return softmax(logits)
+    order = np.argsort(-logits, kind="stable")
+    keep = order[: params.top_k] if params.top_k else order
+    if params.top_p < 1.0:
+        cumulated = np.cumsum(softmax(logits[keep]))
+        keep = keep[: int(np.searchsorted(cumulated, params.top_p) + 1)]
+    result = np.zeros_like(logits)
+    result[keep] = softmax(logits[keep] / params.temperature)
+    return result
+
+
+def softmax(logits: Floats) -> Floats:
+    scaled = np.exp(logits - logits.max())
+    return scaled / scaled.sum()
+
+
+class ScriptedContext:
+    """Implements core.ports.Context. Features are (state, position, token) of each row."""
+
+    native_s = 0.0
+
+    def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64, gives_features: bool = True) -> None:
+        self.table, self.n_ctx, self.n_batch, self.n_vocab = table, n_ctx, n_batch, table.n_vocab
+        self._cells, self._gives_features = CheckedCells(n_ctx), gives_features
+        self._states: dict[int, int] = {}  # output row -> state
+        self.samplers: list[ScriptedSampler] = []
+        self.decodes: list[int] = []  # rows of each decode
+
+    def decode(self, batch: Batch) -> ScriptedOutputs:
+        assert 0 < len(batch) <= self.n_batch
+        self.decodes.append(len(batch))
+        self._states = {}
+        features = np.empty((len(batch), 3), np.float32)
+        for row in range(len(batch)):
+            token, position = batch.tokens[row], batch.positions[row]
+            (sequence,) = batch.sequences[row]
+            held = self._cells.cells.get(sequence, [])
+            state = next_state(held[position - 1] if position and position <= len(held) else START, token)
+            self._cells.append(sequence, position, state)
+            features[row] = (state, position, token)
+            if batch.outputs[row]:
+                self._states[row] = state
+        return ScriptedOutputs(features if self._gives_features else None)
+
+    def logits_of(self, row: int) -> Floats:
+        if row not in self._states:
+            raise AssertionError(f"row {row} is no output row of the last decode")
+        return self.table.logits(self._states[row])
+
+    def sampler(self, params: SamplingParams) -> ScriptedSampler:
+        self.samplers.append(ScriptedSampler(self, params))
+        return self.samplers[-1]
+
+    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
+        return proposals([self.logits_of(row) for row in rows], branches, None)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        self._cells.remove(sequence, first_position)
+
+    def last_position(self, sequence: int) -> int:
+        return self._cells.last_position(sequence)
+
+    def close(self) -> None:
+        pass
+
+
+def proposals(rows: list[Floats], branches: int, states: Floats | None) -> Proposals:
+    tokens = np.array([np.argsort(-row, kind="stable")[:branches] for row in rows], np.int32).reshape(-1, branches)
+    chosen = [softmax(row)[t] for row, t in zip(rows, tokens, strict=True)]
+    return Proposals(tokens, np.array(chosen, np.float32).reshape(-1, branches), states)
+
+
+class ScriptedHead:
+    """Implements core.ports.HeadContext: an always-right head, as long as every pair it is fed is right.
+
+    A state is (rolling state, position of its token, 1 if it was drafted and not observed).
+    """
+
+    native_s = 0.0
+    width = 3
+
+    def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64) -> None:
+        self._table, self.n_batch = table, n_batch
+        self._cells = CheckedCells(n_ctx)
+        self.encoded_rows = self.decodes = 0
+
+    def encode(self, features: Floats) -> Floats:
+        self.encoded_rows += len(features)
+        states = features.copy()
+        states[:, 2] = 0
+        return states
+
+    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+        assert 0 < len(batch.tokens) <= self.n_batch
+        self.decodes += 1
+        states = np.empty((len(batch.tokens), 3), np.float32)
+        for row, (token, state) in enumerate(zip(batch.tokens, batch.states, strict=True)):
+            position = batch.positions[row]
+            if int(state[1]) != position:
+                raise AssertionError(f"the pair at position {position} has the state of position {int(state[1])}")
+            rolled = next_state(int(state[0]), token)
+            self._cells.append(batch.sequences[row], position, rolled)
+            states[row] = (rolled, position + 1, 1)
+        rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
+        return proposals(rows, branches, states[batch.outputs])
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        self._cells.remove(sequence, first_position)
+
+    def last_position(self, sequence: int) -> int:
+        return self._cells.last_position(sequence)
+
+    def close(self) -> None:
+        pass
+
+
+class LetterVocabulary:
+    """Implements core.ports.Vocabulary: token n is the n-th letter, token 0 ends generation."""
+
+    chat_template = None
+    bos_text = ""
+    eos_text = ""
+
+    def __init__(self, n_tokens: int = 24) -> None:
+        self.n_tokens = n_tokens
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return [1 + (ord(char) - ord("a")) % (self.n_tokens - 1) for char in text]
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 0 else bytes([ord("a") + token - 1])
+
+    def is_end(self, token: int) -> bool:
+        return token == 0
