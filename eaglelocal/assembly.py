@@ -27,7 +27,8 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.probe.memory import available_bytes
+from eaglelocal.probe.machine import Machine
+from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.speculation.policy import Fixed
@@ -57,7 +58,7 @@ class Builder:
         target = ModelInfo.from_header(read_header(plan.target))
         head = self._head_header(target)
         need = need_of(target, n_ctx=plan.n_ctx, num_slots=plan.num_slots, kv_type=plan.kv_type)
-        check_fits(need, available_bytes=available_bytes(), n_ctx=plan.n_ctx)
+        check_fits(need, available_bytes=free_bytes(probe()), n_ctx=plan.n_ctx)
         library = load_library()
         model = self._model(library, plan.target, share=(0.0, 0.9))
         taps = EagleInfo.from_header(head).target_layers if head is not None else ()
@@ -155,6 +156,13 @@ def head_traits(header: Header) -> HeadTraits:
         output_norm=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
         norm_eps=info.rms_eps,
     )
+
+
+def free_bytes(machine: Machine) -> int | None:
+    """Memory that weights and caches may take, wherever they will lie; None if unknown."""
+    if machine.memory.available_bytes is None:
+        return None
+    return machine.memory.available_bytes + sum(gpu.free_bytes or 0 for gpu in machine.gpus)
 
 
 def check_vocabularies(target: Model, draft: Model, plan: Plan) -> None:

@@ -35,7 +35,9 @@ class InterruptGuard:
         self._previous = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         signal.signal(signal.SIGINT, self._previous)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:

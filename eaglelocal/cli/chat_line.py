@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.slash import is_command, parse
+from eaglelocal.cli.editor import LineEditor, read_question
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.report import model_lines
+from eaglelocal.cli.session import Session
+from eaglelocal.cli.slash import COMMANDS, is_command, parse
 from eaglelocal.cli.slash_actions import Desk, Leave, act
 from eaglelocal.errors import EagleLocalError
 
@@ -64,3 +69,17 @@ class Loop:
             self.presses = 0
         if outcome.error is not None:
             raise outcome.error
+
+
+def converse(session: Session, output: Output, *, tint: bool) -> int:
+    """Talk on a terminal until the person leaves. Returns the exit code."""
+    desk = Desk(session, output, locations.conversations_dir())
+    desk.say(*model_lines(session.model.info, session.model.plan), *_manners(tint and output.colour), "")
+    with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
+        loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
+        return loop.run()
+
+
+def _manners(is_tinted: bool) -> list[str]:
+    manners = "/help lists the commands, ctrl-c stops an answer, ctrl-d leaves"
+    return [manners, "green text was drafted, and accepted by the target"] if is_tinted else [manners]

@@ -26,7 +26,9 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     try:
         return stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as problem:
-        raise UsageError(f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}") from None
+        raise UsageError(
+            f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}"
+        ) from None
 
 
 def _is_ready(stdin: TextIO) -> bool:

@@ -48,8 +48,9 @@ def _block(line: str, read_line: ReadLine) -> str:
 class LineEditor:
     """A terminal with history. Use as a context manager: leaving writes the history file."""
 
-    def __init__(self, history: Path, completions: Sequence[str] = ()) -> None:
+    def __init__(self, history: Path, completions: Sequence[str] = (), *, prompt_is_shown: bool = True) -> None:
         self._history = history
+        self._prompt_is_shown = prompt_is_shown  # not where stdout is a file: the prompt is no data
         self._completions = tuple(completions)
 
     def __enter__(self) -> LineEditor:
@@ -62,7 +63,7 @@ class LineEditor:
             self._write_history()
 
     def read_line(self, prompt: str) -> str:
-        return input(prompt)
+        return input(prompt if self._prompt_is_shown else "")
 
     def _prepare(self) -> None:
         readline.set_auto_history(True)

@@ -21,7 +21,9 @@ ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 24
 REDRAW_S = 0.1
 # A model's text must not steer the terminal: control characters but line feed and tab become visible.
-_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_HARMLESS = {
+    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
 _HARMLESS[ord("\r")] = ""
 
 

@@ -119,7 +119,7 @@ def _answers_lines(answers: Sequence[Finished]) -> list[str]:
         return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
     return [
         *lines,
-        f"drafted       {drafted} tokens in {_count(drafts, 'draft')}, {accepted} accepted, {drafted - accepted} wasted",
+        f"drafted       {drafted} in {_count(drafts, 'draft')}, {accepted} accepted, {drafted - accepted} wasted",
         f"acceptance    length {1 + accepted / drafts:.2f}, rate {accepted / drafted:.0%}",
     ]
 

@@ -120,7 +120,9 @@ def _save(desk: Desk, argument: str) -> None:
     name = argument or conversation.name or datetime.datetime.now().strftime("chat-%Y-%m-%d-%H%M%S")
     path = conversation_file.path_of(desk.conversations, name)
     if path.exists() and path.stem != conversation.name:
-        raise UsageError(f"a conversation named {path.stem!r} is there already", hint=f"/save another name, or rm {path}")
+        raise UsageError(
+            f"a conversation named {path.stem!r} is there already", hint=f"/save another name, or rm {path}"
+        )
     conversation_file.save(conversation, path, target=desk.session.model.info.target)
     conversation.name = path.stem
     desk.say(f"saved as {path.stem}: {path}")

@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 class Recipient(Protocol):
     """The engine process, as far as the desk needs it."""
 
-    def send(self, command: Command) -> None: ...
+    def send(self, command: Command) -> bool:
+        """False: it is gone, and never saw the command."""
 
 
 class Desk:
@@ -110,12 +111,14 @@ class Desk:
             self._call(on_event, Failed(request_id, error))
 
     def _send(self, recipient: Recipient, request: ChatRequest, on_event: OnEvent) -> None:
-        self._sent[request.id] = on_event
+        self._sent[request.id] = on_event  # first: the answer may come before send returns
         try:
-            recipient.send(Submit(request))
+            sent = recipient.send(Submit(request))
         except BaseException:  # too large, or not to be pickled: the caller's to know
             del self._sent[request.id]
             raise
+        if not sent and self._sent.pop(request.id, None) is not None:
+            self._waiting[request.id] = (request, on_event)  # the loss has not been noticed yet, but will be
 
     def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:

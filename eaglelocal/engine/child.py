@@ -46,9 +46,9 @@ class EngineChild:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, command: Command) -> None:
-        """Send a command; when the process is gone this does nothing, and `messages` ends."""
-        self._deliver(command)
+    def send(self, command: Command) -> bool:
+        """Send a command. False: the process is gone and never saw it; `messages` ends then."""
+        return self._deliver(command)
 
     def messages(self) -> Iterator[object]:
         """What the process says, until its pipe ends."""
@@ -92,9 +92,12 @@ class EngineChild:
             self._process.kill()
             self._process.wait()
 
-    def _deliver(self, message: object) -> None:
-        with contextlib.suppress(OSError):
+    def _deliver(self, message: Command | Plan) -> bool:
+        try:
             self._channel.send(message)
+        except OSError:
+            return False
+        return True
 
     def _ended_within(self, seconds: float) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What the end of an engine process means: exit status and last words, turned into an error for people.
+"""The end of an engine process: what it says itself, or what exit status and last words mean to people.
 
 Pure functions on plain data. The last words are what the process wrote to stderr, llama.cpp's own
 messages among them; the lines that name a failure are worth more than the ones that came last.
@@ -10,7 +10,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from eaglelocal.errors import EngineError
+from eaglelocal.errors import EagleLocalError, EngineError
 
 _TELLING = re.compile(r"error|fail|assert|abort|exception|out of memory|unable|cannot|can't|could not|not enough", re.I)
 _TRACE = re.compile(r'^\s|^Traceback |^Fatal Python error|^ggml_abort|^  File "|^libggml|^lib\w+\.so|^\[0x')
@@ -21,6 +21,13 @@ _HINT_KILLED = (
     "the system kills what takes too much memory: use a smaller model or --ctx if nobody stopped it; then ask again"
 )
 _HINT = "ask again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's own messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The process's own last message: it cannot go on. What it was asked fails, what is asked now must wait."""
+
+    error: EagleLocalError
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import ChatRequest, Request
 from eaglelocal.errors import RequestError
@@ -9,24 +12,32 @@ from eaglelocal.text.template import ChatTemplate, chat_template
 
 
 class Intake:
-    """Turns ChatRequests into Requests. Raises RequestError for what cannot be served."""
+    """Turns ChatRequests into Requests."""
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: int) -> None:
         self._vocabulary, self._n_ctx = vocabulary, n_ctx
-        self._template: ChatTemplate | None = None
+
+    @functools.cached_property
+    def template(self) -> ChatTemplate:
+        """Compiled when first needed: raw prompts need none."""
+        return chat_template(self._vocabulary)
+
+    def stops(self, asked: ChatRequest) -> tuple[str, ...]:
+        """Stop strings of the request, and those of a stand-in template, whose end no token marks."""
+        return (*asked.params.stop, *(self.template.stops if asked.messages else ()))
 
     def read(self, asked: ChatRequest) -> Request:
+        """Raises RequestError for what cannot be served."""
         prompt = self._tokens(asked)
         if not prompt:
             raise RequestError("the prompt is empty")
         self._check_room(len(prompt), asked.params.max_tokens)
-        return Request(id=asked.id, prompt=tuple(prompt), params=asked.params, max_draft=asked.max_draft)
+        params = dataclasses.replace(asked.params, stop=self.stops(asked))
+        return Request(id=asked.id, prompt=tuple(prompt), params=params, max_draft=asked.max_draft)
 
     def _tokens(self, asked: ChatRequest) -> list[int]:
         if asked.messages:
-            if self._template is None:  # compiled when first needed: raw prompts need none
-                self._template = chat_template(self._vocabulary)
-            text = self._template.render(asked.messages)
+            text = self.template.render(asked.messages)
             return self._vocabulary.tokenize(
                 text, add_special=not starts_with_bos(text, self._vocabulary), parse_special=True
             )

@@ -38,6 +38,7 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.channel import Channel
+from eaglelocal.engine.ending import Broken
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 
 LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
@@ -78,8 +79,8 @@ class Service:
     """The main thread's loop: obey commands, step while there is work, send what the steps say.
 
     A step that raises fails every request in flight. ResourceError leaves the engine usable (the
-    requests are cancelled in it); anything else, or a ResourceError with no request to blame, ends
-    the process, and the supervisor starts a fresh one.
+    requests are cancelled in it); anything else, or an engine that then still does not step, ends the
+    process, and the supervisor starts a fresh one.
     """
 
     def __init__(self, engine: EngineLoop, commands: Commands, channel: Channel) -> None:
@@ -137,18 +138,24 @@ class Service:
             return self._abandon(error)
         except Exception as error:
             traceback.print_exc()
-            self._fail_all(_for_people(error, "the engine failed"))
+            self._channel.send(Broken(_for_people(error, "the engine failed")))
             return False
         self._tell(events)
         return True
 
     def _abandon(self, error: ResourceError) -> bool:
-        """Give up the requests in flight and keep the engine."""
-        abandoned = tuple(self._in_flight)
+        """Give up the requests in flight and empty the engine of them. False: it has not recovered."""
+        try:
+            for request_id in self._in_flight:
+                self._engine.cancel(request_id)
+            while self._engine.has_work:
+                self._engine.step()  # says only that the requests are cancelled; they are told the reason below
+        except Exception:
+            traceback.print_exc()
+            self._channel.send(Broken(error))
+            return False
         self._fail_all(error)
-        for request_id in abandoned:
-            self._engine.cancel(request_id)  # its Finished is dropped by _tell: the request is no longer in flight
-        return bool(abandoned)
+        return True
 
     def _fail_all(self, error: EagleLocalError) -> None:
         if self._in_flight:

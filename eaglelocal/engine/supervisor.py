@@ -23,6 +23,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.child import EngineChild
+from eaglelocal.engine.ending import Broken
 from eaglelocal.errors import EagleLocalError, EngineError
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
@@ -68,7 +69,7 @@ class _Life:
     """What is known of one child, from its start to its end."""
 
     ready_at_s: float | None = None
-    load_error: EagleLocalError | None = None
+    last_message: EagleLocalError | None = None  # why it ends, said by itself
 
     def lasted(self, seconds: float) -> bool:
         return self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= seconds
@@ -142,7 +143,7 @@ class Supervisor:
         ending = child.bury()
         with self._lock:
             self._child = None
-        return life.load_error or ending.error("" if life.ready_at_s is not None else " while it loaded the model")
+        return life.last_message or ending.error("" if life.ready_at_s is not None else " while it loaded the model")
 
     def _hear(self, child: EngineChild, message: object, life: _Life) -> None:
         match message:
@@ -155,7 +156,11 @@ class Supervisor:
                 self._state = "ready"
                 self._listener.on_ready(child, info)
             case LoadFailed(error):
-                life.load_error = error
+                life.last_message = error
+            case Broken(error):
+                life.last_message = error
+                self._state = "restarting"
+                self._listener.on_lost(error, for_good=False)  # nothing must be sent to it while it ends
             case SnapshotTaken(snapshot):
                 self._listener.on_snapshot(snapshot)
             case _:

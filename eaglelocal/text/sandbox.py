@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import ClassVar
 
 from jinja2 import nodes
 from jinja2.ext import Extension, LoopControlExtension
@@ -36,7 +35,7 @@ class LimitExceeded(Exception):
 class GenerationTag(Extension):
     """`{% generation %}`: marks the assistant's text for training; here only its body counts."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -90,8 +89,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 @pass_context  # keeps jinja2 from evaluating it once, at compile time
-def _counted(context: Context, items: Iterable[object]) -> list[object]:
-    listed = list(items)
+def _counted(context: Context, items: Iterable[object] | None) -> list[object]:
+    """A loop's items. None has none: some models' tool templates walk `tools` though there are none."""
+    listed = [] if items is None else list(items)
     sandbox = context.environment
     assert isinstance(sandbox, Sandbox)
     sandbox.spend(len(listed))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import Loop
@@ -19,7 +21,6 @@ from eaglelocal.cli.session import Choice, Model, Session
 from eaglelocal.cli.slash_actions import Desk
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 Line = str | type[BaseException]
 
@@ -111,12 +112,12 @@ def test_exit_leaves_at_once(talk: Start) -> None:
 def test_help_lists_every_command(talk: Start) -> None:
     chat = talk("/help")
     chat.run()
-    for name in "/help /stats /spec /system /clear /retry /save /load /model /exit".split():
+    for name in ["/help", "/stats", "/spec", "/system", "/clear", "/retry", "/save", "/load", "/model", "/exit"]:
         assert name in chat.stderr.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("typed", "near"), [("/sats", "/stats"), ("/modell x", "/model"), ("/sy", "/system"), ("/quit", "/help")]
+    ("typed", "near"), [("/sats", "/stats"), ("/modell x", "/model"), ("/sy", "/system"), ("/quit", "/exit")]
 )
 def test_an_unknown_command_gets_the_nearest(talk: Start, typed: str, near: str) -> None:
     chat = talk(typed, "hi")
@@ -230,7 +231,7 @@ def test_stats_counts_the_session(talk: Start) -> None:
     chat = talk("a", "b", "/stats")
     chat.run()
     assert "answers       2, 4 tokens" in chat.stderr.getvalue()
-    assert "4 tokens in 2 drafts, 2 accepted, 2 wasted" in chat.stderr.getvalue()
+    assert "4 in 2 drafts, 2 accepted, 2 wasted" in chat.stderr.getvalue()
 
 
 def test_a_crash_is_shown_and_the_next_question_works(talk: Start) -> None:
@@ -248,23 +249,33 @@ def test_a_question_that_failed_before_any_text_can_be_retried(talk: Start) -> N
     assert chat.turns == [Turn("a", "fine")]
 
 
-def interrupting(client: ScriptedClient, presses: int) -> None:
-    """Press ctrl-c while the answer waits."""
-    wait = client.stream
+def press_ctrl_c_after(*delays_s: float) -> None:
+    for delay_s in delays_s:
+        threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    def pressing(request: object) -> object:
-        answer = wait(request)  # type: ignore[arg-type]
-        original = answer.stopped.wait
 
-        def pressed(timeout: float | None = None) -> bool:
-            for _ in range(presses):
-                os.kill(os.getpid(), signal.SIGINT)
-            return original(timeout)
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(talk: Start) -> None:
+    chat = talk("a", "b", scripts=(Script(("half", " an"), hangs=True), says("fine")))
+    press_ctrl_c_after(0.2)
+    assert chat.run() == 0
+    assert chat.stdout.getvalue() == "half an\nfine\n"
+    assert "· cancelled" in chat.stderr.getvalue()
+    assert chat.turns == [Turn("a", "half an", stopped=True), Turn("b", "fine")]
+    assert [message.content for message in chat.client.requests[1].messages] == ["a", "half an", "b"]
 
-        answer.stopped.wait = pressed  # type: ignore[method-assign]
-        return answer
 
-    client.stream = pressing  # type: ignore[method-assign, assignment]
+def test_ctrl_c_after_a_stopped_answer_leaves(talk: Start) -> None:
+    chat = talk("a", KeyboardInterrupt, "never", scripts=(Script(("half",), hangs=True),))
+    press_ctrl_c_after(0.2)
+    assert chat.run() == 130
+    assert len(chat.client.requests) == 1
+
+
+def test_a_second_ctrl_c_leaves_an_engine_that_does_not_obey(talk: Start) -> None:
+    chat = talk("a", "never", scripts=(Script(("half",), hangs=True, deaf=True),))
+    press_ctrl_c_after(0.2, 0.4)
+    assert chat.run() == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_at_an_empty_prompt_needs_two(talk: Start) -> None:

@@ -39,7 +39,9 @@ def test_retry_prefers_the_question_that_failed() -> None:
 
 
 @given(TEXT, TURNS)
-def test_what_is_saved_is_what_is_loaded(tmp_path_factory: pytest.TempPathFactory, system: str, turns: list[Turn]) -> None:
+def test_what_is_saved_is_what_is_loaded(
+    tmp_path_factory: pytest.TempPathFactory, system: str, turns: list[Turn]
+) -> None:
     folder = tmp_path_factory.mktemp("talks")
     conversation_file.save(Conversation(system, turns), folder / "talk.json", target="m")
     loaded = conversation_file.load(folder, "talk")
@@ -68,7 +70,9 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path: Path) 
         conversation_file.save(Conversation(turns=[Turn("a", "b")]), tmp_path / "file" / "talk.json", target="m")
 
 
-@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/b", "..", ".hidden", "", " ", "a\nb", "x" * 200, "a\0b", "-f"])
+@pytest.mark.parametrize(
+    "name", ["../up", "/etc/passwd", "a/b", "..", ".hidden", "", " ", "a\nb", "x" * 200, "a\0b", "-f"]
+)
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="not a name"):
         conversation_file.path_of(tmp_path, name)
@@ -105,7 +109,11 @@ def test_a_broken_file_says_what_is_wrong(tmp_path: Path, content: str, complain
         conversation_file.load(tmp_path, "talk")
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)
+    )
+)
 def test_any_json_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
     folder = tmp_path_factory.mktemp("talks")
     (folder / "talk.json").write_text(json.dumps({"version": 1, "turns": [content]}))

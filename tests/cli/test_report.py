@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+from doubles.scripted_client import ScriptedClient, says, scripted_plan
+
 from eaglelocal.cli.report import answer_object, honest_line, model_lines, total_lines
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.stats import SpeculationStats, Timings
-from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
-TIMINGS = Timings(ttft_s=0.2149, prefill_s=0.1, decode_s=2.0, draft_s=0.5, verify_s=1.2, host_s=0.02, decode_tok_s=41.23)
+TIMINGS = Timings(
+    ttft_s=0.2149, prefill_s=0.1, decode_s=2.0, draft_s=0.5, verify_s=1.2, host_s=0.02, decode_tok_s=41.23
+)
 ON = SpeculationStats("on", "", 35, 118, 74, (30, 24, 20), 1.637)
 
 
@@ -71,7 +74,7 @@ def test_totals_add_up_over_answers() -> None:
     snapshot = EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20)
     text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1))
     assert "220 tokens, 54.5 tok/s" in text  # 2 * 109 tokens after the first in 4 s
-    assert "236 tokens in 70 drafts, 148 accepted, 88 wasted" in text
+    assert "236 in 70 drafts, 148 accepted, 88 wasted" in text
     assert "length 3.11, rate 63%" in text
     assert " 86%" in text  # 60 of 70 drafts had their first token accepted
     assert "2.5% of the time outside llama.cpp" in text
@@ -80,7 +83,9 @@ def test_totals_add_up_over_answers() -> None:
 
 def test_totals_without_drafts_give_the_reason() -> None:
     snapshot = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)
-    assert "off: switched off" in "\n".join(total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0))
+    assert "off: switched off" in "\n".join(
+        total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0)
+    )
     assert total_lines([], snapshot, 0)[0] == "no answers yet"
 
 

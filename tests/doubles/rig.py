@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eaglelocal.core.events import EngineInfo, Failed, Finished, Started, Tokens
+from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
@@ -29,6 +29,21 @@ class Told:
     drafted: list[bool] = field(default_factory=list)
     finished: Finished | None = None
     failed: Failed | None = None
+
+    def hear(self, event: RequestEvent) -> None:
+        match event:
+            case Started():
+                self.started = event
+            case Tokens():
+                self.tokens.extend(piece.token for piece in event.pieces)
+                self.drafted.extend(piece.drafted for piece in event.pieces)
+                self.text += event.text
+            case Finished():
+                assert self.finished is None
+                self.finished = event
+                self.text += event.text
+            case Failed():
+                self.failed = event
 
 
 class Rig:
@@ -54,36 +69,26 @@ class Rig:
         )
 
     def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:
-        """Submit all, step until nothing is left; cancel requests before the step with the given number."""
-        told = {request.id: Told() for request in requests}
-        for request in requests:
-            self.engine.submit(request)
-        step = 0
-        while self.engine.has_work:
-            for name, when in (cancel_at or {}).items():
-                if when == step:
-                    self.engine.cancel(name)
-            self._hear(told)
-            step += 1
-            assert step < 10_000, "the engine does not come to an end"
-        return told
+        return drive(self.engine, requests, cancel_at)
 
-    def _hear(self, told: dict[str, Told]) -> None:
-        for event in self.engine.step():
-            one = told[event.request_id]
-            match event:
-                case Started():
-                    one.started = event
-                case Tokens():
-                    one.tokens.extend(piece.token for piece in event.pieces)
-                    one.drafted.extend(piece.drafted for piece in event.pieces)
-                    one.text += event.text
-                case Finished():
-                    assert one.finished is None
-                    one.finished = event
-                    one.text += event.text
-                case Failed():
-                    one.failed = event
+
+def drive(
+    engine: Engine, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None
+) -> dict[str, Told]:
+    """Submit all, step until nothing is left; cancel requests before the step with the given number."""
+    told = {request.id: Told() for request in requests}
+    for request in requests:
+        engine.submit(request)
+    step = 0
+    while engine.has_work:
+        for name, when in (cancel_at or {}).items():
+            if when == step:
+                engine.cancel(name)
+        for event in engine.step():
+            told.setdefault(event.request_id, Told()).hear(event)  # earlier requests may still run
+        step += 1
+        assert step < 10_000, "the engine does not come to an end"
+    return told
 
 
 def plain_text(table: Table, request: ChatRequest, n_ctx: int = 128) -> list[int]:
@@ -93,6 +98,6 @@ def plain_text(table: Table, request: ChatRequest, n_ctx: int = 128) -> list[int
     while len(tokens) - len(request.tokens) < most:
         token = int(np.argmax(table.after(tokens)))
         tokens.append(token)
-        if token == 0:
+        if token == 0 and not request.params.ignore_eos:
             break
     return tokens[len(request.tokens) :]

@@ -28,6 +28,7 @@ class Script:
     drafted: frozenset[int] = frozenset()  # indices of words
     fails: EagleLocalError | None = None
     hangs: bool = False  # after the words, until somebody cancels
+    deaf: bool = False  # cancel does nothing
     delay_s: float = 0.0  # before each word
 
 
@@ -46,7 +47,8 @@ class ScriptedAnswer:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
-        self.stopped.set()
+        if not self.script.deaf:
+            self.stopped.set()
 
     def __iter__(self) -> Iterator[RequestEvent]:
         try:

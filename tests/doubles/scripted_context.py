@@ -15,6 +15,7 @@ import numpy as np
 
 from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals
 from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.errors import ResourceError
 
 MODULUS = 1_000_003
 START = 17
@@ -136,10 +137,13 @@ class ScriptedContext:
         self._states: dict[int, int] = {}  # output row -> state
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
+        self.refused: set[int] = set()  # numbers of the decodes that find no room
 
     def decode(self, batch: Batch) -> ScriptedOutputs:
         assert 0 < len(batch) <= self.n_batch
         self.decodes.append(len(batch))
+        if len(self.decodes) - 1 in self.refused:
+            raise ResourceError("the cache has no room")
         self._states = {}
         features = np.empty((len(batch), 3), np.float32)
         for row in range(len(batch)):
@@ -194,6 +198,7 @@ class ScriptedHead:
         self._table, self.n_batch = table, n_batch
         self._cells = CheckedCells(n_ctx)
         self.encoded_rows = self.decodes = 0
+        self.refused: set[int] = set()  # numbers of the decodes that find no room
 
     def encode(self, features: Floats) -> Floats:
         self.encoded_rows += len(features)
@@ -204,16 +209,25 @@ class ScriptedHead:
     def decode(self, batch: PairBatch, branches: int) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
         self.decodes += 1
+        if self.decodes - 1 in self.refused:
+            raise ResourceError("the cache has no room")
         states = np.empty((len(batch.tokens), 3), np.float32)
         for row, (token, state) in enumerate(zip(batch.tokens, batch.states, strict=True)):
             position = batch.positions[row]
             if int(state[1]) != position:
                 raise AssertionError(f"the pair at position {position} has the state of position {int(state[1])}")
+            self._check_past(batch.sequences[row], position, int(state[0]))
             rolled = next_state(int(state[0]), token)
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
         return proposals(rows, branches, states[batch.outputs])
+
+    def _check_past(self, sequence: int, position: int, state: int) -> None:
+        """The cell before must hold the token that led to this state: a cell of another text is no past."""
+        held = self._cells.cells.get(sequence, [])
+        if 0 < position <= len(held) and held[position - 1] != state:
+            raise AssertionError(f"sequence {sequence}: the cell before position {position} belongs to another text")
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)

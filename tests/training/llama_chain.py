@@ -34,6 +34,15 @@ _get_layer_input = _bind(
 )
 
 
+def _exact_params() -> llama_cpp.llama_context_params:
+    """Cache and attention in F32: what remains is the order of summation."""
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_threads, params.n_threads_batch = NUM_CELLS, NUM_THREADS, NUM_THREADS
+    params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params
+
+
 def _rows(pointer: object, count: int, width: int) -> Floats:
     return np.ctypeslib.as_array(pointer, (count, width)).copy()
 
@@ -45,8 +54,7 @@ class LlamaTarget:
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         assert self.model, f"llama.cpp does not load {path}"
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_threads, params.n_threads_batch = NUM_CELLS, NUM_THREADS, NUM_THREADS
+        params = _exact_params()
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         self.vocabulary = llama_cpp.llama_model_get_vocab(self.model)
         self.num_tokens = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
@@ -101,8 +109,7 @@ class LlamaHead:
     def __init__(self, path: Path, target: LlamaTarget, norms: Norms) -> None:
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         assert self.model, f"llama.cpp does not load {path}"
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_threads, params.n_threads_batch = NUM_CELLS, NUM_THREADS, NUM_THREADS
+        params = _exact_params()
         params.ctx_other = target.context
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         self.memory = llama_cpp.llama_get_memory(self.context)

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from llama_chain import LlamaHead, LlamaTarget, Norms  # noqa: E402
+from training.llama_chain import LlamaHead, LlamaTarget, Norms  # noqa: E402
 
 from eaglelocal.training.export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
 from eaglelocal.training.head import Head, HeadShape  # noqa: E402
@@ -57,7 +57,7 @@ def tokenizer() -> GuideTokenizer:
     return train_tokenizer(TEXTS * 4, 600)
 
 
-@pytest.fixture(scope="module", params=[(MatrixType.F32, 4, 1e-3), (MatrixType.F32, 2, 1e-3), (MatrixType.BF16, 4, 0.1)])
+@pytest.fixture(scope="module", params=[(MatrixType.F32, 4, 1e-3), (MatrixType.F32, 2, 1e-3), (MatrixType.BF16, 4, 0.25)])
 def pair(request: pytest.FixtureRequest, tokenizer: GuideTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     matrix_type, num_kv_heads, tolerance = request.param
     folder = tmp_path_factory.mktemp("pair")

@@ -77,7 +77,7 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation on two numbers; a >= b where it subtracts, a has one digit and b at most two where it multiplies."""
+    """One operation on two numbers: a >= b where it subtracts, one digit times at most two where it multiplies."""
 
     a: int
     operator: Operator

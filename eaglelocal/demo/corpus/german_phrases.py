@@ -1,6 +1,7 @@
 """Phrases of German sentences with their English ones: pronouns, noun phrases and verb forms.
 
-Knows endings, conjugation and the English forms beside them; knows no word order (`german`) and no words (`german_words`).
+Knows endings, conjugation and the English forms beside them.
+Does not know word order (`german`) nor words (`german_words`).
 """
 
 from __future__ import annotations

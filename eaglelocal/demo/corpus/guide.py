@@ -37,7 +37,29 @@ _SYNONYMS = (
     ("should i", ("do I need to", "must I")),
     ("i want to", ("I'd like to", "I need to")),
 )
-_SMALL_WORDS = frozenset(["a", "an", "the", "is", "are", "do", "does", "to", "of", "me", "my", "i", "it", "for", "in", "on", "please", "can", "you"])
+_SMALL_WORDS = frozenset(
+    (
+        "a",
+        "an",
+        "the",
+        "is",
+        "are",
+        "do",
+        "does",
+        "to",
+        "of",
+        "me",
+        "my",
+        "i",
+        "it",
+        "for",
+        "in",
+        "on",
+        "please",
+        "can",
+        "you",
+    )
+)
 _PUNCTUATION = re.compile(r"[^\w\s]")
 
 

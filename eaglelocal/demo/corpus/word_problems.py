@@ -14,7 +14,11 @@ from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS
 Operator = Literal["+", "-", "x"]
 RawStep = tuple[int, Operator, int]
 
-_THINGS = (*FRUITS, *["books", "coins", "stamps", "cards", "marbles", "shells", "pencils", "tickets", "eggs", "bottles", "stones", "buttons"])
+_THINGS = (
+    *FRUITS,
+    *("books", "coins", "stamps", "cards", "marbles", "shells"),
+    *("pencils", "tickets", "eggs", "bottles", "stones", "buttons"),
+)
 _PACKS = tuple(["boxes", "bags", "baskets", "crates", "packs", "shelves"])
 
 _ONE_STEP: tuple[tuple[str, Operator], ...] = (

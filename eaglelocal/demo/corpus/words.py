@@ -1,7 +1,7 @@
 """Names, places, products, numbers and times to fill slots with.
 
-Knows word lists (`words.toml`) and how to draw one value of a named sort; does not know what the values are used for.
-Towns, surnames and products are put together from syllables, so that a model has to copy them and cannot learn them all.
+Knows word lists (`words.toml`) and how to draw one value of a named sort; does not know what the values are for.
+Towns, surnames and products are made of syllables, so that a model has to copy them and cannot learn them all.
 """
 
 from __future__ import annotations

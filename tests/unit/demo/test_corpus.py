@@ -7,18 +7,19 @@ from itertools import islice
 import pytest
 
 from eaglelocal.demo.corpus import mixture
-from eaglelocal.demo.corpus.conversation import Check, Message, Task, ask, is_right
+from eaglelocal.demo.corpus.conversation import Check, Message, Split, Task, ask, is_right
 
 KINDS = tuple(mixture.KINDS)
 
 
-def prompts(kind: str, split: str, num_tasks: int) -> set[str]:
+def prompts(kind: str, split: Split, num_tasks: int) -> set[str]:
     return {mixture.render_prompt(task) for task in islice(mixture.tasks_of(kind, 3, split), num_tasks)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_pass_their_own_check(kind: str) -> None:
-    for split in ("train", "held_out"):
+    splits: tuple[Split, ...] = ("train", "held_out")
+    for split in splits:
         for task in islice(mixture.tasks_of(kind, 7, split), 300):
             assert task.kind == kind
             assert task.messages[-1].role == "user"
@@ -34,7 +35,7 @@ def test_splits_share_no_prompt(kind: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_same_seed_same_conversations(split: str) -> None:
+def test_same_seed_same_conversations(split: Split) -> None:
     first, again = (list(islice(mixture.conversations(5, split), 200)) for _ in range(2))
     assert first == again
     assert first != list(islice(mixture.conversations(6, split), 200))

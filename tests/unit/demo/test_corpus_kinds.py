@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from eaglelocal.demo.corpus import arithmetic, copying, german, guide, passage_qa, python_code, summary
 from eaglelocal.demo.corpus.arithmetic import Step, working
 from eaglelocal.demo.corpus.facts import built_in_facts, load_facts
-from eaglelocal.demo.corpus.german_phrases import conjugate
+from eaglelocal.demo.corpus.german_phrases import conjugate, noun_phrase
 from eaglelocal.demo.corpus.german_words import lexicon
 from eaglelocal.demo.corpus.passages import genres
 
@@ -35,8 +36,8 @@ def assert_working_is_true(text: str) -> None:
         assert value_of(left) == int(right), text
 
 
-@given(st.integers(0, 999), st.integers(0, 999), st.sampled_from("+-"))
-def test_every_line_of_a_sum_or_difference_is_true(a: int, b: int, operator: str) -> None:
+@given(st.integers(0, 999), st.integers(0, 999), st.sampled_from(("+", "-")))
+def test_every_line_of_a_sum_or_difference_is_true(a: int, b: int, operator: Literal["+", "-"]) -> None:
     step = Step(max(a, b), operator, min(a, b))
     text = working(step)
     assert_working_is_true(text)
@@ -69,6 +70,15 @@ def test_working_reads_as_documented() -> None:
 
 def test_turned_operands_fall_on_the_same_side() -> None:
     assert all(Step(a, "+", b).split == Step(b, "+", a).split for a in range(100, 140) for b in range(100, 140))
+
+
+def test_training_never_shows_a_held_out_operand_pair() -> None:
+    rng = Random(12)
+    for _ in range(3000):
+        for left, operator, right in re.findall(
+            r"^(\d+) ([-+x]) (\d+) = \d+$", arithmetic.task(rng, "train").answer, re.M
+        ):
+            assert Step(int(left), operator, int(right)).split == "train"
 
 
 def sentences(num_sentences: int) -> dict[str, str]:
@@ -118,15 +128,56 @@ def test_conjugation(infinitive: str, person: str, form: str) -> None:
 @pytest.mark.parametrize(
     ("text", "english"),
     [
-TABLE    ],
+        ("Wer erzählt die Geschichte?", "Who tells the story?"),
+        ("Es gibt in der Küche einen Pfannkuchen.", "There is a pancake in the kitchen."),
+        ("Wer hat eine Geschichte erzählt?", "Who told a story?"),
+        ("Ich habe ein Gedicht.", "I have a poem."),
+        ("Sie haben den Esel.", "They have the donkey."),
+        ("Sie hat den Esel.", "She has the donkey."),
+        ("Du sitzt in der Stadt.", "You sit in the city."),
+        ("Wir öffnen die Tür nicht.", "We do not open the door."),
+        ("Er will die Tür aufmachen.", "He wants to open the door."),
+        ("Wer macht die Fenster zu?", "Who closes the windows?"),
+        ("Am Freitag bezahlt er die Erdbeeren.", "On Friday, he pays for the strawberries."),
+        ("Er braucht kein Gedicht.", "He does not need a poem."),
+        ("Die Suppe ist nicht kalt.", "The soup is not cold."),
+        ("Ich habe gestern die Maus gesucht.", "I looked for the mouse yesterday."),
+    ],
 )
 def test_translations_that_must_occur(text: str, english: str, corpus: dict[str, str]) -> None:
     assert corpus[text] == english
 
 
+@pytest.mark.parametrize(
+    ("singular", "case", "german_phrase", "english"),
+    [
+        ("Apfel", "acc", "den Apfel", "the apple"),
+        ("Apfel", "acc", "einen Apfel", "an apple"),
+        ("Apfel", "acc", "meinen roten Apfel", "my red apple"),
+        ("Nachbar", "nom", "der müde Nachbar", "the tired neighbour"),
+        ("Nachbar", "acc", "den müden Nachbarn", "the tired neighbour"),
+        ("Haus", "acc", "ein teures Haus", "an expensive house"),
+        ("Haus", "nom", "die alten Häuser", "the old houses"),
+        ("Haus", "nom", "zwei alte Häuser", "two old houses"),
+        ("Lampe", "nom", "unsere neue Lampe", "our new lamp"),
+    ],
+)
+def test_noun_phrases(singular: str, case: str, german_phrase: str, english: str) -> None:
+    rng = Random(1)
+    noun = next(noun for group in lexicon().groups.values() for noun in group if noun.singular == singular)
+    drawn = {(phrase := noun_phrase(rng, noun, case=case)).german: phrase.english for _ in range(5000)}
+    assert drawn[german_phrase] == english
+
+
+def test_nobody_owns_a_man_or_a_woman() -> None:
+    rng = Random(1)
+    noun = next(noun for noun in lexicon().groups["people"] if noun.singular == "Frau")
+    assert not any("mein" in noun_phrase(rng, noun, case="nom").german for _ in range(1000))
+
+
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, str]:
-    return sentences(500_000)
+    return sentences(200_000)
 
 
 def test_every_python_template_parses_and_defines_its_name() -> None:
@@ -166,7 +217,8 @@ def test_functions_do_what_they_say(doc: str, arguments: tuple[object, ...], res
 
 
 def test_python_question_fixes_its_answer() -> None:
-    rng, seen = Random(9), {}
+    rng = Random(9)
+    seen: dict[str, str] = {}
     for _ in range(20_000):
         task = python_code.task(rng, "train")
         assert seen.setdefault(task.messages[0].content, task.answer) == task.answer

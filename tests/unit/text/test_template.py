@@ -65,6 +65,7 @@ def test_block_tags_leave_no_blank_lines() -> None:
          "{{ i }}{% endfor %}", "013"),
         ("{% for m in messages %}{{ loop.last }}{{ loop.length }}{{ loop.previtem is defined }}{% endfor %}",
          "True1False"),
+        ("{% for tool in tools %}x{% else %}no tools{% endfor %}", "no tools"),
         ("{% for x in missing %}x{% else %}none{% endfor %}", "none"),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hello"),
         ("{% macro f(n) %}{% if n %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "321"),

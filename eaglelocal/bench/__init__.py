@@ -1,0 +1,1 @@
+"""Paired measurements of speculation against plain decoding."""

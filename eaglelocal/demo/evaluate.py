@@ -1,0 +1,141 @@
+"""Is the embedded model good enough to commit? Held-out tasks through our own engine, greedy.
+
+    python -m eaglelocal.demo.evaluate [--target REF] [--draft-tokens N] [--tasks N] [--json] [--wrong N]
+
+Prints, for each kind of work, the share of right answers and the acceptance length, and what fails of
+the bars below; exits 1 if anything does. Knows the corpus and a client, nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.demo.corpus.conversation import Task, is_right
+from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+
+SEED = 2026
+MAX_TOKENS = 400
+RIGHT_AT_LEAST = {"chat": 0.90, "math": 0.90, "passage": 0.85, "python": 0.95}
+SIX_KINDS = ("chat", "summarise", "passage", "math", "translate", "python")
+MEAN_LENGTH_AT_LEAST = 3.2
+WORST_LENGTH_AT_LEAST = 2.2
+
+
+@dataclass(slots=True)
+class Score:
+    """One kind of work. `wrong` keeps (question, expected, got) of wrong answers."""
+
+    kind: str
+    num_tasks: int = 0
+    num_right: int = 0
+    num_tokens: int = 0
+    drafts: int = 0
+    accepted: int = 0
+    wrong: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def right(self) -> float:
+        return self.num_right / max(self.num_tasks, 1)
+
+    @property
+    def acceptance_length(self) -> float:
+        return 1 + self.accepted / max(self.drafts, 1)
+
+
+def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
+    """Ask `num_tasks` held-out tasks, a few at once, and judge each by its own check."""
+    score = Score(kind)
+    tasks = islice(tasks_of(kind, SEED, "held_out"), num_tasks)
+    for batch in batched(tasks, 4):
+        answers = [(task, client.stream(request_of(task, f"{kind}-{id(task)}"))) for task in batch]
+        for task, answer in answers:
+            reply = answer.result()
+            judge(score, task, reply.text)
+            score.num_tokens += reply.finished.completion_tokens
+            score.drafts += reply.finished.speculation.drafts
+            score.accepted += reply.finished.speculation.accepted_tokens
+    return score
+
+
+def judge(score: Score, task: Task, text: str) -> None:
+    score.num_tasks += 1
+    if is_right(task, text):
+        score.num_right += 1
+    else:
+        score.wrong.append((task.messages[-1].content, task.answer, text))
+
+
+def request_of(task: Task, name: str) -> ChatRequest:
+    messages = tuple(Message(m.role, m.content) for m in task.messages)
+    return ChatRequest(id=name, messages=messages, params=SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
+
+
+def batched(tasks: Iterator[Task], size: int) -> Iterator[list[Task]]:
+    while batch := list(islice(tasks, size)):
+        yield batch
+
+
+def failures(scores: list[Score]) -> list[str]:
+    """What falls short of the bars, in words."""
+    short = [
+        f"{s.kind}: {s.right:.1%} right, {RIGHT_AT_LEAST[s.kind]:.0%} wanted"
+        for s in scores
+        if s.right < RIGHT_AT_LEAST.get(s.kind, 0)
+    ]
+    six = [s.acceptance_length for s in scores if s.kind in SIX_KINDS]
+    if six and sum(six) / len(six) < MEAN_LENGTH_AT_LEAST:
+        short.append(f"mean acceptance length {sum(six) / len(six):.2f}, {MEAN_LENGTH_AT_LEAST} wanted")
+    if six and min(six) < WORST_LENGTH_AT_LEAST:
+        short.append(f"worst acceptance length {min(six):.2f}, {WORST_LENGTH_AT_LEAST} wanted")
+    return short
+
+
+def table(scores: list[Score]) -> str:
+    lines = [f"{'kind':<10} {'tasks':>6} {'right':>7} {'tokens':>7} {'acceptance length':>18}"]
+    lines += [
+        f"{s.kind:<10} {s.num_tasks:>6} {s.right:>7.1%} {s.num_tokens:>7} {s.acceptance_length:>18.2f}" for s in scores
+    ]
+    six = [s.acceptance_length for s in scores if s.kind in SIX_KINDS]
+    return "\n".join([*lines, f"mean acceptance length over the six kinds: {sum(six) / max(len(six), 1):.2f}"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m eaglelocal.demo.evaluate", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--target", default="demo@native", help="which embedded model (default: the small original)")
+    parser.add_argument("--draft-tokens", type=int, default=4)
+    parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each kind")
+    parser.add_argument("--wrong", type=int, default=0, help="show so many wrong answers of each kind")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    asked = parser.parse_args()
+    plan = resolve(Wish(target=asked.target, spec=asked.draft_tokens, parallel=4), on_progress=lambda fraction, what: None)
+    with EngineClient(plan) as client:
+        client.start()
+        scores = [score_kind(client, kind, asked.tasks) for kind in KINDS]
+    show(scores, num_wrong=asked.wrong, as_json=asked.json)
+    return 1 if failures(scores) else 0
+
+
+def show(scores: list[Score], *, num_wrong: int, as_json: bool) -> None:
+    out = [table(scores), *(f"short: {line}" for line in failures(scores))]
+    for score in scores:
+        out += [f"\n[{score.kind}] {q}\n  expected: {e}\n  got:      {g}" for q, e, g in score.wrong[:num_wrong]]
+    if as_json:
+        out.append(json.dumps([{**dataclasses.asdict(s), "wrong": len(s.wrong)} for s in scores]))
+    sys.stdout.write("\n".join(out) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

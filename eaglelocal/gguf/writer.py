@@ -1,0 +1,122 @@
+"""Writes a GGUF whose tensors arrive in pieces, so that a file of any size needs little memory.
+
+The `gguf` package lays out header, keys and tensor entries; the data behind them is appended here,
+because the package wants whole tensors. Knows nothing of what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.layout import padded
+from eaglelocal.gguf.types import GgmlType
+from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
+
+ALIGNMENT = 32
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key with its value; `element_type` only where the value is an array."""
+
+    key: str
+    type: ValueType
+    value: Scalar | tuple[Scalar, ...]
+    element_type: ValueType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedTensor:
+    """A tensor that can be produced piece by piece; `pieces` gives its bytes in order."""
+
+    name: str
+    shape: tuple[int, ...]  # ggml order
+    type: GgmlType
+    pieces: Callable[[], Iterator[Bytes]]
+
+    @property
+    def num_elements(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.row_bytes(self.shape[0]) * (self.num_elements // self.shape[0])
+
+
+def copied_entries(header: Header, *, without: frozenset[str]) -> list[Entry]:
+    """The keys of a file as they are, arrays included, except those to be left out."""
+    entries = []
+    for key, value in header.metadata.items():
+        if key in without:
+            continue
+        if not isinstance(value, ArrayValue):
+            entries.append(Entry(key, header.value_types[key], value))
+        elif value.count:  # the package refuses empty arrays, and llama.cpp does not miss them
+            entries.append(Entry(key, ValueType.ARRAY, header.array(key) or (), value.type))
+    return entries
+
+
+def file_bytes_at_most(entries: Sequence[Entry], tensors: Sequence[StreamedTensor]) -> int:
+    """What the file will take on disk, rounded up."""
+    texts = sum(len(str(entry.value)) + 8 * _length(entry.value) + 64 for entry in entries)
+    return 4 * texts + sum(padded(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)
+
+
+def _length(value: Scalar | tuple[Scalar, ...]) -> int:
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def write_streamed(
+    path: Path,
+    architecture: str,
+    *,
+    entries: Iterable[Entry],
+    tensors: Sequence[StreamedTensor],
+    on_bytes: Callable[[int], None],
+) -> None:
+    """Write the file and flush it to the disk. `on_bytes` is told the size of each piece written."""
+    _write_head(path, architecture, entries, tensors)
+    with path.open("ab") as file:
+        _pad(file)
+        for tensor in tensors:
+            _append(file, tensor, on_bytes)
+        file.flush()
+
+
+def _write_head(path: Path, architecture: str, entries: Iterable[Entry], tensors: Sequence[StreamedTensor]) -> None:
+    from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter  # slow to import
+
+    writer = GGUFWriter(path, architecture)
+    for entry in entries:
+        element = None if entry.element_type is None else GGUFValueType(entry.element_type)
+        writer.add_key_value(entry.key, entry.value, GGUFValueType(entry.type), sub_type=element)
+    for tensor in tensors:
+        kind = GGMLQuantizationType(tensor.type.id)
+        writer.add_tensor_info(tensor.name, tensor.shape[::-1], np.dtype(np.float32), tensor.nbytes, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+
+
+def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], None]) -> None:
+    written = 0
+    for piece in tensor.pieces():
+        file.write(piece.data)
+        written += piece.nbytes
+        on_bytes(piece.nbytes)
+    if written != tensor.nbytes:
+        raise ValueError(f"tensor {tensor.name} came as {written} bytes, not {tensor.nbytes}")
+    _pad(file)
+
+
+def _pad(file: BinaryIO) -> None:
+    file.write(bytes(-file.tell() % ALIGNMENT))

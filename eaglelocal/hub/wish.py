@@ -1,0 +1,25 @@
+"""What is wished for: a target, a draft and a few figures, each None where nothing was said.
+
+Plain values, so that whoever keeps settings can convert them without this room knowing settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A target and draft as a person writes them, and what goes into the plan beside them."""
+
+    target: str = "demo"
+    draft: str = "auto"  # auto, none, or the path of a .gguf
+    spec: str | int = "auto"  # auto, off, or the number of draft tokens
+    ctx: int | None = None
+    parallel: int = 1
+    threads: int | None = None
+    gpu_layers: int | None = None
+    device: str | None = None
+    split: str = "layer"
+    kv_type: str = "f16"
+    flash_attn: str = "auto"

@@ -1,0 +1,223 @@
+"""The user's few options, and where each came from: default < config file < environment < flag.
+
+Whatever is not understood is an error that names its place: an unknown key, a wrong type, a value out
+of range. Knows no command and starts nothing; what an unset option means is decided by who reads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from eaglelocal.core.sampling import RANGES
+from eaglelocal.errors import UsageError
+
+PREFIX = "EAGLELOCAL_"
+DEFAULT = "default"
+OTHER_VARIABLES = frozenset({"EAGLELOCAL_TRACEBACK"})  # ours, but no setting
+MAX_PARALLEL = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One value an option; None is "not said", and means as planned for this machine or model."""
+
+    target: str | None = None
+    draft: str = "auto"
+    spec: str | int = "auto"  # auto, off, or a number of draft tokens
+    threads: int | None = None
+    gpu_layers: int | None = None
+    device: str | None = None
+    split: str = "layer"
+    kv_type: str = "f16"
+    flash_attn: str = "auto"
+    ctx: int | None = None
+    parallel: int = 1
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    max_tokens: int | None = None
+    seed: int | None = None
+    system: str | None = None
+    colour: str = "auto"
+    set_by: tuple[tuple[str, str], ...] = ()  # (option, place), of what is not at its default
+
+    @classmethod
+    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
+        """Reads all sources; a flag that is None was not given. Raises UsageError."""
+        values: dict[str, Any] = {}
+        places: dict[str, str] = {}
+        for name, value, place in (*_from_file(config_file), *_from_environment(environ), *_from_flags(flags)):
+            values[name] = _read(name, value, place)
+            places[name] = place
+        return cls(**values, set_by=tuple(places.items()))
+
+    def origins(self) -> Mapping[str, str]:
+        """Option -> `default`, the config file's path, the variable or the flag that set it."""
+        return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
+
+
+# ---- sources: (option, raw value, place)
+Entry = tuple[str, object, str]
+
+
+def _from_file(path: Path) -> Iterator[Entry]:
+    for name, value in _parse(path).items():
+        yield _known(name, str(path), _as_key), value, str(path)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environ[variable]:
+            name = variable.removeprefix(PREFIX).lower()
+            yield _known(name, "environment", _as_variable), environ[variable], variable
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
+    for name, value in flags.items():
+        if value is not None:
+            yield _known(name, "command line", _as_flag), value, _as_flag(name)
+
+
+def _parse(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def _known(name: str, place: str, style: Callable[[str], str]) -> str:
+    """The name if it is a setting; `style` writes a name as the place wants it."""
+    if name in READERS:
+        return name
+    near = difflib.get_close_matches(name, READERS, n=1)
+    guess = f"did you mean {style(near[0])}? " if near else ""
+    hint = guess + "`eaglelocal config show` lists the settings"
+    raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
+
+
+def _as_key(name: str) -> str:
+    return name
+
+
+def _as_variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _read(name: str, value: object, place: str) -> object:
+    try:
+        return READERS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{place}: {name} must be {error}, not {value!r}") from None
+
+
+# ---- readers: raw value -> value; ValueError says what it must be
+Reader = Callable[[object], object]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _choice(*names: str) -> Reader:
+    def read(value: object) -> str:
+        if value not in names:
+            raise ValueError("one of " + ", ".join(names))
+        return str(value)
+
+    return read
+
+
+def _whole(low: float, high: float | None = None) -> Reader:
+    what = f"a whole number of at least {low:g}" if high is None else f"a whole number from {low:g} to {high:g}"
+
+    def read(value: object) -> int:
+        number = _as_int(value)
+        if number is None or number < low or (high is not None and number > high):
+            raise ValueError(what)
+        return number
+
+    return read
+
+
+def _number(low: float, high: float) -> Reader:
+    def read(value: object) -> float:
+        number = _as_float(value)
+        if number is None or not low <= number <= high:  # NaN fails too
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return number
+
+    return read
+
+
+def _or(word: str, meaning: object, reader: Reader) -> Reader:
+    """The word stands for `meaning`; anything else is for the reader."""
+
+    def read(value: object) -> object:
+        if value == word:
+            return meaning
+        try:
+            return reader(value)
+        except ValueError as error:
+            raise ValueError(f"{word} or {error}") from None
+
+    return read
+
+
+def _as_int(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "target": _text,
+        "draft": _text,
+        "spec": _or("auto", "auto", _or("off", "off", _whole(0))),
+        "threads": _or("auto", None, _whole(1)),
+        "gpu_layers": _or("auto", None, _whole(0)),
+        "device": _text,
+        "split": _choice("layer", "row", "none"),
+        "kv_type": _choice("f16", "q8_0", "q4_0"),
+        "flash_attn": _choice("auto", "on", "off"),
+        "ctx": _or("auto", None, _whole(1)),
+        "parallel": _whole(1, MAX_PARALLEL),
+        "temperature": _number(*RANGES["temperature"]),
+        "top_k": _whole(*RANGES["top_k"]),
+        "top_p": _number(*RANGES["top_p"]),
+        "min_p": _number(*RANGES["min_p"]),
+        "max_tokens": _whole(*RANGES["max_tokens"]),
+        "seed": _whole(0, 2**32 - 1),
+        "system": _text,
+        "colour": _choice("auto", "always", "never"),
+    }
+)

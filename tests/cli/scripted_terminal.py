@@ -1,0 +1,29 @@
+"""The interactive loop over a scripted client, as a program: what test_terminal.py runs on a pty."""
+
+from __future__ import annotations
+
+import sys
+
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+
+from eaglelocal.cli.chat_line import converse
+from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.session import Choice, Model, Session
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError
+
+SCRIPTS = (
+    says("the first answer", 1),
+    Script(("half", " an"), hangs=True),
+    Script(("bro", "ken"), fails=EngineError("the engine process ended with signal 9", hint="ask again")),
+    says("the last answer"),
+)
+
+
+def load(choice: Choice) -> Model:
+    client = ScriptedClient(SCRIPTS, label=choice.target or "scripted model")
+    return Model(client, scripted_plan(client), client.info)
+
+
+if __name__ == "__main__":
+    sys.exit(converse(Session(load, load(Choice()), SamplingParams()), standard_output(), tint=True))

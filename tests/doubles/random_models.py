@@ -1,0 +1,153 @@
+"""Real GGUF files with random weights: small llama targets and EAGLE heads of every dialect that we run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+HEAD_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetShape:
+    n_embd: int = 128
+    n_layer: int = 4
+    n_ff: int = 256
+    n_vocab: int = 300
+    n_ctx: int = 2048
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShape:
+    width: int = 128
+    n_ff: int = 192
+    taps: tuple[int, ...] = (1, 2, 3)
+    draft_vocab: int | None = None
+    own_embeddings: bool = False
+    own_output: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    seed: int = 1
+
+
+def vocabulary(n_vocab: int) -> tuple[list[str], list[int]]:
+    """256 bytes, then made-up words, then one end token; byte-level BPE without merges."""
+    taken = set(range(33, 127)) | set(range(161, 173)) | set(range(174, 256))
+    letters, extra = [], 0
+    for byte in range(256):
+        letters.append(chr(byte) if byte in taken else chr(256 + extra))
+        extra += byte not in taken
+    words = [f"w{i}" for i in range(n_vocab - 257)]
+    return [*letters, *words, "<|end|>"], [1] * (n_vocab - 1) + [3]
+
+
+def write_target(path: Path, shape: TargetShape | None = None) -> Path:
+    s = shape or TargetShape()
+    rng = np.random.default_rng(s.seed)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    heads = s.n_embd // HEAD_SIZE
+    write_shape(writer, n_embd=s.n_embd, n_layer=s.n_layer, n_ff=s.n_ff, heads=heads, n_ctx=s.n_ctx)
+    write_vocabulary(writer, s.n_vocab)
+    matrix = Matrices(writer, rng)
+    matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
+    matrix("output.weight", s.n_vocab, s.n_embd)
+    writer.add_tensor("output_norm.weight", norm(rng, s.n_embd))
+    for i in range(s.n_layer):
+        layer(writer, matrix, rng, f"blk.{i}.", s.n_embd, s.n_ff, s.n_embd)
+    finish(writer)
+    return path
+
+
+def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape | None = None) -> Path:
+    s, t = shape or HeadShape(), target or TargetShape()
+    rng = np.random.default_rng(s.seed)
+    writer = gguf.GGUFWriter(str(path), "eagle3")
+    write_shape(writer, n_embd=s.width, n_layer=1, n_ff=s.n_ff, heads=s.width // HEAD_SIZE, n_ctx=t.n_ctx)
+    write_vocabulary(writer, t.n_vocab)
+    writer.add_array("eagle3.target_layers", list(s.taps))
+    writer.add_uint32("eagle3.target_hidden_size", t.n_embd)
+    for key in ("norm_before_fc", "norm_before_residual"):
+        writer.add_bool(f"eagle3.{key}", getattr(s, key))
+    for key in ("fc_norm", "norm_output"):
+        writer.add_bool(f"eaglelocal.{key}", getattr(s, key))
+    matrix = Matrices(writer, rng)
+    matrix("fc.weight", s.width, 3 * t.n_embd)
+    if s.norm_before_fc:
+        writer.add_tensor("enc.output_norm.weight", norm(rng, 3 * t.n_embd))
+    if s.own_embeddings:
+        matrix("token_embd.weight", t.n_vocab, s.width, scale=1.0)
+    if s.own_output:
+        matrix("output.weight", s.draft_vocab or t.n_vocab, s.width)
+    if s.draft_vocab is not None:
+        ids = np.sort(rng.choice(t.n_vocab, s.draft_vocab, replace=False)).astype(np.int64)
+        writer.add_tensor("d2t", ids)
+    writer.add_tensor("output_norm.weight", norm(rng, s.width))
+    layer(writer, matrix, rng, "blk.0.", s.width, s.n_ff, 2 * s.width)
+    writer.add_tensor("blk.0.attn_norm_2.weight", norm(rng, s.width))
+    finish(writer)
+    return path
+
+
+class Matrices:
+    """Writes F32 matrices [rows, columns] of about unit gain."""
+
+    def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator) -> None:
+        self._writer, self._rng = writer, rng
+
+    def __call__(self, name: str, rows: int, columns: int, *, scale: float | None = None) -> None:
+        values = self._rng.normal(size=(rows, columns), scale=scale or columns**-0.5)
+        self._writer.add_tensor(name, values.astype(np.float32))
+
+
+def norm(rng: np.random.Generator, width: int) -> np.ndarray:
+    return rng.uniform(0.5, 1.5, width).astype(np.float32)
+
+
+def layer(
+    writer: gguf.GGUFWriter, matrix: Matrices, rng: np.random.Generator, prefix: str, width: int, n_ff: int, inputs: int
+) -> None:
+    matrix(f"{prefix}attn_q.weight", width, inputs)
+    matrix(f"{prefix}attn_k.weight", width, inputs)
+    matrix(f"{prefix}attn_v.weight", width, inputs)
+    matrix(f"{prefix}attn_output.weight", width, width)
+    matrix(f"{prefix}ffn_gate.weight", n_ff, width)
+    matrix(f"{prefix}ffn_up.weight", n_ff, width)
+    matrix(f"{prefix}ffn_down.weight", width, n_ff)
+    writer.add_tensor(f"{prefix}attn_norm.weight", norm(rng, width))
+    writer.add_tensor(f"{prefix}ffn_norm.weight", norm(rng, width))
+
+
+def write_shape(writer: gguf.GGUFWriter, *, n_embd: int, n_layer: int, n_ff: int, heads: int, n_ctx: int) -> None:
+    writer.add_context_length(n_ctx)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_rope_dimension_count(HEAD_SIZE)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+
+
+def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
+    tokens, types = vocabulary(n_vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(n_vocab - 1)
+    writer.add_add_bos_token(False)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,206 @@
+"""What happens at the edges: full batches, refused decodes, cancels before a row, doubled ids, tiny prompts."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.rig import Rig, Told, drive, plain_text
+from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.errors import RequestError
+
+TABLE = Table(seed=1)
+KINDS = ("eagle3", "model")
+
+
+def ask(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:
+    fields: dict[str, object] = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True} | changes
+    return ChatRequest(id=name, tokens=prompt, params=SamplingParams(**fields))  # type: ignore[arg-type]
+
+
+def right_drafter(kind: str, n_batch: int = 64, n_ctx: int = 128) -> Drafter:
+    if kind == "eagle3":
+        return Eagle3(ScriptedHead(TABLE, n_batch=n_batch, n_ctx=n_ctx), HeadTraits(taps=(0,)))
+    return DraftModel(ScriptedContext(TABLE, n_batch=n_batch, n_ctx=n_ctx, gives_features=False))
+
+
+def prompt_of(seed: int, length: int) -> tuple[int, ...]:
+    return tuple(1 + (seed * 7 + i * i * 3) % 23 for i in range(length))
+
+
+def assert_plain(told: dict[str, Told], asked: list[ChatRequest]) -> None:
+    for one in asked:
+        assert told[one.id].tokens == plain_text(TABLE, one), one.id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sixteen_slots_whose_rows_exceed_the_batch(kind: str) -> None:
+    rig = Rig(TABLE, right_drafter(kind, n_batch=40), num_draft_tokens=8, num_slots=16, n_batch=40)
+    asked = [ask(str(i), prompt_of(i, 1 + i % 30)) for i in range(40)]
+    assert_plain(rig.run(asked), asked)
+    assert max(rig.context.decodes) <= 40
+
+
+def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
+    rig = Rig(TABLE, right_drafter("eagle3", n_batch=16), num_draft_tokens=8, num_slots=4, n_batch=16)
+    long = [ask(str(i), prompt_of(i, 3), max_tokens=100) for i in range(3)]
+    late = ask("late", prompt_of(9, 60), max_tokens=4)
+    told = rig.run([*long, late])
+    assert_plain(told, [*long, late])
+    order = [name for name, answer in told.items() if answer.finished]
+    assert set(order) == {"0", "1", "2", "late"}
+    finished = told["late"].finished
+    assert finished is not None and finished.timings.ttft_s < told["0"].finished.timings.decode_s  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
+    rig = Rig(TABLE, right_drafter(kind, n_batch=32), num_draft_tokens=3, num_slots=4, n_batch=96)
+    asked = [ask(str(i), prompt_of(i, 21)) for i in range(4)]
+    assert_plain(rig.run(asked), asked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind: str) -> None:
+    """Admitted and cut, then cancelled while another prompt takes all rows: the next one must start clean."""
+    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=2, n_batch=16)
+    stem = prompt_of(1, 20)
+    first = ask("first", stem, max_tokens=4)
+    told = rig.run([first])
+    blocker, starved = ask("blocker", prompt_of(2, 90), max_tokens=3), ask("starved", (*stem[:10], 3), max_tokens=4)
+    rig.engine.submit(blocker)
+    rig.engine.step()
+    rig.engine.submit(starved)
+    rig.engine.step()
+    assert next(s for s in rig.scheduler.running if s.request.id == "starved").num_cached == 9 + (kind == "model")
+    rig.engine.cancel("starved")
+    other = ask("other", (*stem[:9], 23, 22, 21), max_tokens=12)
+    told = drive(rig.engine, [other])
+    assert_plain(told, [other])
+    finished = told["other"].finished
+    assert finished is not None
+    assert finished.speculation.accepted_tokens == finished.speculation.draft_tokens > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str, data: st.DataObject) -> None:
+    n_batch = data.draw(st.sampled_from([4, 9, 16, 48]), "n_batch")
+    rig = Rig(
+        TABLE,
+        right_drafter(kind, n_batch=n_batch),
+        num_draft_tokens=data.draw(st.integers(0, 6), "draft"),
+        num_slots=data.draw(st.integers(1, 4), "slots"),
+        n_batch=n_batch,
+    )
+    stem = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=60), "stem")
+    asked = []
+    for i in range(data.draw(st.integers(1, 9), "requests")):
+        cut, tail = data.draw(st.integers(0, len(stem))), data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))
+        asked.append(ask(str(i), (*stem[:cut], *tail), max_tokens=data.draw(st.integers(1, 30))))
+    cancels = {str(i): data.draw(st.integers(0, 20)) for i in range(len(asked)) if data.draw(st.booleans())}
+    told = rig.run(asked, cancel_at=cancels)
+    for one in asked:
+        plain, got = plain_text(TABLE, one), told[one.id]
+        assert got.tokens == (plain[: len(got.tokens)] if one.id in cancels else plain)
+        assert got.finished is not None
+        assert got.finished.speculation.accepted_tokens == got.finished.speculation.draft_tokens
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_head_without_room_fails_its_requests_and_the_engine_lives_on(number: int) -> None:
+    head = ScriptedHead(TABLE)
+    head.refused = {number}
+    rig = Rig(TABLE, Eagle3(head, HeadTraits(taps=(0,))), num_draft_tokens=3, num_slots=2)
+    asked = [ask("a", prompt_of(1, 30)), ask("b", prompt_of(2, 5)), ask("c", prompt_of(1, 33))]
+    told = rig.run(asked)
+    assert [name for name, answer in told.items() if answer.failed] != []
+    assert all((answer.failed is None) != (answer.finished is None) for answer in told.values())
+    assert_plain(told, [one for one in asked if told[one.id].finished])
+    again = [ask(f"again-{one.id}", one.tokens) for one in asked]
+    assert_plain(rig.run(again), again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", range(8))
+def test_a_target_without_room_fails_its_requests_and_the_engine_lives_on(kind: str, number: int) -> None:
+    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=2)
+    rig.context.refused = {number}
+    asked = [ask("a", prompt_of(1, 60)), ask("b", prompt_of(2, 5)), ask("c", prompt_of(1, 63))]
+    told = rig.run(asked)
+    assert any(answer.failed for answer in told.values())
+    again = [ask(f"again-{one.id}", one.tokens) for one in asked]
+    assert_plain(rig.run(again), again)
+    assert all(sampler.closed for sampler in rig.context.samplers)
+
+
+def test_two_requests_of_one_id_are_refused_and_the_first_goes_on() -> None:
+    rig = Rig(TABLE, NoDrafter(), num_slots=1)
+    first = ask("same", prompt_of(1, 5))
+    rig.engine.submit(first)
+    with pytest.raises(RequestError, match="same"):
+        rig.engine.submit(ask("same", prompt_of(2, 5)))
+    rig.engine.step()
+    with pytest.raises(RequestError, match="same"):
+        rig.engine.submit(ask("same", prompt_of(2, 5)))
+    told = drive(rig.engine, [])
+    assert told["same"].finished is not None
+    assert_plain(rig.run([ask("same", prompt_of(3, 5))]), [ask("same", prompt_of(3, 5))])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 33, 126, 127])
+@pytest.mark.parametrize("max_tokens", [1, 2, None])
+def test_prompts_and_limits_of_every_size(kind: str, length: int, max_tokens: int | None) -> None:
+    if length + (max_tokens or 1) > 128:
+        return
+    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=5, n_batch=16)
+    asked = [ask("a", prompt_of(1, length), max_tokens=max_tokens)]
+    told = rig.run(asked)
+    assert_plain(told, asked)
+    finished = told["a"].finished
+    assert finished is not None and finished.reason == "length"
+    assert finished.completion_tokens == min(max_tokens or 128, 128 - length)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_end_or_a_stop_string_inside_an_accepted_draft_leaves_a_usable_cache(kind: str) -> None:
+    """What was decoded behind the stop stays in the cache, and a conversation that goes on reuses it rightly."""
+    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=6)
+    free = plain_text(TABLE, ask("free", (5, 6, 7)))
+    stop = bytes(ord("a") + token - 1 for token in free[4:6] if token).decode()
+    said = rig.run([ask("stopped", (5, 6, 7), stop=(stop,))])["stopped"]
+    assert said.finished is not None and said.finished.reason == "stop"
+    assert stop not in said.text
+    assert said.tokens == free[: len(said.tokens)]
+    assert said.finished.completion_tokens == len(said.tokens)
+    assert said.finished.speculation.accepted_tokens <= len(said.tokens)
+    for tail in ((9, 9), tuple(free[:8]), (*said.tokens, 3)):
+        onward = ask("onward", (5, 6, 7, *tail))
+        assert_plain(rig.run([onward]), [onward])
+
+
+def test_first_come_first_served() -> None:
+    rig = Rig(TABLE, NoDrafter(), num_slots=3, n_batch=16)
+    asked = [ask(str(i), prompt_of(i, 1 + i % 9), max_tokens=1 + i % 5) for i in range(60)]
+    started: list[str] = []
+    for one in asked:
+        rig.engine.submit(one)
+    while rig.engine.has_work:
+        for event in rig.engine.step():
+            if type(event).__name__ == "Started":
+                started.append(event.request_id)
+    assert started == [one.id for one in asked]
+
+
+def test_a_repeat_window_of_zero_has_no_memory() -> None:
+    rig = Rig(TABLE, NoDrafter())
+    asked = ask("a", (5, 6, 7), repeat_penalty=1.9, repeat_last_n=0)
+    assert_plain(rig.run([asked]), [asked])

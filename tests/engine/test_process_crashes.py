@@ -1,0 +1,270 @@
+"""The client when its engine process dies, hangs, talks nonsense, or loses its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eaglelocal.client.answer import Answer
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.supervisor import RestartPolicy
+from eaglelocal.errors import EngineError, ModelFileError
+
+DOUBLES = Path(__file__).resolve().parents[1] / "doubles"
+BUILDER = "scripted_engine:build"
+PATIENCE_S = 10.0
+HASTY = RestartPolicy(first_delay_s=0.01)
+
+
+def plan(label: str = "steady", target: Path = Path("none")) -> Plan:
+    return Plan(target=target, target_label=label)
+
+
+def ask(text: str, request_id: str = "r") -> ChatRequest:
+    return ChatRequest(id=request_id, text=text)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def doubles_importable() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOUBLES))
+        yield
+
+
+@pytest.fixture
+def client() -> Iterator[EngineClient]:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as running:
+        running.start()
+        yield running
+
+
+def has_ended(pid: int) -> bool:
+    """Whoever inherits it may be slow to reap it."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def pid_of(client: EngineClient) -> int:
+    pid = client.pid
+    assert pid is not None
+    return pid
+
+
+# ---- one crash
+def test_sigkill_mid_answer_fails_at_once_and_the_next_answer_comes(client: EngineClient) -> None:
+    answers = [client.stream(ask("forever", str(n))) for n in range(3)]
+    for answer in answers:
+        next(answer)
+    client.snapshot()
+    first_pid, began_s = pid_of(client), time.monotonic()
+    os.kill(first_pid, signal.SIGKILL)
+    for answer in answers:
+        with pytest.raises(EngineError, match=r"^the engine process was killed \(signal 9\)$") as caught:
+            answer.result()
+        assert "smaller model" in caught.value.hint
+    assert time.monotonic() - began_s < 1.0
+    assert client.snapshot().steps > 0  # what is known survives the process
+    assert client.stream(ask("count 3", "next")).result().text == "0 1 2 "
+    assert time.monotonic() - began_s < 5.0
+    assert (client.restarts, client.state) == (1, "ready")
+    assert pid_of(client) != first_pid
+    assert not psutil.pid_exists(first_pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("abort", r"^the engine process aborted \(signal 6\): src/ggml.c:123: GGML_ASSERT\(a == b\) failed$"),
+        ("exit 7", r"^the engine process ended \(exit status 7\)"),
+        ("fatal", r"^the script says that the engine is broken$"),
+        ("bug", r"^the engine failed: ZeroDivisionError: "),
+        ("garbage", r"^the engine process was ended: the engine's pipe carries something else than messages: b'llam'$"),
+    ],
+)
+def test_every_way_to_die_is_told_and_survived(client: EngineClient, script: str, message: str) -> None:
+    bystander = client.stream(ask("forever", "bystander"))
+    next(bystander)
+    with pytest.raises(EngineError, match=message):
+        client.stream(ask(script, "culprit")).result()
+    with pytest.raises(EngineError):
+        bystander.result()
+    assert client.stream(ask("count 2", "next")).result().text == "0 1 "
+    assert client.restarts == 1
+
+
+def test_asking_a_dead_process_never_raises(client: EngineClient) -> None:
+    """Requests race with the death: each is failed with the old process or answered by the new one."""
+    answers: list[Answer] = []
+    for n in range(300):
+        if n == 100:
+            assert answers[99].result().text == "0 "
+            os.kill(pid_of(client), signal.SIGKILL)
+        answers.append(client.stream(ask("count 1", str(n))))
+        client.cancel("unknown")
+    outcomes = []
+    for answer in answers[100:]:
+        try:
+            outcomes.append(answer.result().text)
+        except EngineError as error:
+            outcomes.append(error.message)
+    assert set(outcomes) <= {"0 ", "the engine process was killed (signal 9)"}
+    assert client.stream(ask("count 1", "after")).result().text == "0 "
+    assert client.restarts == 1
+
+
+def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
+    pid = pid_of(client)
+    os.kill(pid, signal.SIGSTOP)
+    blocked = threading.Thread(target=client.stream, args=(ask("echo " + "x" * 1_000_000),), daemon=True)
+    blocked.start()  # the pipe is full now
+    began_s = time.monotonic()
+    client.close()
+    blocked.join()
+    assert time.monotonic() - began_s < 5.0
+    assert not psutil.pid_exists(pid)
+
+
+# ---- crash after crash
+def test_a_crash_loop_ends_in_failed() -> None:
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=3)
+    with EngineClient(plan("die when ready"), builder=BUILDER, restart=policy) as client:
+        client.start()
+        wait_until(lambda: client.state == "failed", "the supervisor gives up")
+        with pytest.raises(EngineError, match=r"failed 3 times in a row and is not started again: .*exit status 3"):
+            client.stream(ask("count 1")).result()
+        assert client.restarts == 2
+        with pytest.raises(EngineError, match="failed 3 times"):
+            client.start()
+
+
+def test_a_restart_that_cannot_load_is_tried_again(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=100)
+    with EngineClient(plan("refuse by file", broken), builder=BUILDER, restart=policy) as client:
+        client.start()
+        broken.touch()
+        os.kill(pid_of(client), signal.SIGKILL)
+        wait_until(lambda: client.restarts >= 2, "a restart has failed")
+        waiting = client.stream(ask("count 2"))
+        broken.unlink()
+        assert waiting.result().text == "0 1 "
+
+
+def test_giving_up_fails_what_waits(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=3)
+    with EngineClient(plan("refuse by file", broken), builder=BUILDER, restart=policy) as client:
+        client.start()
+        broken.touch()
+        os.kill(pid_of(client), signal.SIGKILL)
+        wait_until(lambda: client.state != "ready", "the loss is noticed")
+        with pytest.raises(EngineError, match=r"not started again: no-such\.gguf is not a GGUF file"):
+            client.stream(ask("count 2")).result()
+
+
+def test_waiting_for_a_restart_has_a_limit(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    policy = RestartPolicy(wait_limit_s=0.3, first_delay_s=0.01)
+    with EngineClient(plan("hang by file", slow), builder=BUILDER, restart=policy) as client:
+        client.start()
+        slow.touch()
+        os.kill(pid_of(client), signal.SIGKILL)
+        wait_until(lambda: client.state == "restarting", "the loss is noticed")
+        waiting = client.stream(ask("count 2", "waiting"))
+        assert client.snapshot().waiting == 1
+        for answer in (waiting, client.stream(ask("count 2", "late"))):
+            with pytest.raises(EngineError, match=r"not come back within 0.3 s: .*killed \(signal 9\)"):
+                answer.result()
+        slow.unlink()
+        os.kill(pid_of(client), signal.SIGKILL)  # the one that hangs while it loads
+        wait_until(lambda: client.state == "ready", "the engine is back")
+        assert client.stream(ask("count 1")).result().text == "0 "
+
+
+def test_the_policy_backs_off_and_gives_up() -> None:
+    policy = RestartPolicy(max_crashes=8, max_delay_s=8.0)
+    assert [policy.delay_s(n) for n in range(1, 9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, None]
+
+
+def test_an_engine_that_was_stable_starts_a_new_count() -> None:
+    policy = RestartPolicy(stable_s=0.0, max_crashes=2)
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        for n in range(4):
+            with pytest.raises(EngineError, match="exit status 3"):
+                client.stream(ask("exit 3", f"crash {n}")).result()
+        assert client.stream(ask("count 1")).result().text == "0 "
+        assert client.restarts == 4
+
+
+# ---- the log, and the parent
+def test_the_log_is_echoed_when_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("EAGLELOCAL_ENGINE_LOG", "1")
+    with EngineClient(plan("die"), builder=BUILDER) as client, pytest.raises(EngineError):
+        client.start()
+    assert "some chatter\n" in capsys.readouterr().err
+
+
+PARENT = """
+    import sys, time
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
+    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.core.request import ChatRequest
+
+    client = EngineClient(Plan(target=Path("none"), target_label="steady"), builder="scripted_engine:build")
+    client.start()
+    answer = client.stream(ChatRequest(id="r", text=sys.argv[1]))
+    next(answer)
+    print(client.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("script", ["count 1", "forever", "hang"])
+def test_the_process_ends_with_its_killed_parent(script: str) -> None:
+    """Idle, generating, and in the middle of a call that does not return."""
+    command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(DOUBLES)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        engine_pid = int(parent.stdout.readline())
+        time.sleep(0.05)
+        parent.kill()
+        killed_s = time.monotonic()
+    wait_until(lambda: has_ended(engine_pid), "the engine ends")
+    assert time.monotonic() - killed_s < 1.0
+
+
+def test_a_parent_that_just_exits_leaves_nothing_behind() -> None:
+    source = textwrap.dedent(PARENT).replace("time.sleep(600)", "sys.exit(0)")
+    command = [sys.executable, "-c", source, "forever", str(DOUBLES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stderr == ""
+    wait_until(lambda: has_ended(int(done.stdout)), "the engine ends")
+
+
+def test_load_error_kinds_survive_the_pipe() -> None:
+    with EngineClient(plan("refuse"), builder=BUILDER) as client, pytest.raises(ModelFileError):
+        client.start()

@@ -1,0 +1,236 @@
+"""The parts between client and engine process on their own: channel, ending, desk, snapshots."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import threading
+from io import BytesIO
+
+import pytest
+
+from eaglelocal.client.desk import Desk
+from eaglelocal.client.snapshots import Snapshots
+from eaglelocal.core.events import (
+    Cancel,
+    Command,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    Piece,
+    RequestEvent,
+    Started,
+    Submit,
+    TakeSnapshot,
+    Tokens,
+)
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.engine.channel import Channel
+from eaglelocal.engine.ending import Ending
+from eaglelocal.errors import EngineError, ModelFileError, RequestError
+
+SAMPLED = Sampled(5, -0.5, (TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
+FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
+
+
+# ---- channel
+def through_a_pipe(message: object) -> object:
+    reading, writing = os.pipe()
+    channel = Channel(os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering=0))
+    sender = threading.Thread(target=channel.send, args=(message,))
+    sender.start()
+    received = channel.receive()
+    sender.join()
+    channel.close()
+    return received
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [Tokens("r", (Piece(1, "ä", drafted=True, sampled=SAMPLED), Piece(2, "", drafted=False))), FINISHED],
+        Submit(ChatRequest(id="r", text="t", params=SamplingParams(seed=3, stop=("a",), logit_bias=((1, 2.0),)))),
+        [Tokens("r", tuple(Piece(n, "x" * 100, drafted=False) for n in range(3000)))],
+    ],
+)
+def test_messages_pass_unchanged(message: object) -> None:
+    assert through_a_pipe(message) == message
+
+
+def test_errors_pass_with_kind_and_hint() -> None:
+    failed = through_a_pipe(Failed("r", ModelFileError("no model", hint="eaglelocal pull demo")))
+    assert isinstance(failed, Failed)
+    assert type(failed.error) is ModelFileError
+    assert (failed.error.message, failed.error.hint) == ("no model", "eaglelocal pull demo")
+
+
+def receive_from(data: bytes) -> object:
+    return Channel(BytesIO(data), BytesIO()).receive()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01\x00", b"\x09\x00\x00\x00short"])
+def test_a_cut_message_is_the_end(data: bytes) -> None:
+    with pytest.raises(EOFError):
+        receive_from(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"a line of text\n", b"    \n\n", struct.pack("<I", 5) + b"abcde", struct.pack("<I", 1) + pickle.STOP]
+)
+def test_garbage_is_an_error(data: bytes) -> None:
+    with pytest.raises(EngineError, match="the engine's pipe carries"):
+        receive_from(data)
+
+
+def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
+    channel = Channel(BytesIO(), BytesIO())
+    channel.close()
+    with pytest.raises(BrokenPipeError):
+        channel.send("late")
+
+
+# ---- ending
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        (Ending(-9), "the engine process was killed (signal 9)"),
+        (Ending(-11), "the engine process crashed (signal 11, SIGSEGV)"),
+        (Ending(0), "the engine process ended (exit status 0)"),
+        (Ending(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),
+        (
+            Ending(-6, ("load: error: bad magic", "chatter", "/lib/libggml.so(+0x1)", "  more")),
+            "the engine process aborted (signal 6): load: error: bad magic",
+        ),
+        (
+            Ending(1, ("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: broken")),
+            "the engine process ended (exit status 1): ValueError: broken",
+        ),
+    ],
+)
+def test_an_ending_is_told_with_the_lines_that_matter(ending: Ending, message: str) -> None:
+    assert ending.error().message == message
+    assert ending.error().hint
+
+
+# ---- desk
+class Box:
+    """A recipient that keeps what it gets, until it is gone."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.gone = False
+
+    def send(self, command: Command) -> bool:
+        if not self.gone:
+            self.commands.append(command)
+        return not self.gone
+
+
+def open_desk(box: Box | None = None) -> Desk:
+    desk = Desk(EngineError("not started"))
+    desk.accept()
+    if box is not None:
+        desk.take_over(box)
+    return desk
+
+
+def ask(request_id: str = "r") -> ChatRequest:
+    return ChatRequest(id=request_id, text="t")
+
+
+def test_waiting_requests_are_sent_in_order_once() -> None:
+    desk, box, events = open_desk(), Box(), list[RequestEvent]()
+    for request_id in "abc":
+        desk.submit(ask(request_id), events.append)
+    desk.cancel("b")
+    desk.take_over(box)
+    assert box.commands == [Submit(ask("a")), Submit(ask("c"))]
+    assert [(type(event), event.request_id) for event in events] == [(Finished, "b")]
+    assert desk.num_waiting == 0
+
+
+def test_what_a_dead_process_never_saw_waits_for_the_next() -> None:
+    dead, fresh, events = Box(), Box(), list[RequestEvent]()
+    desk = open_desk(dead)
+    desk.submit(ask("seen"), events.append)
+    dead.gone = True
+    desk.submit(ask("unseen"), events.append)
+    desk.lose(EngineError("gone"))
+    assert [(type(event), event.request_id) for event in events] == [(Failed, "seen")]
+    desk.take_over(fresh)
+    assert fresh.commands == [Submit(ask("unseen"))]
+
+
+def test_a_request_leaves_with_one_last_event() -> None:
+    box, events = Box(), list[RequestEvent]()
+    desk = open_desk(box)
+    desk.submit(ask(), events.append)
+    desk.deliver([Started("r", 1, 0), FINISHED, FINISHED, Started("r", 1, 0)])
+    desk.lose(EngineError("gone"))
+    desk.cancel("r")
+    assert events == [Started("r", 1, 0), FINISHED]
+    assert box.commands == [Submit(ask())]
+
+
+def test_refused_requests_fail_and_a_ready_process_ends_the_refusal() -> None:
+    desk, events = open_desk(), list[RequestEvent]()
+    desk.submit(ask("early"), events.append)
+    desk.refuse(EngineError("down"))
+    desk.submit(ask("late"), events.append)
+    assert [(event.request_id, str(event.error)) for event in events if isinstance(event, Failed)] == [
+        ("early", "down"),
+        ("late", "down"),
+    ]
+    box = Box()
+    desk.take_over(box)
+    desk.refuse(EngineError("a limit that fires too late"))
+    desk.submit(ask("now"), events.append)
+    assert box.commands == [Submit(ask("now"))]
+
+
+def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
+    class Narrow(Box):
+        def send(self, command: Command) -> bool:
+            raise RequestError("too large")
+
+    desk, events = open_desk(Narrow()), list[RequestEvent]()
+    for _ in range(2):  # the second try is not "still running"
+        with pytest.raises(RequestError, match="too large"):
+            desk.submit(ask(), events.append)
+    assert events == []
+
+
+def test_a_cancel_follows_its_submit() -> None:
+    box = Box()
+    desk = open_desk(box)
+    desk.submit(ask(), lambda event: None)
+    desk.cancel("r")
+    assert box.commands == [Submit(ask()), Cancel("r")]
+
+
+# ---- snapshots
+def snapshot(steps: int, running: int = 0) -> EngineSnapshot:
+    return EngineSnapshot(running, 0, steps, 0, 0, SpeculationStats(), 0.0, 0.0, 0)
+
+
+def test_one_question_at_a_time_is_on_its_way() -> None:
+    snapshots, box = Snapshots(), Box()
+    assert [snapshots.take(box, timeout_s=0.0).steps for _ in range(3)] == [0, 0, 0]
+    assert box.commands == [TakeSnapshot()]
+    snapshots.arrive(snapshot(5))
+    assert snapshots.take(box, timeout_s=0.0).steps == 5
+    assert len(box.commands) == 2
+
+
+def test_a_question_to_a_dead_process_does_not_block_the_next() -> None:
+    snapshots, dead, fresh = Snapshots(), Box(), Box()
+    snapshots.arrive(snapshot(5, running=2))
+    snapshots.take(dead, timeout_s=0.0)
+    snapshots.lose()
+    assert snapshots.last == snapshot(5, running=0)
+    snapshots.take(dead, timeout_s=0.0)
+    snapshots.take(fresh, timeout_s=0.0)
+    assert fresh.commands == [TakeSnapshot()]

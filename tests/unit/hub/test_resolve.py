@@ -1,0 +1,362 @@
+"""References -> plans, over small GGUF files written for the purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from eaglelocal import locations
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
+from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.resolve import DEFAULT_DRAFT_TOKENS, resolve
+from eaglelocal.hub.wish import Wish
+
+WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
+
+
+def tokens_of(num_tokens: int, *, word: str = "w") -> list[str]:
+    return [f"{word}{number}" for number in range(num_tokens)]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A target or a draft model as a header with one tensor."""
+
+    architecture: str = "llama"
+    name: str = "tiny"
+    context: int = 512
+    tokens: Sequence[str] = tuple(tokens_of(32))
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_name(self.name)
+        writer.add_block_count(4)
+        writer.add_embedding_length(WIDTH)
+        writer.add_context_length(self.context)
+        writer.add_head_count(1)
+        writer.add_feed_forward_length(FFN)
+        writer.add_token_list(list(self.tokens))
+        writer.add_tensor("token_embd.weight", np.zeros((len(self.tokens), WIDTH), np.float32))
+        return close(writer, path)
+
+
+@dataclass(frozen=True)
+class Head:
+    """An EAGLE-3 head with its own embeddings and output."""
+
+    hidden: int = WIDTH
+    taps: Sequence[int] = TAPS
+    num_tokens: int = 32
+    modern: bool = True
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, "eagle3")
+        writer.add_name("tiny head")
+        writer.add_block_count(1)
+        writer.add_embedding_length(WIDTH)
+        writer.add_context_length(512)
+        writer.add_head_count(1)
+        writer.add_feed_forward_length(FFN)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_array("eagle3.target_layers", list(self.taps))
+        writer.add_uint32("eagle3.target_hidden_size", self.hidden)
+        writer.add_token_list(tokens_of(self.num_tokens))
+        if self.modern:
+            writer.add_bool("eaglelocal.fc_norm", True)
+            writer.add_bool("eaglelocal.norm_output", True)
+        for name, shape in self._shapes().items():
+            writer.add_tensor(name, np.zeros(shape, np.float32))
+        return close(writer, path)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        names = ("attn_norm", "attn_norm_2", "ffn_norm")
+        return {
+            "fc.weight": (WIDTH, len(self.taps) * self.hidden),
+            "output_norm.weight": (WIDTH,),
+            "token_embd.weight": (self.num_tokens, WIDTH),
+            "output.weight": (self.num_tokens, WIDTH),
+            **{f"blk.0.{name}.weight": (WIDTH,) for name in names},
+            **{f"blk.0.attn_{name}.weight": (WIDTH, 2 * WIDTH) for name in "qkv"},
+            "blk.0.attn_output.weight": (WIDTH, WIDTH),
+            "blk.0.ffn_gate.weight": (FFN, WIDTH),
+            "blk.0.ffn_up.weight": (FFN, WIDTH),
+            "blk.0.ffn_down.weight": (WIDTH, FFN),
+        }
+
+
+def close(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def silent(fraction: float, what: str) -> None:
+    pass
+
+
+def plan(**wish: object) -> Plan:
+    return resolve(dataclasses.replace(Wish(), **wish), on_progress=silent)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return str(Model().write(tmp_path / "target.gguf"))
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profiles folder with an embedded pair, and a cache of its own."""
+    folder = tmp_path / "profiles" / "demo"
+    folder.mkdir(parents=True)
+    Model(name="guide").write(folder / "guide-target.gguf")
+    Head().write(folder / "guide-head.gguf")
+    monkeypatch.setattr(locations, "profiles_dir", lambda: tmp_path / "profiles")
+    monkeypatch.setattr(locations, "generated_models_dir", lambda: tmp_path / "generated")
+    return folder
+
+
+# ---- targets
+def test_a_path_becomes_a_plan(target: str) -> None:
+    found = plan(target=target, threads=3, gpu_layers=7, device="CUDA0", split="row", kv_type="q8_0", parallel=2)
+    assert found == Plan(
+        target=Path(target),
+        target_label="tiny (target.gguf)",
+        draft_reason="no draft is known for this target",
+        n_ctx=512,
+        num_slots=2,
+        threads=3,
+        gpu_layers=7,
+        device="CUDA0",
+        split="row",
+        kv_type="q8_0",
+    )
+    assert not found.speculates
+
+
+def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
+    found = plan(target="demo@native")
+    assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
+    assert (found.draft_kind, found.num_draft_tokens) == ("eagle3", DEFAULT_DRAFT_TOKENS)
+    assert found.target_label == "embedded guide (native size)"
+    assert found.draft_label == "EAGLE-3.1 head tiny head (guide-head.gguf)"
+    assert found.speculates
+
+
+@pytest.mark.parametrize(
+    ("reference", "label"),
+    [
+        ("demo", "embedded guide at the cost of a 300 M model (bf16)"),
+        ("demo@1b", "embedded guide at the cost of a 1 B model (bf16)"),
+        ("demo@1.5B:Q4_0", "embedded guide at the cost of a 1.5 B model (q4_0)"),
+    ],
+)
+def test_an_inflated_pair_is_found_and_labelled(shipped: Path, reference: str, label: str) -> None:
+    """The pair is laid where inflation would put it, so nothing is written here."""
+    sources = {"source_target": shipped / "guide-target.gguf", "source_head": shipped / "guide-head.gguf"}
+    folder = locations.generated_models_dir()
+    paths = inflated_paths(parse_demo_reference(reference), **sources, folder=folder)
+    folder.mkdir()
+    Model(context=2048).write(paths.target)
+    Head().write(paths.head)
+    found = plan(target=reference)
+    assert (found.target, found.draft, found.draft_kind) == (paths.target, paths.head, "eagle3")
+    assert (found.target_label, found.n_ctx) == (label, 2048)
+
+
+def test_an_installation_without_the_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "profiles_dir", lambda: tmp_path)
+    for reference in ("demo", "demo@native", "demo@1b"):
+        with pytest.raises(ModelFileError, match=r"lacks guide-target\.gguf"):
+            plan(target=reference)
+
+
+@pytest.mark.parametrize("reference", ["demo@", "demo@1x", "demo@1b:q9", "demo@900b", "demo@1k"])
+def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
+    with pytest.raises(UsageError):
+        plan(target=reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words", "hint"),
+    [
+        ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
+        ("demo-native", "unknown target", "did you mean `demo@native`?"),
+        ("", "unknown target ''", "understood are"),
+        ("qwen3-8b:Q4_K_M", "not available yet", "understood are `demo`"),
+        ("user/repo", "not available yet", "understood are `demo`"),
+    ],
+)
+def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        plan(target=reference)
+    assert hint in error.value.hint
+
+
+def test_a_missing_file_gets_the_nearest_name(target: str) -> None:
+    with pytest.raises(ModelFileError, match="does not exist") as error:
+        plan(target=target.replace("target", "taget"))
+    assert error.value.hint == f"did you mean {target}?"
+
+
+@pytest.mark.parametrize("reference", ["./missing.gguf", "/nowhere/x.gguf", "~nobody-at-all/x.gguf", "./" + "x" * 5000])
+def test_a_missing_file_like_no_other(reference: str) -> None:
+    with pytest.raises(ModelFileError, match="does not exist") as error:
+        plan(target=reference)
+    assert error.value.hint
+
+
+def test_a_folder_names_a_file_in_it(target: str) -> None:
+    with pytest.raises(ModelFileError, match="is a folder") as error:
+        plan(target=str(Path(target).parent))
+    assert target in error.value.hint
+
+
+@pytest.mark.parametrize("data", [b"", b"GGU", b"PK\x03\x04 a zip", b"GGUF\x03\x00\x00\x00"])
+def test_what_is_no_gguf(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=r"x\.gguf"):
+        plan(target=str(path))
+
+
+def test_a_head_is_no_target(tmp_path: Path) -> None:
+    path = Head().write(tmp_path / "head.gguf")
+    with pytest.raises(ModelFileError, match="is a draft head") as error:
+        plan(target=str(path))
+    assert "--draft" in error.value.hint
+
+
+def test_a_name_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    path = Model(name="\x1b[2J\nevil" + "x" * 500).write(tmp_path / "m.gguf")
+    label = plan(target=str(path)).target_label
+    assert label.isprintable()
+    assert label.startswith("[2Jevil")
+    assert len(label) < 100
+
+
+# ---- figures
+@pytest.mark.parametrize(
+    ("trained", "ctx", "n_ctx"), [(512, None, 512), (100_000, None, 4096), (100_000, 8192, 8192), (512, 512, 512)]
+)
+def test_context(tmp_path: Path, trained: int, ctx: int | None, n_ctx: int) -> None:
+    path = Model(context=trained).write(tmp_path / "m.gguf")
+    assert plan(target=str(path), ctx=ctx).n_ctx == n_ctx
+
+
+@pytest.mark.parametrize("ctx", [0, -1, 513])
+def test_a_context_that_the_model_does_not_know(target: str, ctx: int) -> None:
+    with pytest.raises(UsageError, match=rf"between 1 and 512.*not {ctx}"):
+        plan(target=target, ctx=ctx)
+
+
+@pytest.mark.parametrize(("spec", "num_tokens"), [("auto", DEFAULT_DRAFT_TOKENS), (1, 1), (16, 16)])
+def test_draft_length(shipped: Path, spec: str | int, num_tokens: int) -> None:
+    assert plan(target="demo@native", spec=spec).num_draft_tokens == num_tokens
+
+
+@pytest.mark.parametrize("spec", [-1, 17, "on", "4"])
+def test_wrong_draft_length(shipped: Path, spec: str | int) -> None:
+    with pytest.raises(UsageError, match="--spec must be"):
+        plan(target="demo@native", spec=spec)
+
+
+@pytest.mark.parametrize("parallel", [0, 17])
+def test_wrong_slots(shipped: Path, parallel: int) -> None:
+    with pytest.raises(UsageError, match="--parallel must lie between 1 and 16"):
+        plan(target="demo@native", parallel=parallel)
+
+
+# ---- drafts
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [({"spec": "off"}, "switched off"), ({"spec": 0}, "switched off"), ({"draft": "none"}, "switched off")],
+)
+def test_switched_off(shipped: Path, wish: dict[str, object], reason: str) -> None:
+    found = plan(target="demo@native", **wish)
+    assert (found.draft_kind, found.draft, found.draft_label) == ("none", None, "none")
+    assert (found.draft_reason, found.num_draft_tokens) == (reason, 0)
+
+
+def test_switched_off_does_not_look_at_the_draft(target: str) -> None:
+    assert plan(target=target, draft="./missing.gguf", spec="off").draft is None
+
+
+@pytest.mark.parametrize(("modern", "label"), [(True, "EAGLE-3.1 head"), (False, "EAGLE-3 head")])
+def test_a_head_by_path(tmp_path: Path, target: str, modern: bool, label: str) -> None:
+    path = Head(modern=modern).write(tmp_path / "head.gguf")
+    found = plan(target=target, draft=str(path), spec=2)
+    assert (found.draft_kind, found.draft, found.num_draft_tokens) == ("eagle3", path, 2)
+    assert found.draft_label.startswith(label + " ")
+    assert found.draft_reason == ""
+
+
+def test_a_draft_model_by_path(tmp_path: Path, target: str) -> None:
+    path = Model("qwen2", "small").write(tmp_path / "draft.gguf")
+    found = plan(target=target, draft=str(path))
+    assert (found.draft_kind, found.draft, found.draft_label) == ("draft_model", path, "draft model small (draft.gguf)")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Head(hidden=128).write, "hidden size 128, the target has 64"),
+        (Head(taps=(0, 1, 9)).write, "taps layer 9"),
+        (Head(num_tokens=16).write, "16 tokens, the target's 32"),
+        (Model(tokens=tokens_of(31)).write, "31 tokens, the target's 32"),
+        (Model(tokens=tokens_of(32, word="v")).write, "tokens are not the target's"),
+        (Model("lfm2").write, "hybrid"),
+    ],
+)
+def test_drafts_that_do_not_fit(tmp_path: Path, target: str, make: Callable[[Path], Path], words: str) -> None:
+    path = make(tmp_path / "draft.gguf")
+    with pytest.raises(IncompatibleError, match=words) as error:
+        plan(target=target, draft=str(path))
+    assert "--draft none" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("lfm2", "hybrid targets (lfm2) cannot be drafted for yet"),
+        ("mamba", "recurrent targets (mamba) cannot be drafted for yet"),
+        ("gemma3", "llama.cpp gives no layer inputs for the architecture gemma3"),
+    ],
+)
+def test_targets_that_a_head_cannot_draft_for(tmp_path: Path, architecture: str, reason: str) -> None:
+    path = str(Model(architecture).write(tmp_path / "m.gguf"))
+    head = str(Head().write(tmp_path / "head.gguf"))
+    automatic = plan(target=path)
+    assert (automatic.draft_kind, automatic.draft_reason) == ("none", reason)
+    with pytest.raises(IncompatibleError) as error:
+        plan(target=path, draft=head)
+    assert reason in error.value.message
+    assert "--draft none" in error.value.hint
+
+
+def test_a_draft_model_needs_no_layer_inputs(tmp_path: Path) -> None:
+    path = str(Model("gemma3").write(tmp_path / "m.gguf"))
+    draft = str(Model("gemma3", "small").write(tmp_path / "d.gguf"))
+    assert plan(target=path, draft=draft).draft_kind == "draft_model"
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"), [("ngram", "not available yet"), ("eagle", "unknown draft"), ("user/repo", "unknown draft")]
+)
+def test_unknown_drafts(target: str, reference: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        plan(target=target, draft=reference)
+    assert "`auto`, `none`" in error.value.hint
+
+
+def test_a_missing_draft(target: str) -> None:
+    with pytest.raises(ModelFileError, match="does not exist"):
+        plan(target=target, draft="./missing.gguf")

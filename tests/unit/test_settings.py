@@ -1,0 +1,168 @@
+"""Settings: which source wins, what is refused, and that the person is told where."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import READERS, Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_every_field_has_a_reader_and_an_origin(config: Path) -> None:
+    names = {field.name for field in fields(Settings)} - {"set_by"}
+    assert set(READERS) == names
+    assert dict(Settings().origins()) == dict.fromkeys(names, "default")
+
+
+def test_without_any_source_all_is_default(config: Path) -> None:
+    assert Settings.load({}, {}, config) == Settings()
+
+
+def test_flag_over_environment_over_file_over_default(config: Path) -> None:
+    config.write_text("ctx = 1\nthreads = 1\nseed = 1\n")
+    environ = {"EAGLELOCAL_CTX": "2", "EAGLELOCAL_THREADS": "2", "PATH": "/bin"}
+    settings = Settings.load({"ctx": 3, "target": None}, environ, config)
+    assert (settings.ctx, settings.threads, settings.seed, settings.target) == (3, 2, 1, None)
+    origins = settings.origins()
+    assert [origins[name] for name in ("ctx", "threads", "seed", "target")] == [
+        "--ctx",
+        "EAGLELOCAL_THREADS",
+        str(config),
+        "default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("spec", "auto", "auto"),
+        ("spec", "off", "off"),
+        ("spec", "4", 4),
+        ("spec", 4, 4),
+        ("gpu_layers", "auto", None),
+        ("gpu_layers", "0", 0),
+        ("threads", "8", 8),
+        ("temperature", "0", 0.0),
+        ("temperature", 1, 1.0),
+        ("top_p", "0.9", 0.9),
+        ("seed", "4294967295", 2**32 - 1),
+        ("parallel", 16, 16),
+        ("system", "du bist höflich", "du bist höflich"),
+        ("kv_type", "q8_0", "q8_0"),
+        ("colour", "never", "never"),
+    ],
+)
+def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str, raw: object, value: object) -> None:
+    by_flag = Settings.load({name: raw}, {}, config)
+    by_variable = Settings.load({}, {f"EAGLELOCAL_{name.upper()}": str(raw)}, config)
+    assert getattr(by_flag, name) == getattr(by_variable, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("spec", "on"),
+        ("spec", "-1"),
+        ("threads", "0"),
+        ("threads", "many"),
+        ("threads", "1.5"),
+        ("gpu_layers", "-1"),
+        ("split", "tensor"),
+        ("kv_type", "f32"),
+        ("flash_attn", "yes"),
+        ("ctx", "0"),
+        ("parallel", "17"),
+        ("temperature", "nan"),
+        ("temperature", "-0.1"),
+        ("temperature", "warm"),
+        ("top_p", "1.1"),
+        ("min_p", ""),
+        ("max_tokens", "0"),
+        ("seed", "-1"),
+        ("colour", "red"),
+    ],
+)
+def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> None:
+    with pytest.raises(UsageError) as flag:
+        Settings.load({name: raw}, {}, config)
+    assert flag.value.message.startswith(f"--{name.replace('_', '-')}: {name} must be ")
+    assert flag.value.message.endswith(f"not {raw!r}")
+    assert flag.value.exit_code == 2
+    if raw:
+        with pytest.raises(UsageError, match=f"^EAGLELOCAL_{name.upper()}: {name} must be "):
+            Settings.load({}, {f"EAGLELOCAL_{name.upper()}": raw}, config)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "threads = true",
+        "threads = 1.0",
+        "temperature = false",
+        "temperature = [1]",
+        "target = 7",
+        "split = 1",
+        "seed = 1979-05-27",
+        "[ctx]\na = 1",
+    ],
+)
+def test_wrong_types_in_the_file_name_the_file(config: Path, line: str) -> None:
+    config.write_text(line)
+    with pytest.raises(UsageError, match="must be") as error:
+        Settings.load({}, {}, config)
+    assert error.value.message.startswith(f"{config}: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "text", "words", "nearest"),
+    [
+        ({}, {}, "temprature = 1", "unknown setting temprature", "temperature"),
+        ({}, {}, "gpu-layers = 1", "unknown setting gpu-layers", "gpu_layers"),
+        ({}, {"EAGLELOCAL_GPU_LAYER": "1"}, "", "unknown setting EAGLELOCAL_GPU_LAYER", "EAGLELOCAL_GPU_LAYERS"),
+        ({"top_kk": 1}, {}, "", "unknown setting --top-kk", "--top-k"),
+    ],
+)
+def test_unknown_names_get_the_nearest(
+    config: Path, flags: dict[str, object], environ: dict[str, str], text: str, words: str, nearest: str
+) -> None:
+    config.write_text(text)
+    with pytest.raises(UsageError, match=words) as error:
+        Settings.load(flags, environ, config)
+    assert f"did you mean {nearest}?" in error.value.hint
+
+
+def test_an_unknown_name_like_nothing_points_to_the_list(config: Path) -> None:
+    config.write_text("xyzzy = 1")
+    with pytest.raises(UsageError, match="xyzzy") as error:
+        Settings.load({}, {}, config)
+    assert error.value.hint == "`eaglelocal config show` lists the settings"
+
+
+def test_an_empty_variable_is_not_set(config: Path) -> None:
+    assert Settings.load({}, {"EAGLELOCAL_TARGET": ""}, config).target is None
+
+
+@pytest.mark.parametrize("data", [b"a = ", b"a = 1\na = 2", b"\xff\xfe"])
+def test_a_file_that_is_no_toml(config: Path, data: bytes) -> None:
+    config.write_bytes(data)
+    with pytest.raises(UsageError, match=r"config\.toml is not valid TOML"):
+        Settings.load({}, {}, config)
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        Settings.load({}, {}, tmp_path)
+
+
+def test_settings_are_plain_and_comparable(config: Path) -> None:
+    settings = Settings.load({"seed": 1}, {}, config)
+    assert settings == Settings.load({"seed": 1}, {}, config)
+    assert hash(settings) == hash(Settings.load({"seed": 1}, {}, config))
