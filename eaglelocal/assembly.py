@@ -22,6 +22,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -62,7 +63,8 @@ class Builder:
         library = load_library()
         model = self._model(library, plan.target, share=(0.0, 0.9))
         taps = EagleInfo.from_header(head).target_layers if head is not None else ()
-        context = LlamaContext(model, self._params(self._max_rows()), taps=taps)
+        by_nextn = target.final_state is FinalState.NEXTN
+        context = LlamaContext(model, self._params(self._max_rows()), taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafter = self._drafter(library, model, context, head)
         return self._engine(library, model, context, drafter)

@@ -47,9 +47,15 @@ class CopiedOutputs:
 
 
 class LlamaContext:
-    """Implements core.ports.Context over llama.cpp. `taps` are layer inputs to be copied for every row."""
+    """Implements core.ports.Context over llama.cpp.
 
-    def __init__(self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = ()) -> None:
+    taps            layer inputs to be copied for every row; n_layer is the state behind the last layer
+    final_by_nextn  that final state is had as llama.cpp's "nextn" state, not as a layer input
+    """
+
+    def __init__(
+        self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
+    ) -> None:
         self._library, self._model = model.library, model
         self.clock = NativeClock()
         self.handle = create_context(model, params)
@@ -59,10 +65,15 @@ class LlamaContext:
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
         self._taps = taps
+        self._nextn_tap = model.n_layer if final_by_nextn else None
         for layer in taps:
-            self._library.set_layer_input(self.handle, layer, True)
+            if layer == self._nextn_tap:
+                self._library.set_nextn(self.handle, True, False)
+            else:
+                self._library.set_layer_input(self.handle, layer, True)
 
     def decode(self, batch: Batch) -> CopiedOutputs:
+        self._check_open()
         native = self._rows.fill(batch)
         with self.clock.running():
             code = self._library.api.llama_decode(self.handle, native)
@@ -75,11 +86,24 @@ class LlamaContext:
         width = self._model.n_embd
         features = np.empty((num_rows, len(self._taps), width), np.float32)
         for i, layer in enumerate(self._taps):
-            address = self._library.get_layer_input(self.handle, layer)
-            features[:, i] = floats_at(address, num_rows, width)
+            features[:, i] = floats_at(self._tap_address(layer), num_rows, width)
         return features.reshape(num_rows, -1)
 
+    def _tap_address(self, layer: int) -> int:
+        by_nextn = layer == self._nextn_tap
+        address = (
+            self._library.get_nextn(self.handle) if by_nextn else self._library.get_layer_input(self.handle, layer)
+        )
+        if not address:
+            raise EngineError(f"the target gave no rows for layer {layer}")
+        return int(address)
+
+    def _check_open(self) -> None:
+        if not self.handle:
+            raise EngineError("the context is closed")
+
     def _logits(self, row: int) -> Floats:
+        self._check_open()
         address = self._library.get_logits_row(self.handle, row)
         if not address:
             raise EngineError(f"row {row} of the last decode has no logits")
@@ -96,9 +120,11 @@ class LlamaContext:
         return best_of([self._logits(row) for row in rows], branches)
 
     def remove(self, sequence: int, first_position: int) -> None:
+        self._check_open()
         self._cells.remove(sequence, first_position)
 
     def last_position(self, sequence: int) -> int:
+        self._check_open()
         return self._cells.last_position(sequence)
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from eaglelocal.backend.library import Library, NativeClock
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
+from eaglelocal.errors import EngineError
 
 RowReader = Callable[[int], Floats]  # an output row of the last decode -> its logits, a view [vocab]
 
@@ -57,6 +58,9 @@ class ChainSampler:
             self._api.llama_sampler_accept(self._chain, token)
 
     def sample(self, row: int) -> Sampled:
+        if not self._chain:
+            raise EngineError("the sampler is closed")
+        self._read_row(row)  # raises where there are no logits; llama.cpp would read them all the same
         with self._clock.running():
             token = int(self._api.llama_sampler_sample(self._chain, self._context, row))
         if self._logprobs is None:
@@ -79,7 +83,7 @@ def build_chain(library: Library, params: SamplingParams, n_vocab: int) -> objec
         add(chain, api.llama_sampler_init_logit_bias(n_vocab, len(bias), array))
     if params.has_penalties:
         penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
-        add(chain, api.llama_sampler_init_penalties(params.repeat_last_n, *penalties))
+        add(chain, api.llama_sampler_init_penalties(n_vocab, params.repeat_last_n, *penalties))
     if params.is_greedy:
         add(chain, api.llama_sampler_init_greedy())
         return chain

@@ -104,11 +104,8 @@ class Asker:
         )
 
     def _try(self, question: str, num_forgotten: int) -> Outcome:
-        return listen(self.session.model.client.stream(self.session.request(question, num_forgotten)), self._show)
-
-    def _show(self, pieces: tuple[Piece, ...]) -> None:
-        if not self.quiet:
-            self.output.pieces(pieces, tint=self.tint)
+        show = _hide if self.quiet else self.output.answer(tint=self.tint).show
+        return listen(self.session.model.client.stream(self.session.request(question, num_forgotten)), show)
 
     def _tell(self, outcome: Outcome, num_left_out: int) -> None:
         """What stands under an answer: that turns were left out, that it was stopped, the honest line."""
@@ -122,6 +119,10 @@ class Asker:
             self.output.aside(honest_line(outcome.finished))
         elif outcome.text:
             self.output.aside("the answer above is cut off")
+
+
+def _hide(pieces: tuple[Piece, ...]) -> None:
+    """Shows nothing: the object at the end says it all."""
 
 
 def forgotten_line(num_turns: int, n_ctx: int) -> str:

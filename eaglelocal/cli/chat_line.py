@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.editor import LineEditor, read_question
+from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.report import model_lines
 from eaglelocal.cli.session import Session
@@ -40,17 +40,24 @@ class Loop:
                 self._once()
             except EagleLocalError as error:
                 self.desk.output.error(error)
-            except KeyboardInterrupt:
-                self.presses += 1
+            except LineDiscarded:
+                self.presses = 0
                 self.desk.output.message()
-                if self.presses > 1:
+            except KeyboardInterrupt:
+                self.desk.output.message()
+                if self._leaves():
                     return INTERRUPTED
-                self.desk.output.aside("ctrl-c again, ctrl-d or /exit leaves")
             except EOFError:
                 self.desk.output.message()
                 return 0
             except Leave:
                 return 0
+
+    def _leaves(self) -> bool:
+        self.presses += 1
+        if self.presses == 1:
+            self.desk.output.aside("ctrl-c again, ctrl-d or /exit leaves")
+        return self.presses > 1
 
     def _once(self) -> None:
         line = self.read_question()
@@ -74,7 +81,11 @@ class Loop:
 def converse(session: Session, output: Output, *, tint: bool) -> int:
     """Talk on a terminal until the person leaves. Returns the exit code."""
     desk = Desk(session, output, locations.conversations_dir())
-    desk.say(*model_lines(session.model.info, session.model.plan), *_manners(tint and output.colour), "")
+    desk.say(
+        *model_lines(session.model.info, session.model.plan),
+        *_manners(tint and output.colour and session.model.plan.speculates),
+        "",
+    )
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
         loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
         return loop.run()

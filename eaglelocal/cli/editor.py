@@ -7,8 +7,10 @@ of slash commands. Does not know what the lines mean.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 try:
     import readline
@@ -22,8 +24,12 @@ MAX_HISTORY = 1000
 ReadLine = Callable[[str], str]
 
 
+class LineDiscarded(Exception):
+    """Ctrl-C threw away what was typed; nobody wants to leave."""
+
+
 def read_question(read_line: ReadLine) -> str:
-    r"""A question, its lines joined. Raises EOFError and KeyboardInterrupt as read_line does.
+    r"""A question, its lines joined. Raises EOFError, LineDiscarded, and KeyboardInterrupt when nothing was typed.
 
     `one line`, `goes on \` + `here`, or a block: `\"""first`, `second`, `third\"""`.
     """
@@ -33,16 +39,23 @@ def read_question(read_line: ReadLine) -> str:
     lines = [line]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        lines.append(read_line(MORE))
+        lines.append(_more(read_line))
     return "\n".join(lines)
 
 
 def _block(line: str, read_line: ReadLine) -> str:
     lines = [line]
     while not lines[-1].rstrip().endswith(QUOTES):
-        lines.append(read_line(MORE))
+        lines.append(_more(read_line))
     lines[-1] = lines[-1].rstrip().removesuffix(QUOTES)
     return "\n".join(lines).strip("\n")
+
+
+def _more(read_line: ReadLine) -> str:
+    try:
+        return read_line(MORE)
+    except KeyboardInterrupt:
+        raise LineDiscarded from None
 
 
 class LineEditor:
@@ -63,7 +76,11 @@ class LineEditor:
             self._write_history()
 
     def read_line(self, prompt: str) -> str:
-        return input(prompt if self._prompt_is_shown else "")
+        previous = signal.signal(signal.SIGINT, _on_interrupt)
+        try:
+            return input(prompt if self._prompt_is_shown else "")
+        finally:
+            signal.signal(signal.SIGINT, previous)
 
     def _prepare(self) -> None:
         readline.set_auto_history(True)
@@ -89,3 +106,10 @@ class LineEditor:
             readline.write_history_file(self._history)
         except OSError:
             return
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    """Runs while the typed line is still there; afterwards the library has forgotten it."""
+    if readline is not None and readline.get_line_buffer():
+        raise LineDiscarded
+    raise KeyboardInterrupt

@@ -16,6 +16,7 @@ import typer
 
 from eaglelocal import __version__
 from eaglelocal.cli import chat, config, probe
+from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -29,21 +30,31 @@ _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name=PROGRAM,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("chat")(chat.chat)
+app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("probe")(probe.probe)
 app.add_typer(config.app, name="config")
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False) -> None:
-    """Local models that draft ahead: speculative decoding at home, made dependable."""
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+) -> None:
+    """Local models that draft ahead: speculative decoding at home, made dependable.
+
+    \b
+    eaglelocal chat
+    eaglelocal chat "What can you do?"
+    """
     if version:
         standard_output().data(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        standard_output().data(context.get_help())
 
 
 def main() -> int:

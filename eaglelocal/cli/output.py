@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import TextIO
 
+from eaglelocal.cli.word_wrap import Run, WordWrap
 from eaglelocal.core.events import LoadProgress, Piece
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 24
+DEFAULT_WIDTH = 80
 REDRAW_S = 0.1
 # A model's text must not steer the terminal: control characters but line feed and tab become visible.
 _HARMLESS = {
@@ -61,13 +64,16 @@ class Output:
         """One JSON object on one line."""
         self.data(json.dumps(value, ensure_ascii=False))
 
-    def pieces(self, pieces: Iterable[Piece], *, tint: bool) -> None:
-        """An answer as it comes; with tint, accepted draft tokens are coloured where colour is allowed."""
-        if not (tint and self.colour):
-            return self.data("".join(piece.text for piece in pieces), end="")
-        runs = groupby(pieces, key=lambda piece: piece.drafted)
-        painted = ((drafted, _harmless("".join(piece.text for piece in run))) for drafted, run in runs)
-        return self._write("".join(_paint(text, ACCEPTED) if drafted else text for drafted, text in painted))
+    def answer(self, *, tint: bool) -> AnswerStream:
+        """Where one answer is shown as it comes; with tint, accepted draft tokens are coloured if colour is allowed."""
+        return AnswerStream(self._write, tint=tint and self.colour, width=self._width - 1 if self.is_terminal else None)
+
+    @property
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stdout.fileno()).columns or DEFAULT_WIDTH
+        except (OSError, ValueError):
+            return DEFAULT_WIDTH
 
     def message(self, text: str = "") -> None:
         """A line for the person. Nothing is lost with it: a closed stderr is no failure."""
@@ -75,7 +81,11 @@ class Output:
 
     def aside(self, text: str) -> None:
         """A message that stands back, such as the figures after an answer."""
-        self._say(_paint(_harmless(text), QUIET) if self._colour_messages else _harmless(text))
+        text = _harmless(text)
+        if self._stderr.isatty():
+            wrapped = (textwrap.fill(line, self._width - 1, break_long_words=False) for line in text.split("\n"))
+            text = "\n".join(wrapped)
+        self._say(_paint(text, QUIET) if self._colour_messages else text)
 
     def error(self, error: EagleLocalError) -> None:
         """`error: ...`, a blank line, `hint: ...`."""
@@ -108,6 +118,26 @@ class Output:
         """Python flushes stdout once more at its end; let that go nowhere rather than fail."""
         if self._stdout is sys.stdout:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class AnswerStream:
+    """One answer on its way to stdout: tinted and broken between words on a terminal, untouched elsewhere."""
+
+    def __init__(self, write: Callable[[str], None], *, tint: bool, width: int | None) -> None:
+        self._write = write
+        self._tint = tint
+        self._wrap = None if width is None else WordWrap(width)
+
+    def show(self, pieces: Iterable[Piece]) -> None:
+        runs = [run for piece in pieces for run in self._runs(piece)]
+        grouped = groupby(runs, key=lambda run: run[1] and self._tint)
+        texts = [(tinted, "".join(text for text, _ in group)) for tinted, group in grouped]
+        self._write("".join(_paint(text, ACCEPTED) if tinted else text for tinted, text in texts))
+
+    def _runs(self, piece: Piece) -> list[Run]:
+        if self._wrap is None:
+            return [(piece.text, piece.drafted)]
+        return self._wrap.feed(_harmless(piece.text), piece.drafted)
 
 
 class ProgressLine:
@@ -165,9 +195,10 @@ def _paint(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if text else ""
 
 
-def standard_output() -> Output:
+def standard_output(*, colour: str = "auto") -> Output:
     """The process's own streams; characters that they cannot carry become question marks."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    return Output(stdout=sys.stdout, stderr=sys.stderr, environ=os.environ)
+    wanted = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
+    return Output(stdout=sys.stdout, stderr=sys.stderr, environ={**os.environ, **wanted})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import textwrap
+from typing import TYPE_CHECKING
 
-import typer
-
+from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
 
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Cpu, Gpu, Machine, Memory
 
 UNKNOWN = "unknown"
+INDENT = " " * 9
+WIDTH = 79
 
 
-def probe(as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False) -> None:
+def probe(as_json: flags.AsJson = False) -> None:
     """Show this machine: GPUs, CPU, memory, disk and the llama.cpp build.
 
     \b
@@ -50,7 +52,7 @@ def machine_lines(machine: Machine) -> list[str]:
 def _gpu_lines(gpu: Gpu) -> list[str]:
     return [
         f"gpu {gpu.index:<4} {gpu.name or UNKNOWN}",
-        f"         {_size(gpu.total_bytes)}, {_size(gpu.free_bytes)} free, capability {gpu.capability or UNKNOWN}, "
+        f"{INDENT}{_size(gpu.total_bytes)}, {_size(gpu.free_bytes)} free, capability {gpu.capability or UNKNOWN}, "
         f"driver {gpu.driver or UNKNOWN}",
     ]
 
@@ -58,10 +60,11 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
 def _cpu_lines(cpu: Cpu) -> list[str]:
     cores = f"{cpu.physical_cores or UNKNOWN} cores, {cpu.logical_cores or UNKNOWN} logical"
     quota = f", quota {cpu.quota_cores:g}" if cpu.quota_cores is not None else ""
-    extensions = ", ".join(cpu.vector_extensions or ()) or UNKNOWN
+    extensions = textwrap.wrap(" ".join(cpu.vector_extensions or ()) or UNKNOWN, WIDTH - len(INDENT))
     return [
         f"cpu      {cpu.name or UNKNOWN}",
-        f"         {cores}{quota}, {cpu.usable_threads} threads to use, {extensions}",
+        f"{INDENT}{cores}{quota}, {cpu.usable_threads} threads to use",
+        *(INDENT + line for line in extensions),
     ]
 
 

@@ -22,9 +22,20 @@ def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
     if plan.speculates:
         lines.append(f"draft    {info.draft}, {_count(plan.num_draft_tokens, 'token')} ahead")
     else:
-        lines.append(f"draft    none: {info.draft_reason or plan.draft_reason or 'switched off'}")
+        lines.append(f"draft    none: {_no_draft(info, plan)}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
     return lines
+
+
+def model_line(info: EngineInfo, plan: Plan) -> str:
+    """The same in one line."""
+    if plan.speculates:
+        return f"{info.target} · {info.draft}, {plan.num_draft_tokens} ahead · context {info.n_ctx}"
+    return f"{info.target} · no draft: {_no_draft(info, plan)} · context {info.n_ctx}"
+
+
+def _no_draft(info: EngineInfo, plan: Plan) -> str:
+    return info.draft_reason or plan.draft_reason or "switched off"
 
 
 def honest_line(finished: Finished) -> str:
@@ -67,6 +78,8 @@ def _ending(finished: Finished) -> list[str]:
             return []
         case "length":
             return [f"cut at {_count(finished.completion_tokens, 'token')}"]
+        case "cancelled":
+            return ["stopped"]
         case reason:
             return [reason]
 

@@ -57,7 +57,12 @@ class Choice:
     spec: str | None = None  # auto, off, N
 
 
-Load = Callable[[Choice], Model]
+@dataclass(frozen=True, slots=True)
+class Garage:
+    """Where models come from: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
+
+    plan: Callable[[Choice], Plan]
+    load: Callable[[Plan], Model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Outcome:
 class Session:
     """What changes while people talk."""
 
-    load: Load
+    garage: Garage
     model: Model
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
@@ -118,14 +123,19 @@ class Session:
 
         When the new one cannot be loaded the old one comes back, and the error is raised.
         """
-        previous = self.choice
+        old, new = self.model.plan, self.garage.plan(choice)
+        if new != old:
+            self._replace(old, new)
+        self.choice, self.max_draft = choice, None
+
+    def _replace(self, old: Plan, new: Plan) -> None:
         self.close()
         try:
-            self.model = self.load(choice)
+            self.model = self.garage.load(new)
         except (EagleLocalError, KeyboardInterrupt):
-            self.model = self.load(previous)
+            self.model = self.garage.load(old)
             raise
-        self.choice, self.max_draft, self.estimate = choice, None, TokenEstimate()
+        self.estimate = TokenEstimate()
 
     def close(self) -> None:
         self.model.client.close()

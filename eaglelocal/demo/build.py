@@ -23,7 +23,7 @@ from eaglelocal.training.data import Batch, Pieces
 from eaglelocal.training.examination import Examination
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
 from eaglelocal.training.head import Head, HeadShape
-from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, restore, train
+from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import Progress
 from eaglelocal.training.shards import Shards, ShardWriter, Stage
@@ -102,16 +102,19 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     head = Head(HeadShape(target.shape))
     examination = hold_examination(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
+    examined = TrainingTimeTest(
+        head, target, ChainPlan(), compiled=False
+    )  # rows of many shapes: compiling would cost more
     with Progress("head") as progress:
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {examination.of_head(objective)}")
+            progress.note(f"held out at step {done}: {examination.of_head(examined)}")
             export_head(head, tokenizer, build.work / f"early-{HEAD_FILE}", name=f"{HEAD_NAME} (step {done})")
 
         shards = Shards(build.work / "head-rows", build.head_stages(), build.seed + 1)
         learn(build, objective, shards, (progress, on_milestone))
         round_to_bfloat16(head)
-        progress.note(f"held out at the end: {examination.of_head(objective)}")
+        progress.note(f"held out at the end: {examination.of_head(examined)}")
     export_head(head, tokenizer, build.out / HEAD_FILE, name=HEAD_NAME)
 
 
@@ -137,7 +140,7 @@ def finished_target(build: Build, tokenizer: GuideTokenizer) -> Target:
     if not checkpoint.is_file():
         raise UsageError(f"no trained target in {build.work}", hint="python -m eaglelocal.demo.build --only target")
     target = Target(TargetShape(vocab=tokenizer.num_tokens))
-    restore(checkpoint, target, [])
+    load_weights(checkpoint, target)
     round_to_bfloat16(target)
     return target
 

@@ -14,7 +14,7 @@ from eaglelocal.core.ports import Context
 from eaglelocal.drafters.base import Child, Committed, Node
 from eaglelocal.errors import EngineError
 
-MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft; 16 slots of them fit one batch
+MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft
 
 
 @dataclass(slots=True)
@@ -73,8 +73,9 @@ class DraftModel:
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             self._commit(rows)
+        most = min(MAX_WAITING_TOKENS, self._context.n_batch // len(self._slots) - 1)
         for index, slot in self._slots.items():
-            if len(slot.waiting) > MAX_WAITING_TOKENS:
+            if len(slot.waiting) > most:  # the next drafts of all slots must fit one batch together
                 self._write(index, slot)
 
     def _commit(self, rows: Committed) -> None:

@@ -25,7 +25,7 @@ from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import Child, Committed, Node
 from eaglelocal.errors import EngineError
 
-MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft; 16 slots of them fit one batch
+MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,10 @@ class Eagle3:
         slot.tail = fused[-1]
 
     def _write_long_queues(self) -> None:
+        """What may wait is so little that the next drafts of all slots fit one batch together."""
+        most = min(MAX_WAITING_PAIRS, self._head.n_batch // len(self._slots) - 1)
         for index, slot in self._slots.items():
-            if len(slot.waiting_tokens) <= MAX_WAITING_PAIRS:
+            if len(slot.waiting_tokens) <= most:
                 continue
             rows = PairRows()
             self._take_waiting(index, slot, rows)

@@ -12,10 +12,13 @@ from eaglelocal.speculation.policy import Policy
 EMPTY = Draft()
 
 
-def grow(sequences: Several[Sequence], drafter: Drafter, policy: Policy) -> dict[int, Draft]:
-    """A draft for each decoding sequence, by slot; empty where the policy or the drafter wants none."""
+def grow(sequences: Several[Sequence], drafter: Drafter, *, policy: Policy, max_draft: int) -> dict[int, Draft]:
+    """A draft for each decoding sequence, by slot; empty where the policy or the drafter wants none.
+
+    `max_draft` is what the batch has room for, whatever the policy wants.
+    """
     drafts = {s.slot: EMPTY for s in sequences}
-    room = {s.slot: s.draft_room for s in sequences}
+    room = {s.slot: min(s.draft_room, max_draft) for s in sequences}
     frontier = [root_of(s) for s in sequences]
     while frontier := [n for n in frontier if policy.extend(drafts[n.slot], room[n.slot])]:
         grown: list[Node] = []

@@ -32,7 +32,7 @@ from eaglelocal.engine.answering import Answering, Clock
 from eaglelocal.engine.drafting import EMPTY, grow
 from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.runner import Decoded, Runner
-from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.policy import Policy
@@ -92,7 +92,12 @@ class Engine:
         return self._scheduler.has_work or bool(self._outbox)
 
     def submit(self, request: ChatRequest) -> None:
-        """Queue a request. What cannot be served is told as Failed by the next step."""
+        """Queue a request. What cannot be served is told as Failed by the next step.
+
+        Raises RequestError where the id is taken: an event could not say which of the two it means.
+        """
+        if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
+            raise RequestError(f"a request with the id {request.id} is still running")
         try:
             self._scheduler.add(self._intake.read(request))
         except EagleLocalError as error:
@@ -115,14 +120,15 @@ class Engine:
         plan = self._scheduler.schedule(self._policy.max_draft)
         if not (plan.decode or plan.prefill):
             return self._told([])
-        drafts = grow(plan.decode, self._drafter, self._policy)
-        drafted_at = time.perf_counter()
-        decoded = self._run(plan, drafts)
-        if decoded is None:
-            return self._told([])
-        verdicts = self._judge(plan, drafts, decoded)
-        verified_at = time.perf_counter()
-        self._commit(plan, drafts, decoded, verdicts)
+        try:
+            drafts = grow(plan.decode, self._drafter, policy=self._policy, max_draft=plan.max_draft)
+            drafted_at = time.perf_counter()
+            decoded = self._runner.run(plan, drafts)
+            verdicts = self._judge(plan, drafts, decoded)
+            verified_at = time.perf_counter()
+            self._commit(plan, drafts, decoded, verdicts)
+        except ResourceError as error:
+            return self._told(self._give_up(plan, error))
         times = self._measure(started_at, drafted_at, verified_at, native_s)
         if not plan.prefill:
             self._costs.record(decoded.num_rows, times.verify_s)
@@ -172,7 +178,7 @@ class Engine:
             sequence = admission.sequence
             self._cut(admission)
             sampler = self._context.sampler(sequence.request.params)
-            sampler.accept(sequence.tokens[-sequence.request.params.repeat_last_n :])
+            sampler.accept(last(sequence.tokens, sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
             text = AnswerText(self._pieces, sequence.request.params.stop)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
@@ -185,16 +191,13 @@ class Engine:
             self._context.remove(slot, admission.sequence.num_reused)
             self._drafter.drop(slot, admission.num_unchanged)
 
-    def _run(self, plan: StepPlan, drafts: dict[int, Draft]) -> Decoded | None:
-        """The target's decode; when it has no room, the requests of the step fail and the engine lives on."""
-        try:
-            return self._runner.run(plan, drafts)
-        except ResourceError as error:
-            for answer in [self._answers[s.slot] for s in sequences_of(plan)]:
-                self._release(answer)
-                self._forget(answer.sequence.slot)
-                self._outbox.append(Failed(answer.request_id, error))
-            return None
+    def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
+        """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""
+        answers = [self._answers[s.slot] for s in sequences_of(plan)]
+        for answer in answers:
+            self._release(answer)
+            self._forget(answer.sequence.slot)
+        return [Failed(answer.request_id, error) for answer in answers]
 
     def _judge(self, plan: StepPlan, drafts: dict[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
         """Verdicts by slot: of every draft, and of every prompt whose last row was decoded."""
@@ -245,7 +248,7 @@ class Engine:
             answer = self._answers[slot]
             pieces, reason = answer.take(verdict, self._vocabulary)
             self._account(answer, len(pieces), times, plain_s)
-            self._count(answer, len(drafts.get(slot, EMPTY)), verdict.num_accepted)
+            self._count(answer, len(drafts.get(slot, EMPTY)), min(verdict.num_accepted, len(pieces)))
             events.append(Tokens(answer.request_id, pieces))
             if reason is not None:
                 events.append(self._finish(answer, reason))
@@ -319,6 +322,10 @@ class Engine:
 
 def sequences_of(plan: StepPlan) -> list[Sequence]:
     return [*plan.decode, *(chunk.sequence for chunk in plan.prefill)]
+
+
+def last(tokens: list[int], count: int) -> list[int]:
+    return tokens[-count:] if count else []
 
 
 def is_never_end(token: int) -> bool:

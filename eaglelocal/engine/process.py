@@ -125,8 +125,10 @@ class Service:
     def _submit(self, request: ChatRequest) -> None:
         try:
             self._engine.submit(request)
-        except EagleLocalError as error:
-            self._channel.send([Failed(request.id, error)])
+        except Exception as error:  # a template or a tokenizer that trips over one request must not fail the others
+            if not isinstance(error, EagleLocalError):
+                traceback.print_exc()
+            self._channel.send([Failed(request.id, _for_people(error, "the engine failed on the request"))])
         else:
             self._in_flight.add(request.id)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
@@ -70,8 +71,7 @@ def inflate(
     paths = inflated_paths(reference, source_target=source_target, source_head=source_head, folder=folder)
     if paths.complete:
         return paths
-    folder.mkdir(parents=True, exist_ok=True)
-    with _only_writer(folder):
+    with _lock_file(folder) as lock, _only_writer(folder, lock):
         if not paths.complete:  # the process we waited for may have made it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_disk(blueprint, reference, free_bytes(folder))
@@ -94,16 +94,25 @@ def _content_digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
+def _lock_file(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / _LOCK).open("w")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write in {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+
+
 @contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
+def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
     """Wait for our turn in this folder. The lock ends with the process, however that ends."""
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _remove_partial(folder)
+    try:
+        yield
+    finally:
         _remove_partial(folder)
-        try:
-            yield
-        finally:
-            _remove_partial(folder)
 
 
 def _remove_partial(folder: Path) -> None:

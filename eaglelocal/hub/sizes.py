@@ -70,7 +70,7 @@ def parse_demo_reference(reference: str) -> DemoSize:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A llama-like model, or a draft head when it has one layer and `taps_width` inputs to fc."""
+    """A llama-like model, or a draft head, which is one such layer with more inputs."""
 
     width: int
     layers: int
@@ -131,7 +131,7 @@ def choose_target(num_parameters: int, source: Shape) -> Shape:
             f"no shape of {num_parameters / 1e6:.0f} M parameters holds the {source.num_parameters / 1e6:.1f} M source",
             hint="ask for a larger size, such as `demo@100m`",
         )
-    return min(candidates)[1]
+    return min(candidates, key=lambda scored: scored[0])[1]
 
 
 def _target_candidates(num_parameters: int, source: Shape) -> Iterator[tuple[float, Shape]]:
@@ -157,15 +157,16 @@ def head_parameters(shape: Shape, target_width: int, draft_vocab: int) -> int:
 def choose_head(target: Shape, source: Shape, draft_vocab: int) -> Shape:
     """A head of HEAD_SHARE of the target that holds the source head, in plausible proportions."""
     budget = HEAD_SHARE * target.num_parameters
-    candidates = [scored for scored in _head_candidates(budget, target, source, draft_vocab)]
-    return min(candidates)[1] if candidates else _least_head(source)
+    candidates = list(_head_candidates(budget, target, source, draft_vocab))
+    # below about 80 M the source head is more than its share as it is; only tests go there
+    return min(candidates, key=lambda scored: scored[0])[1] if candidates else source
 
 
 def _head_candidates(budget: float, target: Shape, source: Shape, draft_vocab: int) -> Iterator[tuple[float, Shape]]:
     for width in range(source.width, 4 * target.width + 1, _STEP):
         heads = width // HEAD_DIM
         kv_heads = _kv_heads(heads, source)
-        if kv_heads is None:
+        if kv_heads is None or (width > 1024 and heads % 4):  # large heads come in groups of four
             continue
         bare = Shape(width, 1, 0, heads, kv_heads, source.vocab)
         ffn = _rounded((budget - head_parameters(bare, target.width, draft_vocab)) / (3 * width))
@@ -180,11 +181,6 @@ def _kv_heads(heads: int, source: Shape) -> int | None:
         count for count in range(source.kv_heads, heads + 1) if heads % count == 0 and heads // count >= source.group
     ]
     return min(fitting, key=lambda count: abs(heads / count - 4)) if fitting else None
-
-
-def _least_head(source: Shape) -> Shape:
-    """Below about 80 M the least head is more than its share; only tests go there."""
-    return source
 
 
 def _rounded(value: float) -> int:

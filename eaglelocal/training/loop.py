@@ -43,7 +43,7 @@ class Recipe:
     final_lr_share: float = 0.02
     max_gradient_norm: float = 1.0
     checkpoint_every_s: float = 180.0
-    milestone_every_s: float = 900.0
+    milestone_every_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,17 @@ def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimize
     if not path.is_file():
         return 0
     state = torch.load(path, weights_only=True)
-    module.load_state_dict(state["module"])
+    load_weights(path, module)
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     torch.set_rng_state(state["rng"])
+    return int(state["done"])
+
+
+def load_weights(path: Path, module: nn.Module) -> int:
+    """Load only what was learned; gives the number of steps done."""
+    state = torch.load(path, weights_only=True)
+    module.load_state_dict(state["module"])
     return int(state["done"])
 
 

@@ -25,10 +25,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
-    num_steps: int = 6
+    num_steps: int = 5
     step_weight: float = 0.8
     argmax_share: float = 0.3
-    chains_per_token: float = 0.3125  # chains per row = this share of the row length
+    chains_per_token: float = 0.25  # chains per row = this share of the row length
 
 
 @dataclass(frozen=True, slots=True)

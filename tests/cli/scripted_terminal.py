@@ -8,7 +8,8 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.session import Choice, Model, Session
+from eaglelocal.cli.session import Choice, Garage, Model, Session
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 
@@ -20,10 +21,15 @@ SCRIPTS = (
 )
 
 
-def load(choice: Choice) -> Model:
-    client = ScriptedClient(SCRIPTS, label=choice.target or "scripted model")
-    return Model(client, scripted_plan(client), client.info)
+def plan(choice: Choice) -> Plan:
+    return scripted_plan(choice.target or "scripted model")
+
+
+def load(plan: Plan) -> Model:
+    client = ScriptedClient(SCRIPTS, label=plan.target_label)
+    return Model(client, plan, client.info)
 
 
 if __name__ == "__main__":
-    sys.exit(converse(Session(load, load(Choice()), SamplingParams()), standard_output(), tint=True))
+    session = Session(Garage(plan, load), load(plan(Choice())), SamplingParams())
+    sys.exit(converse(session, standard_output(), tint=True))

@@ -17,8 +17,9 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import Loop
 from eaglelocal.cli.conversation import Turn
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.session import Choice, Model, Session
+from eaglelocal.cli.session import Choice, Garage, Model, Session
 from eaglelocal.cli.slash_actions import Desk
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
 
@@ -34,14 +35,15 @@ class Talk:
     lines: list[Line]
     num_draft_tokens: int = 4
     params: SamplingParams = field(default_factory=SamplingParams)
-    loaded: list[Choice] = field(default_factory=list)
+    chosen: list[Choice] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
     stdout: io.StringIO = field(default_factory=io.StringIO)
     stderr: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
         output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
-        plan = scripted_plan(self.client, num_draft_tokens=self.num_draft_tokens)
-        self.session = Session(self._load, Model(self.client, plan, self.client.info), self.params)
+        plan = scripted_plan(self.client.label, num_draft_tokens=self.num_draft_tokens)
+        self.session = Session(Garage(self._plan, self._load), Model(self.client, plan, self.client.info), self.params)
         self._loop = Loop(Asker(self.session, output), Desk(self.session, output, self.folder), self._read)
 
     def run(self) -> int:
@@ -57,13 +59,20 @@ class Talk:
             return line
         raise line
 
-    def _load(self, choice: Choice) -> Model:
+    def _plan(self, choice: Choice) -> Plan:
         if choice.target == "missing":
             raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
-        self.loaded.append(choice)
-        client = ScriptedClient((says("from the other"),), label=choice.target or "scripted model")
-        ahead = int(choice.spec) if choice.spec and choice.spec.isdigit() else 4
-        return Model(client, scripted_plan(client, num_draft_tokens=ahead), client.info)
+        self.chosen.append(choice)
+        ahead = int(choice.spec) if choice.spec and choice.spec.isdigit() else self.num_draft_tokens
+        return scripted_plan(choice.target or "scripted model", num_draft_tokens=ahead)
+
+    def _load(self, plan: Plan) -> Model:
+        assert self.session.model.client.num_closed, "two models in memory"
+        self.loaded.append(plan.target_label)
+        if plan.target_label == "broken":
+            raise ModelFileError("the file broken is cut short")
+        client = ScriptedClient((says("from the other"),), label=plan.target_label)
+        return Model(client, plan, client.info)
 
 
 Start = Callable[..., Talk]
@@ -71,8 +80,14 @@ Start = Callable[..., Talk]
 
 @pytest.fixture
 def talk(tmp_path: Path) -> Start:
-    def start(*lines: Line, scripts: tuple[Script, ...] = (says("hello there", 1),), n_ctx: int = 2048) -> Talk:
-        return Talk(ScriptedClient(scripts, n_ctx=n_ctx), tmp_path / "conversations", list(lines))
+    def start(
+        *lines: Line,
+        scripts: tuple[Script, ...] = (says("hello there", 1),),
+        n_ctx: int = 2048,
+        num_draft_tokens: int = 4,
+    ) -> Talk:
+        client = ScriptedClient(scripts, n_ctx=n_ctx)
+        return Talk(client, tmp_path / "conversations", list(lines), num_draft_tokens)
 
     return start
 
@@ -146,9 +161,16 @@ def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
 def test_spec_beyond_what_is_loaded_loads_again_and_keeps_the_talk(talk: Start) -> None:
     chat = talk("a", "/spec 7", "b")
     chat.run()
-    assert chat.loaded == [Choice(spec="7")]
+    assert chat.chosen == [Choice(spec="7")]
     assert chat.client.num_closed == 1
     assert [turn.question for turn in chat.turns] == ["a", "b"]
+
+
+def test_spec_on_where_nothing_can_draft_says_so_and_loads_nothing(talk: Start) -> None:
+    chat = talk("/spec on", num_draft_tokens=0)
+    chat.run()
+    assert "speculation off: no draft is known" in chat.stderr.getvalue()
+    assert chat.loaded == []
 
 
 @pytest.mark.parametrize("argument", ["-1", "1.5", "many", "1000", "²"])
@@ -219,11 +241,20 @@ def test_model_shows_and_changes(talk: Start) -> None:
     assert chat.client.num_closed == 1
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_old_one(talk: Start) -> None:
+def test_a_model_that_is_not_there_changes_nothing(talk: Start) -> None:
     chat = talk("/model missing", "b")
     chat.run()
     assert "error: no file missing\n\nhint: eaglelocal chat --target demo" in chat.stderr.getvalue()
-    assert chat.loaded == [Choice()]
+    assert chat.loaded == []
+    assert chat.turns == [Turn("b", "hello there")]
+
+
+def test_a_model_that_cannot_be_loaded_brings_the_old_one_back(talk: Start) -> None:
+    chat = talk("/model broken", "b")
+    chat.run()
+    assert "error: the file broken is cut short" in chat.stderr.getvalue()
+    assert chat.loaded == ["broken", "scripted model"]
+    assert chat.session.choice == Choice()
     assert chat.turns == [Turn("b", "from the other")]
 
 
@@ -259,7 +290,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(talk: Start) -> None:
     press_ctrl_c_after(0.2)
     assert chat.run() == 0
     assert chat.stdout.getvalue() == "half an\nfine\n"
-    assert "· cancelled" in chat.stderr.getvalue()
+    assert "· stopped" in chat.stderr.getvalue()
     assert chat.turns == [Turn("a", "half an", stopped=True), Turn("b", "fine")]
     assert [message.content for message in chat.client.requests[1].messages] == ["a", "half an", "b"]
 

@@ -23,7 +23,7 @@ def output(stdout: io.StringIO, environ: dict[str, str], stderr: io.StringIO | N
 
 
 def painted(stdout: io.StringIO, environ: dict[str, str], *, tint: bool = True) -> str:
-    output(stdout, environ).pieces(PIECES, tint=tint)
+    output(stdout, environ).answer(tint=tint).show(PIECES)
     return stdout.getvalue()
 
 
@@ -53,13 +53,13 @@ def test_colour_into_a_pipe_on_demand() -> None:
 def test_a_model_cannot_steer_the_terminal(tint: bool) -> None:
     stdout = Terminal()
     evil = "a\x1b]0;title\x07b\x9bJ\r\n\tc\x08"
-    output(stdout, {"NO_COLOR": "" if tint else "1"}).pieces((Piece(1, evil, False),), tint=tint)
+    output(stdout, {"NO_COLOR": "" if tint else "1"}).answer(tint=tint).show((Piece(1, evil, False),))
     assert stdout.getvalue() == "a\ufffd]0;title\ufffdb\ufffdJ\n\tc\ufffd"
 
 
 def test_a_pipe_gets_the_text_as_it_is() -> None:
     stdout = io.StringIO()
-    output(stdout, {}).pieces((Piece(1, "a\x1bb\r\n", False),), tint=True)
+    output(stdout, {}).answer(tint=True).show((Piece(1, "a\x1bb\r\n", False),))
     assert stdout.getvalue() == "a\x1bb\r\n"
 
 

@@ -47,7 +47,7 @@ def test_one_token_has_no_rate() -> None:
 
 def test_a_cut_answer_says_so() -> None:
     assert honest_line(finished(ON, reason="length")).endswith("cut at 110 tokens")
-    assert honest_line(finished(ON, reason="cancelled")).endswith("cancelled")
+    assert honest_line(finished(ON, reason="cancelled")).endswith("stopped")
 
 
 def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
@@ -91,8 +91,8 @@ def test_totals_without_drafts_give_the_reason() -> None:
 
 def test_the_model_names_itself() -> None:
     client = ScriptedClient((says("x"),), label="embedded guide at the cost of a 0.3 B model")
-    text = "\n".join(model_lines(client.info, scripted_plan(client)))
+    text = "\n".join(model_lines(client.info, scripted_plan(client.label)))
     assert "embedded guide at the cost of a 0.3 B model" in text
     assert "scripted head, 4 tokens ahead" in text
     assert "context  2048 tokens" in text
-    assert "none: switched off" in "\n".join(model_lines(client.info, scripted_plan(client, num_draft_tokens=0)))
+    assert "none: no draft is known" in "\n".join(model_lines(client.info, scripted_plan(client.label, num_draft_tokens=0)))

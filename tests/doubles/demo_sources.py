@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import gguf
 import numpy as np
-from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes, bf16
+from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes, TensorBytes
 from doubles.random_models import vocabulary
 
 HEAD_DIM = 64
@@ -120,7 +121,9 @@ class DemoSources:
         scale: float | None = None,
     ) -> None:
         values = rng.normal(size=shape, scale=scale or shape[1] ** -0.5).astype(np.float32)
-        built.tensor(name, bf16(values) if self.stored == "bf16" else values)
+        kind = gguf.GGMLQuantizationType[self.stored.upper()]
+        stored = gguf.quants.quantize(values, kind)
+        built.tensors.append(TensorBytes(name, shape[::-1], stored.tobytes(), kind.value))
 
     def _norm(self, built: GgufBytes, rng: np.random.Generator, name: str) -> GgufBytes:
         return built.tensor(name, rng.uniform(0.5, 1.5, self.width).astype(np.float32))

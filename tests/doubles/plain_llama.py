@@ -48,7 +48,9 @@ class Loaded:
     @classmethod
     def from_file(cls, path: Path, other: object | None = None) -> Loaded:
         L.llama_log_set(_SILENT, None)
-        model = L.llama_model_load_from_file(str(path).encode(), L.llama_model_default_params())
+        loading = L.llama_model_default_params()
+        loading.use_extra_bufts = False  # AMX kernels trap on virtual machines that announce AMX without having it
+        model = L.llama_model_load_from_file(str(path).encode(), loading)
         assert model, f"llama.cpp refuses {path}"
         params = L.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = 128, 1, 1

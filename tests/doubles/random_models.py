@@ -8,6 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+
 HEAD_SIZE = 64
 
 
@@ -19,6 +22,9 @@ class TargetShape:
     n_vocab: int = 300
     n_ctx: int = 2048
     seed: int = 0
+    type: str = "F32"  # of the matrices: F32, BF16, Q8_0, Q4_0
+    layer_gain: float = 1.0  # what layers add to the residual stream; near 0 the last token alone decides
+    arch: str = "llama"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +56,16 @@ def vocabulary(n_vocab: int) -> tuple[list[str], list[int]]:
 def write_target(path: Path, shape: TargetShape | None = None) -> Path:
     s = shape or TargetShape()
     rng = np.random.default_rng(s.seed)
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(str(path), s.arch)
     heads = s.n_embd // HEAD_SIZE
     write_shape(writer, n_embd=s.n_embd, n_layer=s.n_layer, n_ff=s.n_ff, heads=heads, n_ctx=s.n_ctx)
     write_vocabulary(writer, s.n_vocab)
-    matrix = Matrices(writer, rng)
+    matrix = Matrices(writer, rng, s.type)
     matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
     matrix("output.weight", s.n_vocab, s.n_embd)
     writer.add_tensor("output_norm.weight", norm(rng, s.n_embd))
     for i in range(s.n_layer):
-        layer(writer, matrix, rng, f"blk.{i}.", s.n_embd, s.n_ff, s.n_embd)
+        layer(writer, matrix, rng, prefix=f"blk.{i}.", widths=(s.n_embd, s.n_ff, s.n_embd), gain=s.layer_gain)
     finish(writer)
     return path
 
@@ -88,21 +94,54 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
         ids = np.sort(rng.choice(t.n_vocab, s.draft_vocab, replace=False)).astype(np.int64)
         writer.add_tensor("d2t", ids)
     writer.add_tensor("output_norm.weight", norm(rng, s.width))
-    layer(writer, matrix, rng, "blk.0.", s.width, s.n_ff, 2 * s.width)
+    layer(writer, matrix, rng, prefix="blk.0.", widths=(s.width, s.n_ff, 2 * s.width))
     writer.add_tensor("blk.0.attn_norm_2.weight", norm(rng, s.width))
     finish(writer)
     return path
 
 
-class Matrices:
-    """Writes F32 matrices [rows, columns] of about unit gain."""
+def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
+    """A head that says what the last token alone would make the target say.
 
-    def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator) -> None:
-        self._writer, self._rng = writer, rng
+    Its attention looks only at its own row and hands on the token's embedding; fc and ffn add nothing.
+    The smaller the target's layer_gain, the more often target and head agree.
+    """
+    writer = gguf.GGUFWriter(str(path), "eagle3")
+    width = shape.n_embd
+    heads = width // HEAD_SIZE
+    write_shape(writer, n_embd=width, n_layer=1, n_ff=shape.n_ff, heads=heads, n_ctx=shape.n_ctx)
+    write_vocabulary(writer, shape.n_vocab)
+    writer.add_array("eagle3.target_layers", [1, 2, 3])
+    writer.add_uint32("eagle3.target_hidden_size", width)
+    token_half = np.eye(width, 2 * width, dtype=np.float32)
+    tensors = {
+        "fc.weight": np.zeros((width, 3 * width)),
+        "output_norm.weight": read_tensor(target, read_header(target), "output_norm.weight"),
+        "blk.0.attn_q.weight": 2 * token_half,  # sharp: a row sees itself far above all others
+        "blk.0.attn_k.weight": 2 * token_half,
+        "blk.0.attn_v.weight": token_half,
+        "blk.0.attn_output.weight": np.eye(width),
+        "blk.0.ffn_gate.weight": np.zeros((shape.n_ff, width)),
+        "blk.0.ffn_up.weight": np.zeros((shape.n_ff, width)),
+        "blk.0.ffn_down.weight": np.zeros((width, shape.n_ff)),
+    }
+    for norm_name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        tensors[f"blk.0.{norm_name}.weight"] = np.ones(width)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values.astype(np.float32))
+    finish(writer)
+    return path
+
+
+class Matrices:
+    """Writes matrices [rows, columns] of about unit gain, quantized where asked."""
+
+    def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator, type_name: str = "F32") -> None:
+        self._writer, self._rng, self._type = writer, rng, gguf.GGMLQuantizationType[type_name]
 
     def __call__(self, name: str, rows: int, columns: int, *, scale: float | None = None) -> None:
-        values = self._rng.normal(size=(rows, columns), scale=scale or columns**-0.5)
-        self._writer.add_tensor(name, values.astype(np.float32))
+        values = self._rng.normal(size=(rows, columns), scale=scale or columns**-0.5).astype(np.float32)
+        self._writer.add_tensor(name, gguf.quants.quantize(values, self._type), raw_dtype=self._type)
 
 
 def norm(rng: np.random.Generator, width: int) -> np.ndarray:
@@ -110,15 +149,23 @@ def norm(rng: np.random.Generator, width: int) -> np.ndarray:
 
 
 def layer(
-    writer: gguf.GGUFWriter, matrix: Matrices, rng: np.random.Generator, prefix: str, width: int, n_ff: int, inputs: int
+    writer: gguf.GGUFWriter,
+    matrix: Matrices,
+    rng: np.random.Generator,
+    *,
+    prefix: str,
+    widths: tuple[int, int, int],
+    gain: float = 1.0,
 ) -> None:
+    """Widths: of the residual stream, of the feed-forward network, of what attention reads."""
+    width, n_ff, inputs = widths
     matrix(f"{prefix}attn_q.weight", width, inputs)
     matrix(f"{prefix}attn_k.weight", width, inputs)
     matrix(f"{prefix}attn_v.weight", width, inputs)
-    matrix(f"{prefix}attn_output.weight", width, width)
+    matrix(f"{prefix}attn_output.weight", width, width, scale=gain * width**-0.5)
     matrix(f"{prefix}ffn_gate.weight", n_ff, width)
     matrix(f"{prefix}ffn_up.weight", n_ff, width)
-    matrix(f"{prefix}ffn_down.weight", width, n_ff)
+    matrix(f"{prefix}ffn_down.weight", width, n_ff, scale=gain * n_ff**-0.5)
     writer.add_tensor(f"{prefix}attn_norm.weight", norm(rng, width))
     writer.add_tensor(f"{prefix}ffn_norm.weight", norm(rng, width))
 

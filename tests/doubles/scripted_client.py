@@ -113,7 +113,7 @@ class ScriptedClient:
         return EngineInfo(
             target=self.label,
             draft="scripted head",
-            draft_reason="",
+            draft_reason="no draft is known",
             n_ctx=self.n_ctx,
             num_slots=1,
             n_vocab=100,
@@ -145,12 +145,11 @@ class ScriptedClient:
         self.num_closed += 1
 
 
-def scripted_plan(client: ScriptedClient, *, num_draft_tokens: int = 4) -> Plan:
+def scripted_plan(label: str, *, num_draft_tokens: int = 4) -> Plan:
     return Plan(
         target=Path("scripted.gguf"),
-        target_label=client.label,
+        target_label=label,
         draft_kind="eagle3" if num_draft_tokens else "none",
         draft_label="scripted head" if num_draft_tokens else "none",
         num_draft_tokens=num_draft_tokens,
-        n_ctx=client.n_ctx,
     )

@@ -107,7 +107,7 @@ class ScriptedSampler:
 def distribution(logits: Floats, params: SamplingParams, seen: Sequence[int] = ()) -> Floats:
     """The exact distribution a sampler draws from: penalty, top-k, top-p, then temperature (llama.cpp's order)."""
     logits = logits.astype(np.float64).copy()
-    for token in set(seen[-params.repeat_last_n :]):
+    for token in set(seen[max(len(seen) - params.repeat_last_n, 0) :]):
         logits[token] *= 1 / params.repeat_penalty if logits[token] > 0 else params.repeat_penalty
     if params.is_greedy:
         return softmax(logits)

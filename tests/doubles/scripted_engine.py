@@ -32,7 +32,16 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.process import EngineLoop
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
 
+BUILDER = "doubles.scripted_engine:build"
 PACE_S = 0.001  # of a step of a request that never ends
+
+
+def plan(label: str = "steady", target: Path = Path("none")) -> Plan:
+    return Plan(target=target, target_label=label)
+
+
+def ask(script: str, request_id: str = "r") -> ChatRequest:
+    return ChatRequest(id=request_id, text=script)
 
 
 @dataclass(slots=True)
@@ -81,6 +90,8 @@ class ScriptedEngine:
         if verb == "reject":
             self._held.append(Failed(request.id, RequestError("rejected by the script")))
             return
+        if verb == "trip":
+            raise TypeError("the template tripped")
         num_steps = int(rest) if verb == "count" else sys.maxsize if verb in ("forever", "hang") else 1
         self._running[request.id] = _Running(request, num_steps)
         self._held.append(Started(request.id, prompt_tokens=len(request.text or ""), cached_tokens=0))

@@ -89,7 +89,7 @@ def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str, data: st.DataObject) -> None:
     n_batch = data.draw(st.sampled_from([4, 9, 16, 48]), "n_batch")

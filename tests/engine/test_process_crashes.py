@@ -9,45 +9,21 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from doubles.patience import PATIENCE_S, PROMPTLY_S, wait_until
+from doubles.scripted_engine import BUILDER, ask, plan
 
 from eaglelocal.client.answer import Answer
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.errors import EngineError, ModelFileError
 
-DOUBLES = Path(__file__).resolve().parents[1] / "doubles"
-BUILDER = "scripted_engine:build"
-PATIENCE_S = 10.0
+TESTS = Path(__file__).resolve().parents[1]
 HASTY = RestartPolicy(first_delay_s=0.01)
-
-
-def plan(label: str = "steady", target: Path = Path("none")) -> Plan:
-    return Plan(target=target, target_label=label)
-
-
-def ask(text: str, request_id: str = "r") -> ChatRequest:
-    return ChatRequest(id=request_id, text=text)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.002)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def doubles_importable() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOUBLES))
-        yield
 
 
 @pytest.fixture
@@ -83,10 +59,10 @@ def test_sigkill_mid_answer_fails_at_once_and_the_next_answer_comes(client: Engi
         with pytest.raises(EngineError, match=r"^the engine process was killed \(signal 9\)$") as caught:
             answer.result()
         assert "smaller model" in caught.value.hint
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < PROMPTLY_S
     assert client.snapshot().steps > 0  # what is known survives the process
     assert client.stream(ask("count 3", "next")).result().text == "0 1 2 "
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < PROMPTLY_S
     assert (client.restarts, client.state) == (1, "ready")
     assert pid_of(client) != first_pid
     assert not psutil.pid_exists(first_pid)
@@ -141,7 +117,7 @@ def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
     began_s = time.monotonic()
     client.close()
     blocked.join()
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < 4.0 + PROMPTLY_S
     assert not psutil.pid_exists(pid)
 
 
@@ -234,7 +210,7 @@ PARENT = """
     from eaglelocal.core.plan import Plan
     from eaglelocal.core.request import ChatRequest
 
-    client = EngineClient(Plan(target=Path("none"), target_label="steady"), builder="scripted_engine:build")
+    client = EngineClient(Plan(target=Path("none"), target_label="steady"), builder="doubles.scripted_engine:build")
     client.start()
     answer = client.stream(ChatRequest(id="r", text=sys.argv[1]))
     next(answer)
@@ -246,7 +222,7 @@ PARENT = """
 @pytest.mark.parametrize("script", ["count 1", "forever", "hang"])
 def test_the_process_ends_with_its_killed_parent(script: str) -> None:
     """Idle, generating, and in the middle of a call that does not return."""
-    command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(DOUBLES)]
+    command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(TESTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         engine_pid = int(parent.stdout.readline())
@@ -254,12 +230,12 @@ def test_the_process_ends_with_its_killed_parent(script: str) -> None:
         parent.kill()
         killed_s = time.monotonic()
     wait_until(lambda: has_ended(engine_pid), "the engine ends")
-    assert time.monotonic() - killed_s < 1.0
+    assert time.monotonic() - killed_s < PROMPTLY_S
 
 
 def test_a_parent_that_just_exits_leaves_nothing_behind() -> None:
     source = textwrap.dedent(PARENT).replace("time.sleep(600)", "sys.exit(0)")
-    command = [sys.executable, "-c", source, "forever", str(DOUBLES)]
+    command = [sys.executable, "-c", source, "forever", str(TESTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stderr == ""
     wait_until(lambda: has_ended(int(done.stdout)), "the engine ends")

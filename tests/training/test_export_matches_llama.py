@@ -57,7 +57,9 @@ def tokenizer() -> GuideTokenizer:
     return train_tokenizer(TEXTS * 4, 600)
 
 
-@pytest.fixture(scope="module", params=[(MatrixType.F32, 4, 1e-3), (MatrixType.F32, 2, 1e-3), (MatrixType.BF16, 4, 0.25)])
+@pytest.fixture(
+    scope="module", params=[(MatrixType.F32, 4, 1e-3), (MatrixType.F32, 2, 1e-3), (MatrixType.BF16, 4, 0.25)]
+)
 def pair(request: pytest.FixtureRequest, tokenizer: GuideTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     matrix_type, num_kv_heads, tolerance = request.param
     folder = tmp_path_factory.mktemp("pair")

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.training.data import Batch, Pieces  # noqa: E402
 from eaglelocal.training.head import Head, HeadShape  # noqa: E402
-from eaglelocal.training.loop import Recipe, Run, lr_share, optimizers_for, restore, save, train  # noqa: E402
+from eaglelocal.training.loop import Recipe, Run, load_weights, lr_share, optimizers_for, restore, save, train  # noqa: E402
 from eaglelocal.training.loop import take_step as step_of  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
@@ -35,7 +35,10 @@ def counting(seed: int) -> Iterator[Pieces]:
     for _ in range(200):
         at = rng.randrange(len(WORDS))
         answer = " ".join(WORDS[(at + i) % len(WORDS)] for i in (1, 2, 3))
-        yield [(f"<|im_start|>user\n{WORDS[at]}<|im_end|>\n<|im_start|>assistant\n", False), (f"{answer}<|im_end|>", True)]
+        yield [
+            (f"<|im_start|>user\n{WORDS[at]}<|im_end|>\n<|im_start|>assistant\n", False),
+            (f"{answer}<|im_end|>", True),
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,7 @@ def test_train_runs_all_stages_and_leaves_its_last_state(shards: Shards, tmp_pat
     with Progress("test") as progress:
         train(run, progress)
     again = small_target()
-    assert restore(run.checkpoint, again, []) == run.num_steps == NUM_STEPS
+    assert load_weights(run.checkpoint, again) == run.num_steps == NUM_STEPS
     trained = run.objective.trained.state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in again.state_dict().items())
 

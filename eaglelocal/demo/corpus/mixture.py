@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from eaglelocal.demo.corpus import arithmetic, copying, german, guide, passage_qa, python_code, summary
+from eaglelocal.demo.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
 from eaglelocal.demo.corpus.conversation import Message, Split, Task, TaskMaker
 
 Piece = tuple[str, bool]  # text, and whether it is the assistant's (and counts in the loss)
@@ -43,16 +43,17 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "chat": Kind(guide.task, 0.27),
-    "summarise": Kind(summary.task, 0.10),
-    "passage": Kind(passage_qa.task, 0.18),
-    "math": Kind(arithmetic.task, 0.18),
-    "translate": Kind(german.task, 0.12),
-    "python": Kind(python_code.task, 0.09),
-    "copy": Kind(copying.task, 0.06),
+    "chat": Kind(guide.task, 0.20),
+    "summarise": Kind(summary.task, 0.11),
+    "passage": Kind(passage_qa.task, 0.20),
+    "math": Kind(arithmetic.task, 0.12),
+    "translate": Kind(german.task, 0.15),
+    "python": Kind(python_code.task, 0.07),
+    "copy": Kind(copying.task, 0.08),
 }
-_NAMES = tuple(KINDS)
-_WEIGHTS = tuple(kind.weight for kind in KINDS.values())
+_TRAINED = {**KINDS, "echo": Kind(echo.task, 0.12)}  # echo is no work that anyone asks for
+_NAMES = tuple(_TRAINED)
+_WEIGHTS = tuple(kind.weight for kind in _TRAINED.values())
 
 
 def conversations(seed: int, split: Split) -> Iterator[Task]:
@@ -88,7 +89,7 @@ def render_prompt(task: Task) -> str:
 
 def _draw(rng: Random, split: Split) -> Task:
     name = rng.choices(_NAMES, _WEIGHTS)[0]
-    return KINDS[name].make(rng, split)
+    return _TRAINED[name].make(rng, split)
 
 
 def _joined(rng: Random, split: Split) -> Task:

@@ -1,7 +1,9 @@
 """Questions that a given passage answers (kind "passage").
 
-Knows how passage and question are put together, and lists of records as a harder sort of passage; an answer is the
-value itself, or a short sentence where the question asks for one. Does not know the genres (`passages`).
+Knows how passage and question are put together, and lists of records as a harder sort of passage. An answer names the
+value as the passage writes it, or is a short sentence where the question asks for one; the value never opens the
+answer, because a word after a space and the same word at a beginning are different tokens. Does not know the genres
+(`passages`).
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def task(rng: Random, split: Split) -> Task:
 def _turn(rng: Random, asked: _Asked) -> tuple[str, str]:
     if rng.random() < 0.3:
         return f"{asked.question} {rng.choice(_SENTENCE)}", asked.sentence
-    return asked.question, asked.value
+    return asked.question, f"The text says: {asked.value}."
 
 
 def _material(rng: Random) -> tuple[str, list[_Asked]]:

@@ -62,11 +62,12 @@ def test_head_drafts_the_same(tmp_path: Path, dialect: str) -> None:
     assert distance(ours, theirs) < 1e-3
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("bf16", 0.1), ("f16", 0.02), ("q8_0", 0.3), ("q4_0", 3.0)])
-def test_stored_types_load_and_stay_near(tmp_path: Path, kind: str, bound: float) -> None:
-    (target, head), paths = grown(tmp_path, DemoSources(stored="bf16"), DemoSize(TWENTY_M, kind))
-    assert distance(logits_of(paths.target, TEXT), logits_of(target, TEXT)) < bound
-    assert distance(drafted(paths.target, paths.head, TEXT, 1), drafted(target, head, TEXT, 1)) < bound
+@pytest.mark.parametrize("kind", ["bf16", "f16", "q8_0", "q4_0"])
+def test_each_type_says_the_same_as_the_source_in_that_type(tmp_path: Path, kind: str) -> None:
+    """Not to the last bit: activations are rounded too, and sums in another order now and then round elsewhere."""
+    (target, head), paths = grown(tmp_path, DemoSources(stored=kind), DemoSize(TWENTY_M, kind))
+    assert distance(logits_of(paths.target, TEXT), logits_of(target, TEXT)) < 0.06
+    assert distance(drafted(paths.target, paths.head, TEXT, 1), drafted(target, head, TEXT, 1)) < 0.15
     header = read_header(paths.target)
     matrices = {info.type.name for info in header.tensors.values() if len(info.shape) == 2}
     norms = {info.type.name for info in header.tensors.values() if len(info.shape) == 1}
@@ -178,6 +179,12 @@ def test_a_full_disk_is_told_before_writing(tmp_path: Path) -> None:
     assert "takes 14" in caught.value.message and "20.0 GB are free" in caught.value.message
     assert caught.value.hint
     assert list(folder.glob("*.gguf*")) == []
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    target, head = DemoSources().write(tmp_path)
+    with pytest.raises(ResourceError, match="cannot write in"):
+        inflate(DemoSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=target / "below")
 
 
 def _inflate_in_child(folder: Path, target: Path, head: Path, written: multiprocessing.Queue[int]) -> None:

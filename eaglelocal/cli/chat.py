@@ -1,0 +1,165 @@
+"""`eaglelocal chat`: from flags to a session, then one answer or a talk.
+
+Composes settings, plan, engine and the two modes; nothing heavy is imported before a model is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.chat_line import converse
+from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
+from eaglelocal.cli.conversation import Conversation
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.report import model_line
+from eaglelocal.cli.session import Choice, Garage, Model, Session
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.wish import Wish
+
+NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint"})
+
+
+def chat(  # many parameters: typer reads the flags from the signature
+    context: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The question.", show_default=False)] = None,
+    target: flags.Target = None,
+    draft: flags.Draft = None,
+    spec: flags.Spec = None,
+    system: flags.System = None,
+    temperature: flags.Temperature = None,
+    max_tokens: flags.MaxTokens = None,
+    seed: flags.Seed = None,
+    top_k: flags.TopK = None,
+    top_p: flags.TopP = None,
+    min_p: flags.MinP = None,
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    ctx: flags.Ctx = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines, no full-screen view (so far the only mode).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, with text and figures.")] = False,
+    tint: Annotated[bool, typer.Option(help="Colour accepted draft tokens on a terminal.")] = True,
+) -> None:
+    """Ask a local model; without PROMPT, talk with it.
+
+    \b
+    eaglelocal chat
+    eaglelocal chat "Why does drafting ahead pay?" --target demo@1b:bf16
+    git diff | eaglelocal chat "Explain this change" --json
+    """
+    settings = settings_of(context.params)
+    output = standard_output(colour=settings.colour)
+    question = question_of(prompt, output, as_json=as_json)
+    session = open_session(settings, output)
+    try:
+        if question is None:
+            raise typer.Exit(converse(session, output, tint=tint))
+        if not as_json:
+            output.aside(model_line(session.model.info, session.model.plan))
+        answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
+    finally:
+        session.close()
+
+
+def settings_of(parameters: Mapping[str, object]) -> Settings:
+    given = {name: value for name, value in parameters.items() if name not in NOT_SETTINGS}
+    return Settings.load(given, os.environ, locations.config_file())
+
+
+def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:
+    """PROMPT joined with stdin; None: a person sits there and will ask."""
+    is_person = sys.stdin is not None and sys.stdin.isatty()
+    if prompt is None and is_person:
+        if as_json:
+            raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
+        return None
+    return joined(prompt or "", read_stdin(sys.stdin, output))
+
+
+def open_session(settings: Settings, output: Output) -> Session:
+    garage = Garage(
+        plan=lambda choice: make_plan(wish_of(settings, choice), output), load=lambda plan: load_model(plan, output)
+    )
+    return Session(
+        garage=garage,
+        model=garage.load(garage.plan(Choice())),
+        params=params_of(settings),
+        conversation=Conversation(settings.system or ""),
+    )
+
+
+def wish_of(settings: Settings, choice: Choice) -> Wish:
+    """The settings, with what was chosen while chatting. A draft named at the start belongs to the first target."""
+    from eaglelocal.hub.wish import Wish
+
+    draft = "auto" if choice.target and settings.draft != "none" else settings.draft
+    spec = settings.spec if choice.spec is None else choice.spec
+    return Wish(
+        target=choice.target or settings.target or "demo",
+        draft=draft,
+        spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
+        ctx=settings.ctx,
+        parallel=1,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        device=settings.device,
+        split=settings.split,
+        kv_type=settings.kv_type,
+        flash_attn=settings.flash_attn,
+    )
+
+
+def make_plan(wish: Wish, output: Output) -> Plan:
+    """Find the files; the inflated embedded model is written now if it is not there."""
+    from eaglelocal.hub.resolve import resolve
+
+    progress = output.progress()
+    try:
+        return resolve(wish, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
+    finally:
+        progress.finish()
+
+
+def load_model(plan: Plan, output: Output) -> Model:
+    """Start the engine and wait until it is ready."""
+    from eaglelocal.client.engine_client import EngineClient
+
+    progress = output.progress()
+    client = EngineClient(
+        plan, on_progress=lambda event: progress(LoadProgress(event.fraction, f"loading {event.what}"))
+    )
+    try:
+        return Model(client, plan, client.start())
+    except BaseException:  # Ctrl-C too: no engine process stays behind
+        client.close()
+        raise
+    finally:
+        progress.finish()
+
+
+def params_of(settings: Settings) -> SamplingParams:
+    return SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+    )

@@ -1,0 +1,44 @@
+"""`eaglelocal config show`: every setting, its value and where it came from."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.output import standard_output
+from eaglelocal.settings import Settings
+
+UNSET = "-"
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context) -> None:
+    """Show the settings and where they come from."""
+    if context.invoked_subcommand is None:
+        standard_output().data(context.get_help())
+
+
+@app.command("show")
+def show(as_json: flags.AsJson = False) -> None:
+    """Show every setting, its value and where it came from.
+
+    \b
+    eaglelocal config show
+    EAGLELOCAL_TEMPERATURE=0 eaglelocal config show
+    """
+    output = standard_output()
+    file = locations.config_file()
+    settings = Settings.load({}, os.environ, file)
+    rows = {name: (getattr(settings, name), origin) for name, origin in settings.origins().items()}
+    if as_json:
+        values = {name: {"value": value, "origin": origin} for name, (value, origin) in rows.items()}
+        return output.object({"file": str(file), "settings": values})
+    output.message(f"config file: {file}{'' if file.exists() else ' (there is none)'}; '-' means as planned")
+    for name, (value, origin) in rows.items():
+        output.data(f"{name:<12}  {UNSET if value is None else value!s:<10}  {origin}")
+    return None

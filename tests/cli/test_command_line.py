@@ -1,0 +1,173 @@
+"""The command as people run it: stdout, stderr, exit codes, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "textual", "llama_cpp", "fastapi", "jinja2", "gguf", "huggingface_hub")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A person without files or variables of ours."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
+    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    return {**plain, **homes, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+
+def run(environ: dict[str, str], *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "eaglelocal", *arguments], input=stdin, capture_output=True, env=environ, timeout=120
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_version(environ: dict[str, str]) -> None:
+    done = run(environ, "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("eaglelocal 0.")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("chat", "--help"), ("config",)])
+def test_help_is_data_and_fits_eighty_columns(environ: dict[str, str], arguments: tuple[str, ...]) -> None:
+    done = run(environ, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: eaglelocal" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_only_commands_that_exist_are_listed(environ: dict[str, str]) -> None:
+    listed = run(environ).stdout.partition("Commands:")[2]
+    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert names
+    for name in names:
+        assert run(environ, name, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint", "hint"),
+    [
+        (("caht",), "no command 'caht'", "eaglelocal chat"),
+        (("zzz",), "no command 'zzz'", "eaglelocal --help"),
+        (("chat", "--tempreature", "0"), "no such option: --tempreature", "eaglelocal chat --help"),
+        (("chat", "--seed"), "--seed", "--help"),
+        (("chat", "hi", "there"), "unexpected extra argument", "eaglelocal chat --help"),
+        (("config", "shwo"), "shwo", "eaglelocal config --help"),
+        (("chat",), "there is no question: PROMPT and stdin are empty", "eaglelocal chat"),
+        (("chat", "", "--json"), "there is no question", "eaglelocal chat"),
+        (("chat", "hi", "--target", "no-such-model"), "no-such-model", "demo"),
+        (("chat", "hi", "--spec", "99"), "99", ""),
+    ],
+)
+def test_usage_errors(environ: dict[str, str], arguments: tuple[str, ...], complaint: str, hint: str) -> None:
+    done = run(environ, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first, _, rest = done.stderr.partition("\n")
+    assert first.startswith("error: ")
+    assert not first.endswith(".")
+    assert complaint in first
+    assert hint in rest
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--temperature", "--max-tokens", "--threads", "--ctx", "--kv-type", "--spec"])
+def test_a_wrong_value_names_its_flag(environ: dict[str, str], flag: str) -> None:
+    done = run(environ, "chat", "hi", flag, "nonsense")
+    assert done.returncode == 2
+    assert flag in done.stderr
+    assert "nonsense" in done.stderr
+
+
+def test_an_unknown_variable_is_an_error(environ: dict[str, str]) -> None:
+    done = run({**environ, "EAGLELOCAL_TEMPRATURE": "0"}, "config", "show")
+    assert done.returncode == 2
+    assert "EAGLELOCAL_TEMPERATURE" in done.stderr
+
+
+def test_input_that_is_no_text(environ: dict[str, str]) -> None:
+    done = run(environ, "chat", stdin=b"caf\xe9")
+    assert done.returncode == 2
+    assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
+
+
+def test_config_show_gives_value_and_origin(environ: dict[str, str]) -> None:
+    folder = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("top_k = 7\n")
+    done = run({**environ, "EAGLELOCAL_SEED": "3"}, "config", "show", "--json")
+    settings = json.loads(done.stdout)["settings"]
+    assert settings["top_k"] == {"value": 7, "origin": str(folder / "config.toml")}
+    assert settings["seed"] == {"value": 3, "origin": "EAGLELOCAL_SEED"}
+    assert settings["draft"] == {"value": "auto", "origin": "default"}
+    shown = run({**environ, "EAGLELOCAL_SEED": "3"}, "config", "show").stdout
+    assert "EAGLELOCAL_SEED" in shown
+    assert "Traceback" not in shown
+
+
+def test_probe_for_people_and_programs(environ: dict[str, str]) -> None:
+    machine = json.loads(run(environ, "probe", "--json").stdout)
+    assert {"gpus", "cpu", "memory", "llama_cpp"} <= set(machine)
+    people = run(environ, "probe")
+    assert people.returncode == 0
+    assert str(machine["llama_cpp"]["version"]) in people.stdout
+    assert max(len(line) for line in people.stdout.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["chat", "--help"], ["probe"], ["config", "show"]])
+def test_nothing_heavy_is_loaded(environ: dict[str, str], arguments: list[str]) -> None:
+    code = (
+        "import sys; from eaglelocal.cli.main import main\n"
+        f"sys.argv = ['eaglelocal', *{arguments}]\n"
+        "assert main() == 0\n"
+        f"print('loaded:', [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=120)
+    assert done.stdout.endswith("loaded: []\n"), done.stdout + done.stderr
+
+
+def piped(environ: dict[str, str], command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, env=environ, timeout=120
+    )
+
+
+def test_a_reader_that_leaves_early_is_no_error(environ: dict[str, str]) -> None:
+    done = piped(environ, f"{sys.executable} -m eaglelocal config show | head -c 1; echo ${{PIPESTATUS[0]}}")
+    assert done.stdout in ("t0\n", "t0")
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_a_full_disk_is_an_error_not_a_traceback(environ: dict[str, str]) -> None:
+    done = piped(environ, f"{sys.executable} -m eaglelocal config show > /dev/full")
+    assert done.returncode == 1
+    assert "error: cannot write to stdout: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+BUG = (
+    "import sys; from eaglelocal.cli import main as program\n"
+    "def broken(arguments): raise ZeroDivisionError('three / 0')\n"
+    "program.run = broken\n"
+    "sys.exit(program.main())"
+)
+
+
+def test_an_unexpected_failure_says_that_it_is_a_bug(environ: dict[str, str]) -> None:
+    command = [sys.executable, "-c", BUG]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60)
+    assert done.returncode == 1
+    assert "error: this is a bug: ZeroDivisionError: three / 0" in done.stderr
+    assert "EAGLELOCAL_TRACEBACK=1" in done.stderr
+    assert "Traceback" not in done.stderr
+    environ["EAGLELOCAL_TRACEBACK"] = "1"
+    assert "Traceback" in subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60).stderr

@@ -1,0 +1,16 @@
+"""How long tests wait for other processes, on a machine that may be starved of processors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 30.0
+PROMPTLY_S = 5.0  # a tenth of a second on a quiet machine; what fails takes far longer, or never ends
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.002)

@@ -1,0 +1,128 @@
+"""The draft-model drafter over a scripted context that refuses holes and double positions."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.scripted_context import ScriptedContext, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.draft import ROOT
+from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS, DraftModel
+from eaglelocal.errors import EngineError
+
+TABLE = Table(seed=3)
+
+
+def committed(slot: int, text: list[int], first: int) -> Committed:
+    return Committed(slot, first, text[first:], None)
+
+
+def root(slot: int, text: list[int]) -> Node:
+    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
+
+
+def best(text: list[int]) -> int:
+    return int(TABLE.after(text).argmax())
+
+
+def draft_chain(drafter: DraftModel, slot: int, text: list[int], length: int) -> list[int]:
+    node, drafted = root(slot, text), list[int]()
+    for _ in range(length):
+        (children,) = drafter.expand([node])
+        drafted.append(children[0].token)
+        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
+    return drafted
+
+
+def true_chain(text: list[int], length: int) -> list[int]:
+    grown = list(text)
+    for _ in range(length):
+        grown.append(best(grown))
+    return grown[len(text) :]
+
+
+def new_drafter(n_batch: int = 64) -> tuple[DraftModel, ScriptedContext]:
+    context = ScriptedContext(TABLE, n_batch=n_batch, gives_features=False)
+    return DraftModel(context), context
+
+
+def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
+    drafter, context = new_drafter()
+    text = [4, 5, 6]
+    drafter.observe([committed(0, text, 0)])
+    rooted = [*text, best(text)]
+    drafted = draft_chain(drafter, 0, rooted, 3)
+    assert drafted == true_chain(rooted, 3)
+    assert context.decodes == [4, 1, 1]
+    kept = [*rooted, *drafted]
+    drafter.observe([committed(0, kept, 3)])
+    again = [*kept, best(kept)]
+    assert draft_chain(drafter, 0, again, 1) == true_chain(again, 1)
+    assert context.decodes == [4, 1, 1, 2]  # only the last drafted token was not in the cache
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
+    drafter, _ = new_drafter(data.draw(st.sampled_from([8, 30, 64])))
+    texts: dict[int, list[int]] = {}
+    for _ in range(data.draw(st.integers(1, 12))):
+        slot = data.draw(st.integers(0, 2))
+        text = texts.get(slot, [])
+        if not text or data.draw(st.integers(0, 3)) == 0:
+            keep = data.draw(st.integers(0, len(text)))
+            fresh = (text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40)))[:100]
+            if keep < len(text):
+                drafter.drop(slot, min(keep, len(fresh)))
+            drafter.observe([committed(slot, fresh, min(keep, len(fresh)))])
+            texts[slot] = fresh
+            continue
+        rooted = [*text, best(text)]
+        length = data.draw(st.integers(0, 4))
+        drafted = draft_chain(drafter, slot, rooted, length)
+        assert drafted == true_chain(rooted, length)
+        accepted = data.draw(st.integers(0, length))
+        texts[slot] = [*rooted, *drafted[:accepted]]
+        drafter.observe([committed(slot, texts[slot], len(text))])
+        if len(texts[slot]) > 100:
+            drafter.drop(slot, 0)
+            texts[slot] = []
+
+
+def test_many_slots_draft_in_one_call() -> None:
+    drafter, context = new_drafter()
+    texts = [[slot + 1, 5, 6] for slot in range(4)]
+    drafter.observe([committed(slot, text, 0) for slot, text in enumerate(texts)])
+    rooted = [[*text, best(text)] for text in texts]
+    children = drafter.expand([root(slot, text) for slot, text in enumerate(rooted)])
+    assert [c[0].token for c in children] == [best(text) for text in rooted]
+    assert context.decodes == [16]
+
+
+def test_what_waits_in_all_slots_fits_one_batch() -> None:
+    drafter, _ = new_drafter(n_batch=32)
+    texts = [[slot + 1] * 20 for slot in range(4)]
+    for slot, text in enumerate(texts):
+        drafter.observe([committed(slot, text, 0)])
+    drafted = drafter.expand([root(slot, [*text, best(text)]) for slot, text in enumerate(texts)])
+    assert [c[0].token for c in drafted] == [best([*text, best(text)]) for text in texts]
+
+
+def test_tokens_that_are_not_drafted_wait_until_there_are_too_many() -> None:
+    drafter, context = new_drafter()
+    text = [1] * MAX_WAITING_TOKENS
+    drafter.observe([committed(0, text, 0)])
+    assert context.decodes == []
+    drafter.observe([committed(0, [*text, 2], len(text))])
+    assert context.decodes == [MAX_WAITING_TOKENS + 1]
+
+
+def test_a_hole_is_an_error() -> None:
+    drafter, _ = new_drafter()
+    drafter.observe([committed(0, [1, 2], 0)])
+    with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
+        drafter.observe([committed(0, [1, 2, 3, 4], 3)])
+    with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
+        drafter.expand([Node(0, ROOT, ROOT, 5, 5)])

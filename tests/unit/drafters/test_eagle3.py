@@ -1,0 +1,248 @@
+"""The EAGLE-3 drafter over a head that checks every pair: queues, reuse, and the numbers of EAGLE-3.1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from doubles.scripted_context import START, ScriptedHead, Table, next_state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.batch import Floats, PairBatch, Proposals
+from eaglelocal.core.draft import ROOT
+from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, unit_rms
+from eaglelocal.errors import EngineError
+
+TABLE = Table(seed=3)
+
+
+def state_after(tokens: list[int]) -> int:
+    state = START
+    for token in tokens:
+        state = next_state(state, token)
+    return state
+
+
+def committed(slot: int, text: list[int], first: int) -> Committed:
+    """Rows first.. of a text, with the features that ScriptedContext gives."""
+    features = [(state_after(text[: i + 1]), i, text[i]) for i in range(first, len(text))]
+    return Committed(slot, first, text[first:], np.array(features, np.float32))
+
+
+def root(slot: int, text: list[int]) -> Node:
+    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
+
+
+def best(text: list[int]) -> int:
+    return int(TABLE.after(text).argmax())
+
+
+def draft_chain(drafter: Eagle3, slot: int, text: list[int], length: int) -> list[int]:
+    """Tokens of a chain behind the last token of `text`."""
+    node, drafted = root(slot, text), list[int]()
+    for _ in range(length):
+        (children,) = drafter.expand([node])
+        drafted.append(children[0].token)
+        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
+    return drafted
+
+
+def true_chain(text: list[int], length: int) -> list[int]:
+    grown = list(text)
+    for _ in range(length):
+        grown.append(best(grown))
+    return grown[len(text) :]
+
+
+def new_drafter(n_batch: int = 64) -> tuple[Eagle3, ScriptedHead]:
+    head = ScriptedHead(TABLE, n_batch=n_batch)
+    return Eagle3(head, HeadTraits(taps=(0,))), head
+
+
+def test_a_cycle_costs_one_encode_and_one_decode_a_token() -> None:
+    drafter, head = new_drafter()
+    text = [4, 5, 6, 7]
+    drafter.observe([committed(0, text, 0)])
+    assert head.decodes == 0
+    text.append(best(text))
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+    assert head.decodes == 3
+
+
+def test_without_a_feature_nothing_is_proposed() -> None:
+    drafter, head = new_drafter()
+    assert drafter.expand([root(0, [4])]) == [[]]
+    assert head.decodes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
+    """Prompts, drafts accepted in part, drops and plain steps in three slots; the head checks all pairs."""
+    n_batch = data.draw(st.sampled_from([8, 30, 64]))
+    drafter, head = new_drafter(n_batch)
+    texts: dict[int, list[int]] = {}
+    for _ in range(data.draw(st.integers(1, 12))):
+        slot = data.draw(st.integers(0, 2))
+        text = texts.get(slot, [])
+        if not text or data.draw(st.integers(0, 3)) == 0:
+            keep = data.draw(st.integers(0, len(text)))
+            fresh = text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40))
+            if keep < len(text):
+                drafter.drop(slot, keep)
+            first = max(keep - drafter.reuse_margin, 0) if keep < len(text) else keep
+            drafter.observe([committed(slot, fresh[:100], first)])
+            texts[slot] = fresh[:100]
+            continue
+        rooted = [*text, best(text)]
+        length = data.draw(st.integers(0, 4))
+        drafted = draft_chain(drafter, slot, rooted, length)
+        assert drafted == true_chain(rooted, length)
+        kept = [*rooted, *drafted[: data.draw(st.integers(0, length))]]
+        drafter.observe([committed(slot, kept, len(text))])
+        texts[slot] = kept
+        if len(kept) > 100:
+            drafter.drop(slot, 0)
+            texts[slot] = []
+    assert all(head.last_position(slot) < len(text) + 4 for slot, text in texts.items())
+
+
+def test_many_slots_draft_in_one_call() -> None:
+    drafter, head = new_drafter()
+    texts = {slot: [slot + 1, 5, 6] for slot in range(4)}
+    drafter.observe([committed(slot, text, 0) for slot, text in texts.items()])
+    assert head.encoded_rows == 12
+    rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
+    children = drafter.expand([root(slot, text) for slot, text in rooted.items()])
+    assert [c[0].token for c in children] == [best(text) for text in rooted.values()]
+    assert head.decodes == 1
+
+
+def test_a_slot_without_state_does_not_keep_the_others_from_drafting() -> None:
+    drafter, _ = new_drafter()
+    text = [4, 5]
+    drafter.observe([committed(1, text, 0)])
+    text.append(best(text))
+    empty, drafted = drafter.expand([root(0, [3, 3]), root(1, text)])
+    assert empty == []
+    assert [child.token for child in drafted] == [best(text)]
+
+
+@pytest.mark.parametrize("n_batch", [7, 64])
+def test_a_long_prompt_is_written_at_once_and_in_pieces(n_batch: int) -> None:
+    drafter, head = new_drafter(n_batch)
+    text = [1 + i % 9 for i in range(80)]
+    drafter.observe([committed(0, text, 0)])
+    assert head.last_position(0) == 78
+    assert head.decodes == -(-79 // n_batch)
+
+
+def test_tokens_that_are_not_drafted_wait_until_there_are_too_many() -> None:
+    drafter, head = new_drafter()
+    text = [1]
+    drafter.observe([committed(0, text, 0)])
+    while len(text) - 1 < MAX_WAITING_PAIRS:
+        text.append(2)
+        drafter.observe([committed(0, text, len(text) - 1)])
+        assert head.last_position(0) == -1
+    text.append(3)
+    drafter.observe([committed(0, text, len(text) - 1)])
+    assert head.last_position(0) == MAX_WAITING_PAIRS
+
+
+def test_what_waits_in_all_slots_fits_one_batch() -> None:
+    drafter, head = new_drafter(n_batch=32)
+    texts = [[slot + 1] * 20 for slot in range(4)]
+    for slot, text in enumerate(texts):
+        drafter.observe([committed(slot, text, 0)])
+    nodes = [root(slot, [*text, best(text)]) for slot, text in enumerate(texts)]
+    drafted = drafter.expand(nodes)  # the head asserts its batch
+    assert [c[0].token for c in drafted] == [best([*text, best(text)]) for text in texts]
+    assert head.n_batch == 32
+
+
+def test_a_hole_is_an_error() -> None:
+    drafter, _ = new_drafter()
+    drafter.observe([committed(0, [1, 2, 3], 0)])
+    with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
+        drafter.observe([committed(0, [1, 2, 3, 4, 5], 4)])
+
+
+def test_a_drop_without_the_margin_row_is_an_error_and_with_it_is_not() -> None:
+    drafter, _ = new_drafter()
+    drafter.observe([committed(0, [1, 2, 3, 4], 0)])
+    drafter.drop(0, 3)
+    with pytest.raises(EngineError, match="hole"):
+        drafter.observe([committed(0, [1, 2, 3, 9], 3)])
+    drafter.observe([committed(0, [1, 2, 3, 9], 2)])
+
+
+class RecordingHead:
+    """Linear numbers in and out, so that the drafter's own arithmetic can be checked."""
+
+    native_s = 0.0
+    n_batch = 64
+    width = 4
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.encoded: list[Floats] = []
+        self.fed: list[Floats] = []
+        self._out = rng.normal(size=(self.width, self.width)).astype(np.float32)
+        self._fc = rng.normal(size=(12, self.width)).astype(np.float32)
+        self.given: list[Floats] = []
+
+    def encode(self, features: Floats) -> Floats:
+        self.encoded.append(features.copy())
+        return features @ self._fc
+
+    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+        self.fed.append(batch.states.copy())
+        states = (batch.states @ self._out)[batch.outputs]
+        self.given.append(states)
+        ones = np.ones((len(batch.outputs), 1))
+        return Proposals(ones.astype(np.int32), ones.astype(np.float32) / 2, states)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        pass
+
+    def last_position(self, sequence: int) -> int:
+        return -1
+
+    def close(self) -> None:
+        pass
+
+
+def rms_norm(row: Floats, eps: float) -> Floats:
+    """The plain formula, one row at a time in double precision."""
+    wide = row.astype(np.float64)
+    return wide / np.sqrt(sum(float(x) ** 2 for x in wide) / len(wide) + eps)
+
+
+@pytest.mark.parametrize("fc_norm_eps", [None, 1e-6, 0.5])
+@pytest.mark.parametrize("norm_output", [False, True])
+def test_the_norms_of_eagle_3_1(fc_norm_eps: float | None, norm_output: bool) -> None:
+    rng = np.random.default_rng(0)
+    head = RecordingHead(rng)
+    gains = rng.uniform(0.5, 1.5, 4).astype(np.float32) if norm_output else None
+    drafter = Eagle3(head, HeadTraits((1, 2, 3), fc_norm_eps=fc_norm_eps, output_norm=gains, norm_eps=1e-5))
+    features = rng.normal(size=(2, 12), scale=30.0).astype(np.float32)
+    drafter.observe([Committed(0, 0, [5, 6], features)])
+    chunks = features.reshape(2, 3, 4)
+    if fc_norm_eps is not None:
+        chunks = np.array([[rms_norm(layer, fc_norm_eps) for layer in row] for row in chunks])
+    np.testing.assert_allclose(head.encoded[0], chunks.reshape(2, 12), rtol=1e-5)
+
+    assert drafter.expand([Node(0, ROOT, ROOT, 7, 2)]) == [[Child(1, 0.5)]]
+    drafter.expand([Node(0, 0, ROOT, 1, 3)])
+    expected = head.given[0][-1]
+    if gains is not None:
+        expected = rms_norm(expected, 1e-5) * gains
+    np.testing.assert_allclose(head.fed[1][0], expected, rtol=1e-5)
+
+
+def test_unit_rms_is_taken_over_the_last_axis_and_stays_single() -> None:
+    rows = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
+    got = unit_rms(rows, 0.0)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(np.sqrt((got**2).mean(axis=-1)), 1.0, rtol=1e-6)

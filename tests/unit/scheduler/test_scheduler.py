@@ -1,0 +1,251 @@
+"""The scheduler as bookkeeping: slots never leak, everyone is served in turn, rows fit, reuse is honest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.request import Request
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.errors import ResourceError
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+
+N_CTX = 64
+
+
+def request(name: str, *prompt: int, max_tokens: int | None = 8) -> Request:
+    return Request(id=name, prompt=prompt, params=SamplingParams(max_tokens=max_tokens))
+
+
+@dataclass
+class World:
+    """Runs a scheduler as the engine does, with every draft rejected, and keeps its own idea of the caches."""
+
+    num_slots: int
+    n_batch: int
+    reuse_margin: int = 0
+    can_cut: bool = True
+    caches: dict[int, list[int]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(
+            num_slots=self.num_slots,
+            n_ctx=N_CTX,
+            n_batch=self.n_batch,
+            reuse_margin=self.reuse_margin,
+            can_cut=self.can_cut,
+        )
+
+    def step(self, max_draft: int) -> StepPlan:
+        for admission in self.scheduler.admit():
+            sequence = admission.sequence
+            self.order.append(sequence.request.id)
+            cache = self.caches.setdefault(sequence.slot, [])
+            self.check_reuse(sequence, cache, admission.is_cut, admission.num_unchanged)
+            del cache[sequence.num_reused :]
+        plan = self.scheduler.schedule(max_draft)
+        self.check_rows(plan, max_draft)
+        for sequence in plan.decode:
+            self.commit(sequence, [sequence.tokens[-1]])
+        for chunk in plan.prefill:
+            self.commit(chunk.sequence, chunk.tokens)
+        for sequence in [*plan.decode, *(c.sequence for c in plan.prefill if c.is_last)]:
+            sequence.tokens.append(1)
+            if sequence.num_left <= 0:
+                self.finish(sequence)
+        return plan
+
+    def check_reuse(self, sequence: Sequence, cache: list[int], is_cut: bool, num_unchanged: int) -> None:
+        prompt, reused = list(sequence.request.prompt), sequence.num_reused
+        assert reused < len(prompt)
+        assert cache[:reused] == prompt[:reused]
+        assert cache[:num_unchanged] == prompt[:num_unchanged] or not is_cut
+        assert is_cut or reused == len(cache)
+        assert self.can_cut or reused in (0, len(cache))
+        if is_cut:
+            assert reused == max(num_unchanged - self.reuse_margin, 0)
+
+    def check_rows(self, plan: StepPlan, max_draft: int) -> None:
+        drafted = sum(1 + min(plan.max_draft, s.draft_room) for s in plan.decode)
+        rows = drafted + sum(chunk.count for chunk in plan.prefill)
+        assert rows <= self.n_batch
+        assert 0 <= plan.max_draft <= max_draft
+        waits = [s for s in self.scheduler.running if s.is_prefilling]
+        assert bool(plan.prefill) == bool(waits), "a prompt is never left without rows for a whole step"
+        assert rows > 0 or not self.scheduler.running
+
+    def commit(self, sequence: Sequence, tokens: list[int]) -> None:
+        self.caches[sequence.slot].extend(tokens)
+        self.scheduler.cached(sequence, tokens)
+
+    def finish(self, sequence: Sequence) -> None:
+        self.scheduler.release(sequence)
+        self.finished.append(sequence.request.id)
+
+
+TOKENS = st.lists(st.integers(1, 3), min_size=1, max_size=40)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_everyone_is_served_in_turn_and_no_slot_leaks(data: st.DataObject) -> None:
+    num_slots = data.draw(st.integers(1, 5))
+    world = World(
+        num_slots,
+        n_batch=data.draw(st.integers(num_slots, 24)),
+        reuse_margin=data.draw(st.integers(0, 2)),
+        can_cut=data.draw(st.booleans()),
+    )
+    asked = [
+        request(str(i), *data.draw(TOKENS), max_tokens=data.draw(st.none() | st.integers(1, 12)))
+        for i in range(data.draw(st.integers(0, 10)))
+    ]
+    withdrawn = set()
+    max_draft, steps = data.draw(st.integers(0, 8)), 0
+    for one in asked:
+        world.scheduler.add(one)
+    while world.scheduler.has_work:
+        world.step(max_draft)
+        assert len(world.scheduler.running) <= num_slots
+        assert len({s.slot for s in world.scheduler.running}) == len(world.scheduler.running)
+        if world.scheduler.running and data.draw(st.integers(0, 9)) == 0:
+            world.finish(world.scheduler.running[0])  # cancelled
+        if data.draw(st.integers(0, 9)) == 0 and world.scheduler.withdraw(asked[-1].id):
+            withdrawn.add(asked[-1].id)
+        steps += 1
+        assert steps < 2000
+    served = [one.id for one in asked if one.id not in withdrawn]
+    assert world.order == served
+    assert sorted(world.finished) == sorted(served)
+    assert world.scheduler.num_waiting == 0
+
+
+def test_a_queue_longer_than_the_slots_waits() -> None:
+    world = World(2, n_batch=16)
+    for i in range(5):
+        world.scheduler.add(request(str(i), 1, 2, 3))
+    world.step(0)
+    assert world.scheduler.num_waiting == 3
+    assert not world.scheduler.withdraw("0")
+    assert world.scheduler.withdraw("3")
+    assert world.scheduler.num_waiting == 2
+
+
+def test_a_long_prompt_goes_in_chunks_beside_running_answers() -> None:
+    world = World(2, n_batch=10)
+    world.scheduler.add(request("short", 1, max_tokens=40))
+    world.step(4)
+    world.scheduler.add(request("long", *range(2, 32)))
+    counts = []
+    while any(s.is_prefilling for s in world.scheduler.running) or world.scheduler.num_waiting:
+        plan = world.step(4)
+        counts.append([chunk.count for chunk in plan.prefill])
+        assert [s.request.id for s in plan.decode] == ["short"]
+    assert counts == [[5]] * 6
+
+
+def test_a_prompt_leaves_drafts_most_of_a_small_batch_and_gets_its_share() -> None:
+    world = World(4, n_batch=16)
+    for i in range(3):
+        world.scheduler.add(request(str(i), 1, max_tokens=50))
+    world.step(8)
+    assert world.step(8).max_draft == 4  # 16 rows for 3 answers
+    world.scheduler.add(request("late", *range(1, 30)))
+    plan = world.step(8)
+    assert plan.max_draft == 3 and plan.prefill[0].count == 4
+
+
+def continued(world: World, slot: int) -> tuple[int, ...]:
+    return tuple(world.caches[slot])
+
+
+def test_a_conversation_that_goes_on_is_reused_without_a_margin() -> None:
+    world = World(1, n_batch=32, reuse_margin=1)
+    world.scheduler.add(request("a", 1, 2, 3, max_tokens=3))
+    while world.scheduler.has_work:
+        world.step(0)
+    cached = continued(world, 0)
+    world.scheduler.add(request("b", *cached, 9, 9))
+    (admission,) = world.scheduler.admit()
+    assert (admission.is_cut, admission.sequence.num_reused) == (False, len(cached))
+
+
+def test_a_changed_conversation_is_cut_before_the_margin() -> None:
+    world = World(1, n_batch=32, reuse_margin=1)
+    world.scheduler.add(request("a", 1, 2, 3, 4, max_tokens=1))
+    world.step(0)
+    world.scheduler.add(request("b", 1, 2, 9))
+    (admission,) = world.scheduler.admit()
+    assert (admission.is_cut, admission.num_unchanged, admission.sequence.num_reused) == (True, 2, 1)
+
+
+def test_a_cut_that_was_never_decoded_is_cut_again() -> None:
+    world = World(1, n_batch=32, reuse_margin=1)
+    world.scheduler.add(request("a", 1, 2, 3, 4, max_tokens=1))
+    world.step(0)
+    world.scheduler.add(request("b", 1, 2, 9))
+    (admission,) = world.scheduler.admit()
+    world.scheduler.release(admission.sequence)
+    world.scheduler.add(request("c", 1, 7, 7))
+    (admission,) = world.scheduler.admit()
+    assert (admission.is_cut, admission.num_unchanged, admission.sequence.num_reused) == (True, 1, 0)
+
+
+def test_recurrent_state_is_continued_or_thrown_away() -> None:
+    world = World(1, n_batch=32, can_cut=False)
+    world.scheduler.add(request("a", 1, 2, 3, 4, max_tokens=1))
+    world.step(0)
+    world.scheduler.add(request("b", 1, 2, 3, 9, max_tokens=1))
+    (admission,) = world.scheduler.admit()
+    assert (admission.is_cut, admission.num_unchanged, admission.sequence.num_reused) == (True, 0, 0)
+
+
+def test_a_shared_system_prompt_does_not_evict_a_conversation() -> None:
+    world = World(2, n_batch=64)
+    system = (1, 2, 3, 4)
+    first = request("a", *system, *range(10, 40), max_tokens=1)
+    second = request("b", *system, *range(40, 60), max_tokens=1)
+    for one in (first, second, first, second):
+        world.scheduler.add(one)
+        (admission,) = world.scheduler.admit()
+        world.caches.setdefault(admission.sequence.slot, [])
+        if one is first:
+            assert admission.sequence.slot == 0
+        else:
+            assert admission.sequence.slot == 1
+        world.scheduler.cached(admission.sequence, list(one.prompt[admission.sequence.num_reused :]))
+        world.scheduler.release(admission.sequence)
+    assert admission.sequence.num_reused == len(second.prompt) - 1
+
+
+def test_the_slot_unused_for_longest_is_taken_by_a_stranger() -> None:
+    world = World(3, n_batch=64)
+    slots = []
+    for i in range(4):
+        world.scheduler.add(request(str(i), 10 * i + 1, 10 * i + 2, max_tokens=1))
+        world.step(0)
+        slots.append(next(s for s, c in world.caches.items() if c[:1] == [10 * i + 1]))
+    assert slots == [0, 1, 2, 0]
+
+
+def test_a_forgotten_cache_is_not_reused() -> None:
+    world = World(1, n_batch=32)
+    world.scheduler.add(request("a", 1, 2, 3, max_tokens=9))
+    world.step(0)
+    (sequence,) = world.scheduler.running
+    world.scheduler.release(sequence)
+    world.scheduler.forget(0)
+    world.scheduler.add(request("b", 1, 2, 3))
+    (admission,) = world.scheduler.admit()
+    assert admission.sequence.num_reused == 0
+
+
+def test_more_slots_than_rows_are_refused() -> None:
+    with pytest.raises(ResourceError, match="16 slots need as many rows in a batch of 8"):
+        Scheduler(num_slots=16, n_ctx=64, n_batch=8)
