@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.fit import check_fits, need_of
+from eaglelocal.backend.fit import Need, check_fits, need_of
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.model import Model
@@ -21,20 +21,21 @@ from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import IncompatibleError
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
-from eaglelocal.scheduler.scheduler import Scheduler
+from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.policy import Fixed
 
 Report = Callable[[LoadProgress], None]
+DRAFT_KINDS = ("none", "eagle3", "draft_model")
 
 
 def build(plan: Plan, report: Report) -> Engine:
@@ -53,13 +54,16 @@ class Builder:
         self._plan, self._report, self._opened = plan, report, opened
         self._started_at = time.perf_counter()
         self._threads = plan.threads or usable_threads()
+        self._machine = probe()
+        self._policy = Fixed(plan.num_draft_tokens if plan.speculates else 0)
+        self._model_bytes = 0  # weights of all models loaded
 
     def build(self) -> Engine:
         plan = self._plan
-        target = ModelInfo.from_header(read_header(plan.target))
+        check_batch(plan.num_slots, plan.n_batch)
+        target = model_info(plan.target)
         head = self._head_header(target)
-        need = need_of(target, n_ctx=plan.n_ctx, num_slots=plan.num_slots, kv_type=plan.kv_type)
-        check_fits(need, available_bytes=free_bytes(probe()), n_ctx=plan.n_ctx)
+        self._check_memory(target, head)
         library = load_library()
         model = self._model(library, plan.target, share=(0.0, 0.9))
         taps = EagleInfo.from_header(head).target_layers if head is not None else ()
@@ -72,11 +76,30 @@ class Builder:
     def _head_header(self, target: ModelInfo) -> Header | None:
         """The EAGLE head's header, checked against the target; None where the plan has no such head."""
         plan = self._plan
-        if plan.draft_kind != "eagle3" or plan.draft is None or not plan.speculates:
+        if not plan.speculates:
+            return None
+        check_rolls_back(target)
+        if plan.draft_kind not in DRAFT_KINDS:
+            raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+        if plan.draft is None:
+            raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
+        if plan.draft_kind == "draft_model":
+            check_rolls_back(model_info(plan.draft))
             return None
         header = read_header(plan.draft)
         check_pair(EagleInfo.from_header(header), target)
         return header
+
+    def _check_memory(self, target: ModelInfo, head: Header | None) -> None:
+        plan, models = self._plan, list[ModelInfo | EagleInfo]([target])
+        if head is not None:
+            models.append(EagleInfo.from_header(head))
+        elif plan.speculates and plan.draft is not None:
+            models.append(model_info(plan.draft))
+        need = Need()
+        for info in models:
+            need = need.plus(need_of(info, n_ctx=plan.n_ctx, num_slots=plan.num_slots, kv_type=plan.kv_type))
+        check_fits(need, available_bytes=free_bytes(self._machine), n_ctx=plan.n_ctx)
 
     def _model(self, library: Library, path: Path, *, share: tuple[float, float]) -> Model:
         low, high = share
@@ -85,8 +108,10 @@ class Builder:
         def on_progress(fraction: float) -> None:
             self._report(LoadProgress(low + fraction * (high - low), path.name))
 
-        model = Model(library, path, gpu_layers=self._plan.gpu_layers, on_progress=on_progress)
+        repack = not has_amx(self._machine)
+        model = Model(library, path, gpu_layers=self._plan.gpu_layers, repack=repack, on_progress=on_progress)
         self._opened.callback(model.close)
+        self._model_bytes += model.size_bytes
         return model
 
     def _max_rows(self) -> int:
@@ -114,11 +139,11 @@ class Builder:
         if head is not None:
             head_context = LlamaHeadContext(draft, self._params(plan.n_batch), target=context)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(head))
+            return Eagle3(head_context, head_traits(head), confident=self._policy.needs_confidences)
         check_vocabularies(model, draft, plan)
         draft_context = LlamaContext(draft, self._params(plan.num_slots))
         self._opened.callback(draft_context.close)
-        return DraftModel(draft_context)
+        return DraftModel(draft_context, confident=self._policy.needs_confidences)
 
     def _engine(self, library: Library, model: Model, context: LlamaContext, drafter: Drafter) -> Engine:
         plan = self._plan
@@ -132,21 +157,41 @@ class Builder:
             n_vocab=model.vocabulary.n_tokens,
             chat_template=model.vocabulary.chat_template is not None,
             threads=self._threads,
-            model_bytes=model.size_bytes,
+            model_bytes=self._model_bytes,
             load_s=time.perf_counter() - self._started_at,
             library=library.build,
         )
         scheduler = Scheduler(
-            num_slots=plan.num_slots, n_ctx=plan.n_ctx, n_batch=plan.n_batch, reuse_margin=drafter.reuse_margin
+            num_slots=plan.num_slots,
+            n_ctx=plan.n_ctx,
+            n_batch=plan.n_batch,
+            reuse_margin=drafter.reuse_margin,
+            can_cut=not model.is_hybrid,
         )
         return Engine(
             context=context,
             vocabulary=model.vocabulary,
             drafter=drafter,
-            policy=Fixed(num_draft_tokens),
+            policy=self._policy,
             scheduler=scheduler,
             info=info,
         )
+
+
+def model_info(path: Path) -> ModelInfo:
+    """What a target or a draft model is. Raises ModelFileError where the file is no such thing."""
+    header = read_header(path)
+    if architecture_of(header) == "eagle3":
+        message = f"{path.name} is an eagle3 draft head, not a model that can answer"
+        raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
+    return ModelInfo.from_header(header)
+
+
+def check_rolls_back(info: ModelInfo) -> None:
+    """Rejected drafts are taken back from the cache. Raises IncompatibleError where that cannot be done yet."""
+    if info.has_state:
+        message = f"{info.name} cannot take part in drafting: {info.architecture} keeps recurrent state"
+        raise IncompatibleError(f"{message}, which cannot be rolled back yet", hint="--draft none")
 
 
 def head_traits(header: Header) -> HeadTraits:
@@ -165,6 +210,11 @@ def free_bytes(machine: Machine) -> int | None:
     if machine.memory.available_bytes is None:
         return None
     return machine.memory.available_bytes + sum(gpu.free_bytes or 0 for gpu in machine.gpus)
+
+
+def has_amx(machine: Machine) -> bool:
+    """llama.cpp's AMX kernels crash on q8_0 and q4_0 with three rows or more where AMX was seen (a virtual machine)."""
+    return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())
 
 
 def check_vocabularies(target: Model, draft: Model, plan: Plan) -> None:

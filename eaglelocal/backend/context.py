@@ -75,7 +75,7 @@ class LlamaContext:
     def decode(self, batch: Batch) -> CopiedOutputs:
         self._check_open()
         native = self._rows.fill(batch)
-        with self.clock.running():
+        with self.clock:
             code = self._library.api.llama_decode(self.handle, native)
         check_decode(code, len(batch), self._library)
         return CopiedOutputs(self._features(len(batch)))
@@ -116,8 +116,8 @@ class LlamaContext:
             self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=self.n_vocab
         )
 
-    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
-        return best_of([self._logits(row) for row in rows], branches)
+    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
+        return best_of([self._logits(row) for row in rows], branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._check_open()
@@ -174,15 +174,16 @@ def check_decode(code: int, num_rows: int, library: Library) -> None:
     raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {said(library)}")
 
 
-def best_of(rows: list[Floats], branches: int) -> Proposals:
-    """The best tokens of each logits row [vocab] and their probabilities, best first."""
+def best_of(rows: list[Floats], branches: int, *, confident: bool) -> Proposals:
+    """The best tokens of each logits row [vocab], best first, with their probabilities if wanted (else NaN)."""
     tokens = np.empty((len(rows), branches), np.int32)
-    confidences = np.empty((len(rows), branches), np.float32)
+    confidences = np.full((len(rows), branches), np.nan, np.float32)
     for i, logits in enumerate(rows):
         best = [int(logits.argmax())] if branches == 1 else top(logits, branches)
-        chosen = logits[best]
         tokens[i] = best
-        confidences[i] = np.exp(chosen - chosen[0]) / np.exp(logits - chosen[0]).sum()
+        if confident:
+            chosen = logits[best]
+            confidences[i] = np.exp(chosen - chosen[0]) / np.exp(logits - chosen[0]).sum()
     return Proposals(tokens, confidences)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo
 
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -16,19 +17,25 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes of one model with its cache."""
+    """Bytes of models with their caches."""
 
-    weights_bytes: int
-    kv_bytes: int
+    weights_bytes: int = 0
+    kv_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         return self.weights_bytes + self.kv_bytes
 
+    def plus(self, other: Need) -> Need:
+        return Need(self.weights_bytes + other.weights_bytes, self.kv_bytes + other.kv_bytes)
 
-def need_of(info: ModelInfo, *, n_ctx: int, num_slots: int, kv_type: str) -> Need:
+
+def need_of(info: ModelInfo | EagleInfo, *, n_ctx: int, num_slots: int, kv_type: str) -> Need:
     """Weights, and keys and values of all layers for every slot (an upper bound with sliding windows)."""
-    per_token = sum(kv_heads * (info.head_dim + info.value_dim) for kv_heads in info.n_kv_head)
+    if kv_type not in BYTES_PER_VALUE:
+        raise UsageError(f"--kv-type cannot be {kv_type}", hint=f"one of: {', '.join(BYTES_PER_VALUE)}")
+    kv_heads = info.n_kv_head * info.n_layer if isinstance(info, EagleInfo) else sum(info.n_kv_head)
+    per_token = kv_heads * (info.head_dim + info.value_dim)
     return Need(info.weights_bytes, int(per_token * n_ctx * num_slots * BYTES_PER_VALUE[kv_type]))
 
 

@@ -11,14 +11,12 @@ import ctypes as C
 import numpy as np
 
 from eaglelocal.backend.context import ContextParams, LlamaContext, best_of, check_decode, create_context
-from eaglelocal.backend.library import NativeClock
+from eaglelocal.backend.library import Embedding, NativeClock
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
 from eaglelocal.backend.views import floats_at
 from eaglelocal.core.batch import Floats, PairBatch, Proposals
 from eaglelocal.errors import EngineError
-
-FLOATS = C.POINTER(C.c_float)
 
 
 class LlamaHeadContext:
@@ -44,32 +42,32 @@ class LlamaHeadContext:
         api, batch = self._api, self._features
         features = np.ascontiguousarray(features, np.float32)
         first = self._cells.last_position(0) + 1  # placeholders, but they must follow the cache
-        with self.clock.running():
+        with self.clock:
             api.llama_batch_ext_clear(batch)
-            for i, row in enumerate(features):
-                at = api.llama_batch_ext_add_embd(batch, 0, native_row(api, row))
+            for i in range(len(features)):
+                at = self._library.add_embedding(batch, 0, row_of(features, i))
                 self._set_position(batch, at, first + i)
                 api.llama_batch_ext_set_output_embd(batch, at, True)
             code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_ENCODE, batch)
         check_decode(code, len(features), self._library)
         return self._copy(self._library.get_nextn(self.handle), len(features))
 
-    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         api, native = self._api, self._pairs
-        outputs = set(batch.outputs)
-        with self.clock.running():
+        asks = bool(batch.outputs)  # all rows or none: the graph does not select rows, and llama.cpp would give the first
+        with self.clock:
             api.llama_batch_ext_clear(native)
-            for i, (token, state) in enumerate(zip(batch.tokens, batch.states, strict=True)):
+            for i, token in enumerate(batch.tokens):
                 at = api.llama_batch_ext_add_token(native, batch.sequences[i], token)
-                api.llama_batch_ext_set_embd_token(native, at, native_row(api, state))
+                self._library.set_embedding(native, at, row_of(batch.states, i))
                 self._set_position(native, at, batch.positions[i])
-                api.llama_batch_ext_set_output_logits(native, at, i in outputs)
+                api.llama_batch_ext_set_output_logits(native, at, asks)
             code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, native)
         check_decode(code, len(batch.tokens), self._library)
-        return self._proposals(batch.outputs, branches)
+        return self._proposals(batch.outputs, branches, confident=confident)
 
-    def _proposals(self, rows: list[int], branches: int) -> Proposals:
-        proposals = best_of([self._logits(row) for row in rows], branches)
+    def _proposals(self, rows: list[int], branches: int, *, confident: bool) -> Proposals:
+        proposals = best_of([self._logits(row) for row in rows], branches, confident=confident)
         states = [self._copy(self._library.get_nextn_row(self.handle, row), 1) for row in rows]
         joined = np.concatenate(states) if states else np.empty((0, self.width), np.float32)
         return Proposals(proposals.tokens, proposals.confidences, joined)
@@ -107,5 +105,6 @@ class LlamaHeadContext:
             self.handle = None
 
 
-def native_row(api: object, row: Floats) -> object:
-    return api.llama_embd(row.ctypes.data_as(FLOATS), 1, row.shape[-1])  # type: ignore[attr-defined]
+def row_of(rows: Floats, index: int) -> Embedding:
+    """One row of a C-contiguous array; llama.cpp copies it at once."""
+    return Embedding(rows.ctypes.data + index * rows.strides[0], 1, rows.shape[-1])

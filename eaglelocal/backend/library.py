@@ -7,14 +7,12 @@ the version they were checked against is accepted.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes as C
 import functools
 import importlib.metadata
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -22,6 +20,28 @@ from eaglelocal.errors import LibraryError
 
 CHECKED_VERSION = "0.3.36"
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
+
+
+class NativeClock:
+    """Seconds spent inside llama.cpp, by the thread that owns the context: `with clock: ...`."""
+
+    __slots__ = ("_started_at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = self._started_at = 0.0
+
+    def __enter__(self) -> None:
+        self._started_at = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._started_at
+
+
+class Embedding(C.Structure):
+    """llama_embd with a plain address, so that a row of an array is passed without a cast."""
+
+    _fields_ = [("data", C.c_void_p), ("n_rows", C.c_size_t), ("n_embd", C.c_size_t)]
+
 
 STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
     "set_layer_input": (
@@ -37,22 +57,9 @@ STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
     "get_nextn_row": ("_Z30llama_get_embeddings_nextn_ithP13llama_contexti", [C.c_void_p, C.c_int32], C.c_void_p),
     # public, bound once more with an address as the result: numpy views are made from it without a cast
     "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
+    "add_embedding": ("llama_batch_ext_add_embd", [C.c_void_p, C.c_int32, Embedding], C.c_int32),
+    "set_embedding": ("llama_batch_ext_set_embd_token", [C.c_void_p, C.c_int32, Embedding], C.c_bool),
 }
-
-
-@dataclass(slots=True)
-class NativeClock:
-    """Seconds spent inside llama.cpp, by the thread that owns the context."""
-
-    seconds: float = 0.0
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 @dataclass(slots=True)
@@ -97,6 +104,8 @@ class Library:
     get_nextn: C._NamedFuncPointer
     get_nextn_row: C._NamedFuncPointer
     get_logits_row: C._NamedFuncPointer
+    add_embedding: C._NamedFuncPointer
+    set_embedding: C._NamedFuncPointer
 
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:

@@ -11,7 +11,10 @@ from eaglelocal.errors import ModelFileError
 
 
 class Model:
-    """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words."""
+    """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words.
+
+    repack  let llama.cpp keep quantized weights in a layout of its own for this processor
+    """
 
     def __init__(
         self,
@@ -19,6 +22,7 @@ class Model:
         path: Path,
         *,
         gpu_layers: int | None = None,
+        repack: bool = True,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self.library, self.path = library, path
@@ -26,6 +30,7 @@ class Model:
         params = api.llama_model_default_params()
         if gpu_layers is not None:
             params.n_gpu_layers = gpu_layers
+        params.use_extra_bufts = repack
 
         def report(fraction: float, user_data: object) -> bool:
             if on_progress is not None:

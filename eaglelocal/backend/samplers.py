@@ -61,7 +61,7 @@ class ChainSampler:
         if not self._chain:
             raise EngineError("the sampler is closed")
         self._read_row(row)  # raises where there are no logits; llama.cpp would read them all the same
-        with self._clock.running():
+        with self._clock:
             token = int(self._api.llama_sampler_sample(self._chain, self._context, row))
         if self._logprobs is None:
             return Sampled(token)

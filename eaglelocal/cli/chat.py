@@ -142,9 +142,12 @@ def load_model(plan: Plan, output: Output) -> Model:
     from eaglelocal.client.engine_client import EngineClient
 
     progress = output.progress()
-    client = EngineClient(
-        plan, on_progress=lambda event: progress(LoadProgress(event.fraction, f"loading {event.what}"))
-    )
+
+    def show(fraction: float) -> None:
+        progress(LoadProgress(fraction, f"loading {plan.target_label}"))
+
+    show(0.0)  # a process that starts says nothing yet
+    client = EngineClient(plan, on_progress=lambda event: show(event.fraction))
     try:
         return Model(client, plan, client.start())
     except BaseException:  # Ctrl-C too: no engine process stays behind

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question
+from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question, unseen_typing
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.report import model_lines
 from eaglelocal.cli.session import Session
@@ -71,7 +71,8 @@ class Loop:
 
     def _ask(self, question: str) -> None:
         self.presses = 1  # a ctrl-c that gets out of ask() was the second
-        outcome = self.asker.ask(question)
+        with unseen_typing():
+            outcome = self.asker.ask(question)
         if outcome.finished is None or outcome.finished.reason != "cancelled":
             self.presses = 0
         if outcome.error is not None:

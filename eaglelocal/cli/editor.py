@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +18,10 @@ try:
     import readline
 except ImportError:  # a Python without line editing still chats
     readline = None  # type: ignore[assignment]
+try:
+    import termios
+except ImportError:  # not a Unix
+    termios = None  # type: ignore[assignment]
 
 QUOTES = '"""'
 PROMPT, MORE = "> ", ". "
@@ -87,8 +93,8 @@ class LineEditor:
         readline.set_history_length(MAX_HISTORY)
         readline.set_completer(self._complete)
         readline.set_completer_delims(" ")
-        is_libedit = "libedit" in (readline.__doc__ or "")
-        readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+        for setting in _bindings():
+            readline.parse_and_bind(setting)
         try:
             readline.read_history_file(self._history)
         except OSError:  # none yet, or one that another library wrote: start anew
@@ -106,6 +112,30 @@ class LineEditor:
             readline.write_history_file(self._history)
         except OSError:
             return
+
+
+def _bindings() -> list[str]:
+    if "libedit" in (readline.__doc__ or ""):
+        return ["bind ^I rl_complete"]
+    paste = [] if os.environ.get("TERM") == "dumb" else ["set enable-bracketed-paste on"]  # Python switches it off
+    return ["tab: complete", *paste]
+
+
+@contextmanager
+def unseen_typing() -> Iterator[None]:
+    """What is typed while an answer runs is kept for the next prompt, but does not appear amid the text."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    quiet = list(before)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:

@@ -23,7 +23,6 @@ from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 PROGRAM = "eaglelocal"
 TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"
-COMMANDS = ("chat", "probe", "config")
 INTERRUPTED = 130
 # The base of everything that typer says about a command line; its place differs between versions.
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -55,6 +54,12 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         standard_output().data(context.get_help())
+
+
+def commands() -> list[str]:
+    """The names of what there is."""
+    names = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
+    return [name for name in names if name]
 
 
 def main() -> int:
@@ -113,6 +118,6 @@ def _usage(problem: Exception) -> UsageError:
 def _check_command(arguments: Sequence[str]) -> None:
     """Unknown commands get the nearest name; the program's own options take no values."""
     words = [argument for argument in arguments[:1] if not argument.startswith("-")]
-    if words and words[0] not in COMMANDS:
-        close = nearest(words[0], COMMANDS)
+    if words and words[0] not in commands():
+        close = nearest(words[0], commands())
         raise UsageError(f"no command {words[0]!r}", hint=f"{PROGRAM} {close}" if close else f"{PROGRAM} --help")

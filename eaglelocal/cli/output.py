@@ -20,7 +20,7 @@ from eaglelocal.core.events import LoadProgress, Piece
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
-BAR_CELLS = 24
+BAR_CELLS = 16
 DEFAULT_WIDTH = 80
 REDRAW_S = 0.1
 # A model's text must not steer the terminal: control characters but line feed and tab become visible.

@@ -51,5 +51,5 @@ class Proposals:
     """What a draft model says at its output rows, best first."""
 
     tokens: Ints  # [output rows, branches]
-    confidences: Floats  # [output rows, branches], probabilities under the drafter's own softmax
+    confidences: Floats  # [output rows, branches], probabilities under the drafter's own softmax; NaN if not asked for
     states: Floats | None = None  # [output rows, width], before the head's output norm

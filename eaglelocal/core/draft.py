@@ -22,7 +22,7 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # drafter's own probability of the token, given its parent
+    confidences: tuple[float, ...] = ()  # drafter's own probability of the token, given its parent; NaN if not asked
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -58,7 +58,7 @@ class Context(Cache, Protocol):
 
     def sampler(self, params: SamplingParams) -> Sampler: ...
 
-    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
+    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         """The most likely next tokens at output rows of the last decode (when used as a drafter)."""
 
     def close(self) -> None: ...
@@ -81,8 +81,8 @@ class HeadContext(Cache, Protocol):
     def encode(self, features: Floats) -> Floats:
         """[rows, taps * n_embd] -> [rows, width]."""
 
-    def decode(self, batch: PairBatch, branches: int) -> Proposals:
-        """Write the pairs into the cache and propose at the output rows."""
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
+        """Write the pairs into the cache and propose at the output rows; `confident`: with probabilities."""
 
     def close(self) -> None: ...
 

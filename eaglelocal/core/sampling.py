@@ -6,6 +6,7 @@ emitted token, whatever was drafted, so a seed gives one text at any draft lengt
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eaglelocal.errors import RequestError
@@ -51,6 +52,9 @@ class SamplingParams:
                 raise RequestError(f"{name} must lie between {low} and {high}, not {value}")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
             raise RequestError(f"logprobs must lie between 0 and 100, not {self.logprobs}")
+        for token, bias in self.logit_bias:
+            if not math.isfinite(bias):
+                raise RequestError(f"the logit_bias of token {token} must be a finite number, not {bias}")
         if any(not s for s in self.stop):
             raise RequestError("a stop string must not be empty")
 

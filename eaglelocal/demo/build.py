@@ -102,9 +102,8 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     head = Head(HeadShape(target.shape))
     examination = hold_examination(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
-    examined = TrainingTimeTest(
-        head, target, ChainPlan(), compiled=False
-    )  # rows of many shapes: compiling would cost more
+    # uncompiled: examined rows have many shapes, and compiling for each would cost more than it saves
+    examined = TrainingTimeTest(head, target, ChainPlan(), compiled=False)
     with Progress("head") as progress:
 
         def on_milestone(done: int) -> None:

@@ -123,7 +123,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     asked = parser.parse_args()
     plan = resolve(
-        Wish(target=asked.target, spec=asked.draft_tokens, parallel=4, threads=asked.threads), on_progress=lambda fraction, what: None
+        Wish(target=asked.target, spec=asked.draft_tokens, parallel=4, threads=asked.threads),
+        on_progress=lambda fraction, what: None,
     )
     with EngineClient(plan) as client:
         client.start()

@@ -32,7 +32,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Child:
     token: int
-    confidence: float  # probability under the drafter
+    confidence: float  # probability under the drafter; NaN where it was not asked for
 
 
 @dataclass(frozen=True, slots=True)

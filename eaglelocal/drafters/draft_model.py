@@ -29,13 +29,16 @@ class SlotState:
 
 
 class DraftModel:
-    """Implements drafters.base.Drafter over a plain context. Chains only."""
+    """Implements drafters.base.Drafter over a plain context. Chains only.
+
+    confident  tell the probability of each child, which costs a pass over the vocabulary
+    """
 
     taps: tuple[int, ...] = ()
     reuse_margin = 0
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, *, confident: bool = False) -> None:
+        self._context, self._confident = context, confident
         self._slots: dict[int, SlotState] = {}
 
     @property
@@ -48,7 +51,7 @@ class DraftModel:
         if not asked:
             return [[] for _ in nodes]
         self._context.decode(rows)
-        proposals = self._context.propose(asked, 1)
+        proposals = self._context.propose(asked, 1, confident=self._confident)
         return [[Child(int(t[0]), float(c[0]))] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:

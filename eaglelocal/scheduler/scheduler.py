@@ -65,8 +65,7 @@ class Scheduler:
     def __init__(
         self, *, num_slots: int, n_ctx: int, n_batch: int, reuse_margin: int = 0, can_cut: bool = True
     ) -> None:
-        if num_slots > n_batch:
-            raise ResourceError(f"{num_slots} slots need as many rows in a batch of {n_batch}", hint="fewer --parallel")
+        check_batch(num_slots, n_batch)
         self._waiting: deque[Request] = deque()
         self._running: dict[int, Sequence] = {}
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
@@ -170,6 +169,12 @@ class Scheduler:
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
         self._cached[slot].clear()
+
+
+def check_batch(num_slots: int, n_batch: int) -> None:
+    """Every slot needs a row in each step. Raises ResourceError."""
+    if num_slots > n_batch:
+        raise ResourceError(f"{num_slots} slots need as many rows in a batch of {n_batch}", hint="a smaller --parallel")
 
 
 def common_prefix(a: list[int], b: tuple[int, ...]) -> int:

@@ -13,6 +13,10 @@ class Policy(Protocol):
     def max_draft(self) -> int:
         """Most nodes that a slot's draft will ever have."""
 
+    @property
+    def needs_confidences(self) -> bool:
+        """Must the drafters tell how sure they are of each token?"""
+
     def extend(self, draft: Draft, room: int) -> bool:
         """Should this draft grow by another level? `room` is the most nodes that can still be of use."""
 
@@ -22,6 +26,7 @@ class Fixed:
     """Always drafts num_draft_tokens, or as many as there is room for."""
 
     num_draft_tokens: int
+    needs_confidences: bool = False
 
     @property
     def max_draft(self) -> int:

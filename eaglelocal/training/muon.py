@@ -17,8 +17,12 @@ NUM_ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    def __init__(self, matrices: Iterable[nn.Parameter], lr: float, momentum: float = 0.95) -> None:
-        super().__init__(list(matrices), {"lr": lr, "momentum": momentum})
+    """`weight_decay` is decoupled: a matrix shrinks by lr * weight_decay a step, which bounds its spectral norm."""
+
+    def __init__(
+        self, matrices: Iterable[nn.Parameter], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -28,9 +32,9 @@ class Muon(torch.optim.Optimizer):
                 if matrix.grad is not None:
                     by_shape[matrix.shape].append(matrix)
             for matrices in by_shape.values():
-                self._update(matrices, group["lr"], group["momentum"])
+                self._update(matrices, group["lr"], momentum=group["momentum"], decay=group["weight_decay"])
 
-    def _update(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
+    def _update(self, matrices: list[nn.Parameter], lr: float, *, momentum: float, decay: float) -> None:
         pushed = []
         for matrix in matrices:
             assert matrix.grad is not None
@@ -42,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         rows, columns = matrices[0].shape
         scale = max(1.0, rows / columns) ** 0.5
         for matrix, update in zip(matrices, updates, strict=True):
-            matrix.add_(update.to(matrix.dtype), alpha=-lr * scale)
+            matrix.mul_(1 - lr * decay).add_(update.to(matrix.dtype), alpha=-lr * scale)
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ SCRIPTS = (
     says("the first answer", 1),
     Script(("half", " an"), hangs=True),
     Script(("bro", "ken"), fails=EngineError("the engine process ended with signal 9", hint="ask again")),
-    says("the last answer"),
+    Script(("the", " last", " answer"), delay_s=1.0),
 )
 
 

@@ -95,4 +95,6 @@ def test_the_model_names_itself() -> None:
     assert "embedded guide at the cost of a 0.3 B model" in text
     assert "scripted head, 4 tokens ahead" in text
     assert "context  2048 tokens" in text
-    assert "none: no draft is known" in "\n".join(model_lines(client.info, scripted_plan(client.label, num_draft_tokens=0)))
+    assert "none: no draft is known" in "\n".join(
+        model_lines(client.info, scripted_plan(client.label, num_draft_tokens=0))
+    )

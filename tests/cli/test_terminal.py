@@ -137,7 +137,11 @@ def test_a_talk_with_an_interrupt_and_a_crash(terminal: Terminal) -> None:
     terminal.expect("hint: ask again")
     terminal.expect("> ")
     terminal.ask("four")
-    terminal.expect("the last answer")
+    terminal.expect("the last")
+    terminal.ask("/stats")  # typed ahead: not to be seen amid the answer, but at the prompt
+    terminal.expect(" answer\n")
+    terminal.expect("> /stats")
+    terminal.expect("answers       3")
     terminal.expect("> ")
     terminal.type(CTRL_D)
     assert terminal.end() == 0
@@ -183,6 +187,16 @@ def test_a_block_and_a_line_that_goes_on_are_one_question(terminal: Terminal) ->
     terminal.ask("/retry")
     terminal.expect("first\nsecond")
     terminal.expect("half an")
+
+
+def test_pasted_lines_are_one_question(terminal: Terminal) -> None:
+    terminal.type(b"\x1b[200~first\rsecond\x1b[201~")
+    terminal.expect("second")
+    terminal.type(ENTER)
+    terminal.expect("the first answer")
+    terminal.expect("> ")
+    terminal.ask("/retry")
+    terminal.expect("first\nsecond")
 
 
 def test_history_is_there_the_next_time(tmp_path: Path) -> None:

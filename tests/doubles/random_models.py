@@ -103,7 +103,8 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
 def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
     """A head that says what the last token alone would make the target say.
 
-    Its attention looks only at its own row and hands on the token's embedding; fc and ffn add nothing.
+    Its attention looks only at its own row, hands on the token's embedding, and takes the fed-back state
+    (the embedding of the token before) out of the residual stream; fc and ffn add nothing.
     The smaller the target's layer_gain, the more often target and head agree.
     """
     writer = gguf.GGUFWriter(str(path), "eagle3")
@@ -119,7 +120,7 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
         "output_norm.weight": read_tensor(target, read_header(target), "output_norm.weight"),
         "blk.0.attn_q.weight": 2 * token_half,  # sharp: a row sees itself far above all others
         "blk.0.attn_k.weight": 2 * token_half,
-        "blk.0.attn_v.weight": token_half,
+        "blk.0.attn_v.weight": token_half - np.eye(width, 2 * width, k=width),
         "blk.0.attn_output.weight": np.eye(width),
         "blk.0.ffn_gate.weight": np.zeros((shape.n_ff, width)),
         "blk.0.ffn_up.weight": np.zeros((shape.n_ff, width)),

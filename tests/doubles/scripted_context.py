@@ -8,10 +8,12 @@ mistake in the protocol (hole, double position, wrong pair, stale cell) fails lo
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -105,20 +107,40 @@ class ScriptedSampler:
 
 
 def distribution(logits: Floats, params: SamplingParams, seen: Sequence[int] = ()) -> Floats:
-    """The exact distribution a sampler draws from: penalty, top-k, top-p, then temperature (llama.cpp's order)."""
-    logits = logits.astype(np.float64).copy()
-    for token in set(seen[max(len(seen) - params.repeat_last_n, 0) :]):
-        logits[token] *= 1 / params.repeat_penalty if logits[token] > 0 else params.repeat_penalty
+    """The exact distribution a sampler draws from, in llama.cpp's order: bias, penalties, filters, temperature."""
+    logits = penalized(logits, params, seen)
     if params.is_greedy:
         return softmax(logits)
     order = np.argsort(-logits, kind="stable")
     keep = order[: params.top_k] if params.top_k else order
+    if params.typical_p < 1.0:
+        chances = softmax(logits[keep])
+        surprise = np.abs(-np.log(chances) + (chances * np.log(chances)).sum())
+        keep = first_to_reach(keep[np.argsort(surprise, kind="stable")], logits, params.typical_p)
+        keep = keep[np.argsort(-logits[keep], kind="stable")]
     if params.top_p < 1.0:
-        cumulated = np.cumsum(softmax(logits[keep]))
-        keep = keep[: int(np.searchsorted(cumulated, params.top_p) + 1)]
+        keep = first_to_reach(keep, logits, params.top_p)
+    if params.min_p > 0.0:
+        keep = keep[logits[keep] >= logits[keep[0]] + np.log(params.min_p)]
     result = np.zeros_like(logits)
     result[keep] = softmax(logits[keep] / params.temperature)
     return result
+
+
+def penalized(logits: Floats, params: SamplingParams, seen: Sequence[int]) -> Floats:
+    logits = logits.astype(np.float64)
+    for token, bias in params.logit_bias:
+        logits[token] += bias
+    for token, count in Counter(seen[max(len(seen) - params.repeat_last_n, 0) :]).items():
+        logits[token] *= 1 / params.repeat_penalty if logits[token] > 0 else params.repeat_penalty
+        logits[token] -= count * params.frequency_penalty + params.presence_penalty
+    return logits
+
+
+def first_to_reach(keep: npt.NDArray[np.int64], logits: Floats, share: float) -> npt.NDArray[np.int64]:
+    """The first tokens whose probabilities among all of `keep` sum up to `share`."""
+    cumulated = np.cumsum(softmax(logits[keep]))
+    return keep[: int(np.searchsorted(cumulated, share) + 1)]
 
 
 def softmax(logits: Floats) -> Floats:
@@ -166,7 +188,7 @@ class ScriptedContext:
         self.samplers.append(ScriptedSampler(self, params))
         return self.samplers[-1]
 
-    def propose(self, rows: Sequence[int], branches: int) -> Proposals:
+    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         return proposals([self.logits_of(row) for row in rows], branches, None)
 
     def remove(self, sequence: int, first_position: int) -> None:
@@ -206,7 +228,7 @@ class ScriptedHead:
         states[:, 2] = 0
         return states
 
-    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
         self.decodes += 1
         if self.decodes - 1 in self.refused:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 
-from eaglelocal.training.data import (  # noqa: E402
+from eaglelocal.training.data import (
     ASSISTANT,
     IGNORED,
     PROMPT,
@@ -19,7 +19,7 @@ from eaglelocal.training.data import (  # noqa: E402
     pack,
     score,
 )
-from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
+from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer
 
 PIECES = [
     ("<|im_start|>user\n", False),

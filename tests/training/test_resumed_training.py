@@ -24,7 +24,7 @@ from eaglelocal.training.target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
 from eaglelocal.training.ttt import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
 
-WORDS = "one two three four five six seven eight nine ten".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 STAGES = (Stage("short", 64, 64 * 4 * 6, tokens_per_step=256), Stage("long", 128, 128 * 2 * 4, tokens_per_step=256))
 NUM_STEPS = 10
 

@@ -196,7 +196,7 @@ class RecordingHead:
         self.encoded.append(features.copy())
         return features @ self._fc
 
-    def decode(self, batch: PairBatch, branches: int) -> Proposals:
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         self.fed.append(batch.states.copy())
         states = (batch.states @ self._out)[batch.outputs]
         self.given.append(states)

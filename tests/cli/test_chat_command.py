@@ -1,0 +1,129 @@
+"""`eaglelocal chat` with the real engine on models with random weights: streams, exit codes, the object."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from doubles.patience import wait_until
+from doubles.random_models import TargetShape, write_agreeing_head, write_target
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A target and a head that often agrees with it."""
+    folder = tmp_path_factory.mktemp("models")
+    shape = TargetShape(layer_gain=0.05)
+    target = write_target(folder / "target.gguf", shape)
+    return str(target), str(write_agreeing_head(folder / "head.gguf", target, shape))
+
+
+@pytest.fixture
+def chat(models: tuple[str, str], tmp_path: Path) -> Start:
+    target, head = models
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
+    environ = {**plain, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path), "EAGLELOCAL_TEMPERATURE": "0"}
+
+    def start(*arguments: str, draft: str = head, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "eaglelocal", "chat", *arguments, "--target", target, "--draft", draft]
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, start_new_session=True
+        )
+
+    return start
+
+
+def ended(program: subprocess.Popen[bytes], stdin: bytes | None = None) -> tuple[int, bytes, str]:
+    """Exit code, stdout, stderr."""
+    stdout, stderr = program.communicate(stdin, timeout=PATIENCE_S)
+    return program.returncode, stdout, stderr.decode()
+
+
+def test_text_on_stdout_and_figures_on_stderr(chat: Start) -> None:
+    code, stdout, stderr = ended(chat("hi", "--max-tokens", "12"))
+    assert code == 0
+    assert stdout.endswith(b"\n")
+    assert "EAGLE-3 head" in stderr
+    assert "drafted accepted" in stderr
+    assert "cut at 12 tokens" in stderr
+    assert b"tok/s" not in stdout
+
+
+def test_json_is_the_only_line_and_speculation_changes_no_text(chat: Start) -> None:
+    drafted = ended(chat("hi", "--max-tokens", "12", "--json", "--spec", "3"))
+    plain = ended(chat("hi", "--max-tokens", "12", "--json", "--spec", "off"))
+    assert (drafted[0], drafted[1].count(b"\n")) == (0, 1)
+    with_draft, without = json.loads(drafted[1]), json.loads(plain[1])
+    assert with_draft["text"] == without["text"]
+    assert with_draft["finish_reason"] == "length"
+    assert with_draft["usage"]["completion_tokens"] == 12
+    assert with_draft["speculation"]["state"] == "on"
+    assert 0 < with_draft["speculation"]["drafts"] < 12
+    assert (without["draft"], without["speculation"]["state"]) == ("none", "off")
+    assert without["speculation"]["reason"] == "switched off"
+
+
+def test_stdin_follows_the_prompt(chat: Start) -> None:
+    arguments = ("--max-tokens", "8", "--json")
+    piped = ended(chat("Summarise:", *arguments, stdin=subprocess.PIPE), b"some text\n")
+    typed = ended(chat("Summarise:\n\nsome text", *arguments))
+    assert json.loads(piped[1])["text"] == json.loads(typed[1])["text"]
+    assert json.loads(piped[1])["usage"] == json.loads(typed[1])["usage"]
+
+
+def test_a_prompt_that_does_not_fit_is_an_error_of_the_input(chat: Start) -> None:
+    code, stdout, stderr = ended(chat("word " * 500, "--ctx", "64"))
+    assert (code, stdout) == (1, b"")
+    assert "\nerror: " in stderr
+    assert "64" in stderr.partition("error: ")[2]
+
+
+def test_ctrl_c_ends_with_130_and_what_was_said(chat: Start) -> None:
+    program = chat("hi")
+    assert program.stdout is not None
+    first = program.stdout.read(1)
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the whole group
+    code, rest, stderr = ended(program)
+    assert code == 130
+    assert (first + rest).endswith(b"\n")
+    assert "stopped" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_an_engine_that_is_killed_is_an_error(chat: Start) -> None:
+    program = chat("hi")
+    assert program.stdout is not None
+    program.stdout.read(1)
+    (engine,) = psutil.Process(program.pid).children()
+    engine.kill()
+    code, _, stderr = ended(program)
+    assert code == 1
+    assert "\nerror: the engine process" in stderr
+    assert "\nhint: " in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_reader_that_leaves_ends_it_quietly_and_leaves_no_engine(chat: Start) -> None:
+    program = chat("hi")
+    assert program.stdout is not None
+    assert program.stderr is not None
+    program.stdout.read(1)
+    engines = psutil.Process(program.pid).children()
+    program.stdout.close()
+    stderr = program.stderr.read().decode()
+    assert program.wait(PATIENCE_S) == 0
+    assert "error" not in stderr
+    assert "Traceback" not in stderr
+    wait_until(lambda: not any(engine.is_running() for engine in engines), "the engine ends")

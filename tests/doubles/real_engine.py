@@ -1,0 +1,50 @@
+"""Engines over the real llama.cpp with tiny models, and a target's raw logits for exact comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eaglelocal.assembly import build
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.engine.engine import Engine
+
+from .random_models import TargetShape
+
+TINY = TargetShape(n_embd=64, n_layer=4, n_ff=64, layer_gain=0.3)
+
+
+def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Engine:
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "num_draft_tokens": 4}
+    fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
+    return build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
+
+
+def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
+    fields: dict[str, object] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True} | params
+    return ChatRequest(id=name, tokens=tuple(prompt), params=SamplingParams(**fields))  # type: ignore[arg-type]
+
+
+class RawLogits:
+    """The target's logits behind a text, decoded on its own."""
+
+    def __init__(self, target: Path) -> None:
+        self._model = Model(load_library(), target, repack=False)
+        self._context = LlamaContext(self._model, ContextParams(n_ctx=256))
+
+    def after(self, tokens: Sequence[int]) -> Floats:
+        """[vocab], owned."""
+        n = len(tokens)
+        self._context.remove(0, 0)
+        self._context.decode(Batch(list(tokens), list(range(n)), [(0,)] * n, [False] * (n - 1) + [True]))
+        return self._context._logits(n - 1).copy()
+
+    def close(self) -> None:
+        self._context.close()
+        self._model.close()
