@@ -54,7 +54,9 @@ class LlamaHeadContext:
 
     def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         api, native = self._api, self._pairs
-        asks = bool(batch.outputs)  # all rows or none: the graph does not select rows, and llama.cpp would give the first
+        asks = bool(
+            batch.outputs
+        )  # all rows or none: the graph does not select rows, and llama.cpp would give the first
         with self.clock:
             api.llama_batch_ext_clear(native)
             for i, token in enumerate(batch.tokens):

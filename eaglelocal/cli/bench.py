@@ -93,9 +93,11 @@ def measure(
         info = drafted.start()
         plain.start()
         progress.finish()
+        pairs_done = output.progress()
+        opened.callback(pairs_done.finish)
 
         def on_pair(label: str, done: int, total: int) -> None:
-            progress(LoadProgress(done / total, f"pair {done} of {total}"))
+            pairs_done(LoadProgress(done / total, f"pair {done} of {total}"))
 
         return Pairing(plain, drafted, max_tokens).run(asked, lengths, on_pair), info
 

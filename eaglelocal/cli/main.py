@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import chat, config, probe
+from eaglelocal.cli import bench, chat, config, probe
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -34,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("chat", epilog=VARIABLES)(chat.chat)
+app.command("bench")(bench.bench)
 app.command("probe")(probe.probe)
 app.add_typer(config.app, name="config")
 

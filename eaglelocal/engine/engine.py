@@ -34,7 +34,7 @@ from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
-from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.costs import RowCosts
 from eaglelocal.speculation.policy import Policy
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.answer import AnswerText
@@ -43,8 +43,9 @@ from eaglelocal.text.detokenizer import Pieces
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one step."""
+    """Rows and seconds of one step."""
 
+    num_rows: int
     draft_s: float  # drafting, and showing the drafter what was committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library, the telling of the step before included
@@ -78,7 +79,7 @@ class Engine:
         self._runner = Runner(context)
         self._intake = Intake(vocabulary, context.n_ctx)
         self._pieces = Pieces(vocabulary)
-        self._costs = StepCosts()
+        self._costs = RowCosts()
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
         self._outbox: list[RequestEvent] = []
@@ -129,9 +130,7 @@ class Engine:
             self._commit(plan, drafts, decoded, verdicts)
         except ResourceError as error:
             return self._told(self._give_up(plan, error))
-        times = self._measure(started_at, drafted_at, verified_at, native_s)
-        if not plan.prefill:
-            self._costs.record(decoded.num_rows, times.verify_s)
+        times = self._measure(decoded.num_rows, started_at, (drafted_at, verified_at), native_s)
         events = self._told(self._tell(verdicts, drafts, times))
         self._telling_s = time.perf_counter() - times.ended_at
         return events
@@ -150,17 +149,26 @@ class Engine:
         )
 
     def warm_up(self, *, max_s: float = 2.0) -> None:
-        """Decode single rows, so that weights are in memory and the price of a plain step is known."""
+        """Decode a few rows, so that weights are in memory and it is known what drafted rows cost."""
         started_at = time.perf_counter()
-        for i in range(5):
-            before = time.perf_counter()
-            self._context.decode(Batch([0], [i], [(0,)], [True]))
-            took = time.perf_counter() - before
-            if i > 0:  # the first reads the weights from disk
-                self._costs.record(1, took)
+        self._time_rows(1)  # the first decode reads the weights from disk and tells nothing
+        sizes = sorted({1, min(1 + self._policy.max_draft, self._context.n_batch, self._context.n_ctx)})
+        seconds: dict[int, list[float]] = {size: [] for size in sizes}
+        for _ in range(5):
+            for size in sizes:
+                seconds[size].append(self._time_rows(size))
             if time.perf_counter() - started_at > max_s:
                 break
+        self._costs.calibrate(seconds)
+
+    def _time_rows(self, num_rows: int) -> float:
+        """Seconds of a decode of a chain of rows in the first slot, which is left empty."""
+        started_at = time.perf_counter()
+        rows = list(range(num_rows))
+        self._context.decode(Batch([0] * num_rows, rows, [(0,)] * num_rows, [True] * num_rows))
+        took = time.perf_counter() - started_at
         self._context.remove(0, 0)
+        return took
 
     def on_close(self, owned: contextlib.ExitStack) -> None:
         """Hand over what must be closed, in order, after the samplers."""
@@ -243,7 +251,7 @@ class Engine:
 
     def _tell(self, verdicts: dict[int, Verdict], drafts: dict[int, Draft], times: StepTimes) -> list[RequestEvent]:
         events: list[RequestEvent] = []
-        plain_s = self._costs.seconds(len(drafts)) or 0.0
+        plain_s = self._costs.plain_seconds(times.verify_s, num_rows=times.num_rows, num_plain_rows=len(drafts))
         for slot, verdict in verdicts.items():
             answer = self._answers[slot]
             pieces, reason = answer.take(verdict, self._vocabulary)
@@ -270,12 +278,14 @@ class Engine:
         answer.counter.add(num_drafted, num_accepted)
         self._counter.add(num_drafted, num_accepted)
 
-    def _measure(self, started_at: float, drafted_at: float, verified_at: float, native_s: float) -> StepTimes:
+    def _measure(self, num_rows: int, started_at: float, moments: tuple[float, float], native_s: float) -> StepTimes:
+        drafted_at, verified_at = moments
         ended_at = time.perf_counter()
         host_s = ended_at - started_at - (self._native_s - native_s) + self._telling_s
         self._totals.steps += 1
         self._totals.host_s += host_s
         return StepTimes(
+            num_rows=num_rows,
             draft_s=drafted_at - started_at + ended_at - verified_at,
             verify_s=verified_at - drafted_at,
             host_s=host_s,

@@ -6,6 +6,7 @@ an explicit draft that does not fit is an error, an automatic one that is not to
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _automatic(target: FoundTarget) -> FoundDraft:
         return FoundDraft(reason=problem)
     if target.head is None:
         return FoundDraft(reason="no draft is known for this target")
-    return read_draft(target.head, target)
+    return dataclasses.replace(read_draft(target.head, target), label="its own EAGLE-3.1 head")
 
 
 def _state_problem(info: ModelInfo) -> str:

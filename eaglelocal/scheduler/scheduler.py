@@ -136,7 +136,7 @@ class Scheduler:
         return max((slot for slot in range(len(self._cached)) if slot not in self._running), key=worth)
 
     def schedule(self, max_draft: int) -> StepPlan:
-        """Rows of the next step. `max_draft` bounds the draft rows of a decoding slot; the batch may bound them more."""
+        """Rows of the next step. `max_draft` bounds a decoding slot's drafted rows; the batch may bound them more."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
         max_draft = min(max_draft, self._draft_rows(len(decode)))
         room = self._n_batch - sum(1 + min(max_draft, s.draft_room) for s in decode)

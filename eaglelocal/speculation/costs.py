@@ -1,28 +1,40 @@
-"""Measured seconds of a target decode by number of rows: recent medians, which forget.
+"""What a target decode of n rows costs, relative to one row.
 
-Knows no clock: the engine reports what a step took.
+Machines drift by the minute, so seconds measured at different times say little; ratios of decodes that
+were measured side by side do. What a step would have taken with fewer rows follows from its own time.
+Knows no clock: whoever measures reports what it took.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
-WINDOW = 40  # machines drift by the minute
 
-
-class StepCosts:
-    """Seconds of a decode of n rows."""
+class RowCosts:
+    """Cost of n rows as a multiple of one row: measured sizes, straight lines between and beyond them."""
 
     def __init__(self) -> None:
-        self._recent: dict[int, deque[float]] = {}
+        self._points: list[tuple[int, float]] = []  # (rows, ratio), ascending
 
-    def record(self, num_rows: int, seconds: float) -> None:
-        self._recent.setdefault(num_rows, deque(maxlen=WINDOW)).append(seconds)
+    @property
+    def is_known(self) -> bool:
+        return len(self._points) > 1
 
-    def seconds(self, num_rows: int) -> float | None:
-        """Median of the recent decodes of this many rows; else of the nearest fewer; None if unknown."""
-        for rows in range(num_rows, 0, -1):
-            if rows in self._recent:
-                return statistics.median(self._recent[rows])
-        return None
+    def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
+        """Take measured decodes by number of rows; single rows must be among them."""
+        single = statistics.median(seconds[1])
+        self._points = sorted((rows, statistics.median(took) / single) for rows, took in seconds.items())
+
+    def ratio(self, num_rows: int) -> float:
+        """Seconds of num_rows rows / seconds of one row."""
+        if not self.is_known:
+            return 1.0
+        at = min(max(bisect_right(self._points, (num_rows, 0.0)), 1), len(self._points) - 1)
+        (low, low_ratio), (high, high_ratio) = self._points[at - 1], self._points[at]
+        return low_ratio + (high_ratio - low_ratio) * (num_rows - low) / (high - low)
+
+    def plain_seconds(self, step_s: float, *, num_rows: int, num_plain_rows: int) -> float:
+        """What a decode that took step_s with num_rows would have taken with num_plain_rows."""
+        return step_s * self.ratio(num_plain_rows) / self.ratio(num_rows)

@@ -3,7 +3,7 @@
 At each node the target's sampler draws exactly as it would without speculation; if the draw is a
 drafted child, descend, else stop. Whatever was drafted, the emitted tokens are the sampler's own
 draws, so the distribution is the target's for any sampler, chain or tree, and sampler state only
-ever advances along emitted tokens (eagle31.md 4.2).
+ever advances along emitted tokens (as llama.cpp's sample_and_accept does for chains).
 
     draft  root ── a ── b      draws  a, b, c  ->  path (a, b), emitted a b c  (c is the bonus token)
                    └── x              a, x, d  ->  path (a, x), emitted a x d

@@ -67,7 +67,7 @@ class Talk:
         return scripted_plan(choice.target or "scripted model", num_draft_tokens=ahead)
 
     def _load(self, plan: Plan) -> Model:
-        assert self.session.model.client.num_closed, "two models in memory"
+        assert self.client.num_closed, "two models in memory"
         self.loaded.append(plan.target_label)
         if plan.target_label == "broken":
             raise ModelFileError("the file broken is cut short")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from eaglelocal.drafters.base import Child, NoDrafter, Node
+from eaglelocal.drafters.base import Child, Node, NoDrafter
 
 
 class FlakyDrafter(NoDrafter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.random_models import HeadShape, write_head, write_target
 from doubles.rig import drive
 
 from eaglelocal.assembly import build

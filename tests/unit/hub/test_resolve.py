@@ -147,7 +147,7 @@ def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
     assert (found.draft_kind, found.num_draft_tokens) == ("eagle3", DEFAULT_DRAFT_TOKENS)
     assert found.target_label == "embedded guide (native size)"
-    assert found.draft_label == "EAGLE-3.1 head tiny head (guide-head.gguf)"
+    assert found.draft_label == "its own EAGLE-3.1 head"
     assert found.speculates
 
 

@@ -7,38 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import Draft, chain
-from eaglelocal.speculation.costs import WINDOW, StepCosts
+from eaglelocal.speculation.costs import RowCosts
 from eaglelocal.speculation.policy import Fixed
 
 
-def test_nothing_is_known_before_it_is_measured() -> None:
-    costs = StepCosts()
-    costs.record(3, 0.5)
-    assert costs.seconds(2) is None
-    assert costs.seconds(3) == costs.seconds(7) == 0.5
+def measured() -> RowCosts:
+    costs = RowCosts()
+    costs.calibrate({1: [1.0, 1.0, 9.0], 5: [2.0, 2.0, 2.2]})
+    return costs
 
 
-def test_the_median_shrugs_off_an_outlier() -> None:
-    costs = StepCosts()
-    for seconds in (0.1, 0.1, 9.0, 0.1, 0.1):
-        costs.record(1, seconds)
-    assert costs.seconds(1) == 0.1
+def test_before_it_is_measured_every_size_costs_the_same() -> None:
+    assert not RowCosts().is_known
+    assert RowCosts().ratio(7) == 1.0
 
 
-def test_old_measurements_are_forgotten() -> None:
-    costs = StepCosts()
-    for seconds in [1.0] * WINDOW + [2.0] * WINDOW:
-        costs.record(4, seconds)
-    assert costs.seconds(4) == 2.0
+@pytest.mark.parametrize(("rows", "ratio"), [(1, 1.0), (3, 1.5), (5, 2.0), (9, 3.0)])
+def test_medians_at_measured_sizes_and_lines_between(rows: int, ratio: float) -> None:
+    assert measured().ratio(rows) == pytest.approx(ratio)
 
 
-@given(st.dictionaries(st.integers(1, 20), st.floats(1e-6, 10.0), min_size=1), st.integers(1, 25))
-def test_an_unseen_size_costs_what_the_nearest_smaller_one_costs(seen: dict[int, float], asked: int) -> None:
-    costs = StepCosts()
-    for rows, seconds in seen.items():
-        costs.record(rows, seconds)
-    smaller = [rows for rows in seen if rows <= asked]
-    assert costs.seconds(asked) == (seen[max(smaller)] if smaller else None)
+@given(st.integers(1, 64), st.floats(1e-4, 10))
+def test_a_step_without_drafts_costs_itself(rows: int, seconds: float) -> None:
+    assert measured().plain_seconds(seconds, num_rows=rows, num_plain_rows=rows) == pytest.approx(seconds)
+
+
+@given(st.floats(1e-4, 10), st.floats(1e-2, 100))
+def test_a_slower_minute_cancels(seconds: float, factor: float) -> None:
+    costs = measured()
+    one = costs.plain_seconds(seconds, num_rows=5, num_plain_rows=1)
+    assert costs.plain_seconds(seconds * factor, num_rows=5, num_plain_rows=1) == pytest.approx(one * factor)
 
 
 @pytest.mark.parametrize(

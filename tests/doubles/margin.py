@@ -1,0 +1,66 @@
+"""The margin rule: on real kernels a drafted text may differ from the plain one only at near-ties.
+
+Batched verification and one-row decoding round differently, so a choice may flip where the two best
+logits are nearly equal; behind a flip the texts go their own ways. So the drafted text is judged on
+its own prefix: decode it plainly, and where the plain choice is another, continue behind the drafted one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal.core.events import Piece, Tokens
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.engine import Engine
+
+# largest gap of the two best logits at which a choice may flip, by weight type
+BOUNDS = {"F32": 1e-3, "BF16": 0.05, "Q8_0": 0.1, "Q4_0": 0.2}
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The drafted text chose the second best token: where, and how much worse it was."""
+
+    index: int
+    gap: float
+
+
+def margin_differences(plain: Engine, request: ChatRequest, drafted: Sequence[int], bound: float) -> list[Flip]:
+    """Positions at which greedy `drafted` is not what `plain` would say behind the same text.
+
+    Raises AssertionError for a difference that no near-tie explains.
+    """
+    flips: list[Flip] = []
+    start = 0
+    while start < len(drafted):
+        pieces = plain_pieces(plain, request, drafted[:start], len(drafted) - start)
+        said = [piece.token for piece in pieces]
+        wanted = list(drafted[start:])
+        differs = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=True)) if a != b), None)
+        if differs is None:
+            break
+        flips.append(judge(pieces[differs], wanted[differs], start + differs, bound))
+        start += differs + 1
+    return flips
+
+
+def judge(piece: Piece, drafted: int, index: int, bound: float) -> Flip:
+    assert piece.sampled is not None
+    best, second = piece.sampled.top
+    gap = best.logprob - second.logprob  # log-probabilities of one row differ as their logits do
+    assert drafted == second.token, f"position {index}: {drafted} is not even the second choice"
+    assert gap < bound, f"position {index}: {drafted} is worse by {gap}, which is no tie under {bound}"
+    return Flip(index, gap)
+
+
+def plain_pieces(plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int) -> list[Piece]:
+    params = dataclasses.replace(request.params, max_tokens=count, logprobs=2)
+    plain.submit(ChatRequest(id="replay", tokens=(*request.tokens, *prefix), params=params))
+    pieces: list[Piece] = []
+    while plain.has_work:
+        for event in plain.step():
+            if isinstance(event, Tokens):
+                pieces.extend(event.pieces)
+    return pieces

@@ -1,0 +1,122 @@
+"""Greedy text on real kernels: every draft length, slots, cancels, drafters; the margin rule by weight type."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.margin import BOUNDS, margin_differences
+from doubles.random_models import HeadShape, write_agreeing_head, write_head, write_target
+from doubles.real_engine import TINY, ask, real_engine
+from doubles.rig import drive
+
+from eaglelocal.core.request import ChatRequest
+
+SHAPE = replace(TINY, layer_gain=0.2)
+DRAFTS = ("agreeing head", "random head", "same model", "other model")
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("equivalence")
+    for name in BOUNDS:
+        target = write_target(folder / f"{name}.gguf", replace(SHAPE, type=name))
+        write_agreeing_head(folder / f"{name}-head.gguf", target, SHAPE)
+    write_head(folder / "random-head.gguf", HeadShape(width=64, n_ff=64, fc_norm=True, norm_output=True), SHAPE)
+    write_target(folder / "other.gguf", replace(SHAPE, seed=7))
+    return folder
+
+
+def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
+    draft_file = {
+        "agreeing head": f"{name}-head.gguf",
+        "random head": "random-head.gguf",
+        "same model": f"{name}.gguf",
+        "other model": "other.gguf",
+    }[draft]
+    return {"kind": "eagle3" if "head" in draft else "draft_model", "draft": files / draft_file}
+
+
+def asked(seed: int, count: int, max_tokens: int) -> list[ChatRequest]:
+    """Prompts that share prefixes, longer and shorter than a batch."""
+    rng = random.Random(seed)
+    stem = [rng.randrange(256) for _ in range(90)]
+    return [
+        ask(str(i), [*stem[: rng.randint(1, 90)], rng.randrange(256)], max_tokens=rng.randint(1, max_tokens))
+        for i in range(count)
+    ]
+
+
+def check(files: Path, name: str, draft: str, *, seed: int, max_tokens: int = 24, **changes: object) -> tuple[int, int]:
+    """(tokens, flips) of a drafted run with random cancels, judged by the margin rule."""
+    rng = random.Random(seed)
+    requests = asked(seed, 8, max_tokens)
+    cancels = {r.id: rng.randrange(20) for r in requests if rng.random() < 0.3}
+    engine = real_engine(files / f"{name}.gguf", **drafting(files, name, draft), n_batch=48, **changes)  # type: ignore[arg-type]
+    told = drive(engine, requests, cancel_at=cancels)
+    speculation = engine.snapshot().speculation
+    engine.close()
+    plain = real_engine(files / f"{name}.gguf", n_batch=48)
+    flips = [
+        flip
+        for one in requests
+        for flip in margin_differences(plain, one, told[one.id].tokens, BOUNDS[name])
+    ]
+    plain.close()
+    for one in requests:
+        assert one.id in cancels or len(told[one.id].tokens) == one.params.max_tokens
+    if draft == "same model" and not flips:
+        assert speculation.accepted_tokens == speculation.draft_tokens
+    return sum(len(answer.tokens) for answer in told.values()), len(flips)
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(("length", "slots"), [(0, 1), (1, 4), (2, 3), (3, 1), (4, 2), (8, 4)])
+def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slots: int) -> None:
+    _, flips = check(files, "F32", draft, seed=length, num_draft_tokens=length, num_slots=slots)
+    assert flips == 0
+
+
+@pytest.mark.parametrize("draft", ["agreeing head", "same model"])
+@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_0"])
+def test_rounded_texts_differ_at_near_ties_only(
+    files: Path, name: str, draft: str, record_property: Record
+) -> None:
+    tokens, flips = check(files, name, draft, seed=1, num_draft_tokens=3, num_slots=2)
+    record_property("tokens", tokens)
+    record_property("flips", flips)
+    assert flips <= tokens / 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_draft_length_slots_and_type(
+    files: Path, name: str, slots: int, draft: str, record_property: Record
+) -> None:
+    total = flipped = 0
+    for length in range(9):
+        for seed in range(3):
+            tokens, flips = check(
+                files, name, draft, seed=10 * length + seed, max_tokens=40, num_draft_tokens=length, num_slots=slots
+            )
+            total, flipped = total + tokens, flipped + flips
+    record_property("tokens", total)
+    record_property("flips", flipped)
+    assert flipped <= (0 if name == "F32" else total / 50)
+
+
+def test_a_text_that_is_not_the_targets_is_caught(files: Path) -> None:
+    plain = real_engine(files / "F32.gguf")
+    request = ask("a", (33, 60, 97), max_tokens=12)
+    tokens = drive(plain, [request])["a"].tokens
+    assert margin_differences(plain, request, tokens, BOUNDS["F32"]) == []
+    tokens[5] = (tokens[5] + 1) % 250
+    with pytest.raises(AssertionError, match="position 5"):
+        margin_differences(plain, request, tokens, BOUNDS["F32"])
+    plain.close()
