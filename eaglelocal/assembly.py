@@ -14,6 +14,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.fit import Need, check_fits, need_of
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
+from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
@@ -33,6 +34,7 @@ from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.policy import Fixed
+from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
 DRAFT_KINDS = ("none", "eagle3", "draft_model")
@@ -148,6 +150,7 @@ class Builder:
     def _engine(self, library: Library, model: Model, context: LlamaContext, drafter: Drafter) -> Engine:
         plan = self._plan
         num_draft_tokens = plan.num_draft_tokens if plan.speculates else 0
+        buffers = buffer_bytes(library.log)
         info = EngineInfo(
             target=plan.target_label,
             draft=plan.draft_label if num_draft_tokens else "none",
@@ -160,6 +163,9 @@ class Builder:
             model_bytes=self._model_bytes,
             load_s=time.perf_counter() - self._started_at,
             library=library.build,
+            cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
+            compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
+            notes=notes_on(model),
         )
         scheduler = Scheduler(
             num_slots=plan.num_slots,
@@ -176,6 +182,15 @@ class Builder:
             scheduler=scheduler,
             info=info,
         )
+
+
+def notes_on(model: Model) -> tuple[str, ...]:
+    """What a person should know about the target. A template that is no use fails the chats, not the loading."""
+    try:
+        note = chat_template(model.vocabulary).note
+    except ModelFileError as error:
+        note = error.message
+    return (note,) if note else ()
 
 
 def model_info(path: Path) -> ModelInfo:

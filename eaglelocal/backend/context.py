@@ -14,7 +14,7 @@ import numpy as np
 
 from eaglelocal.backend.library import Library, NativeClock
 from eaglelocal.backend.memory import Cells
-from eaglelocal.backend.model import Model, said
+from eaglelocal.backend.model import Model
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
 from eaglelocal.backend.views import floats_at
 from eaglelocal.core.batch import Batch, Floats, Proposals
@@ -73,7 +73,7 @@ class LlamaContext:
                 self._library.set_layer_input(self.handle, layer, True)
 
     def decode(self, batch: Batch) -> CopiedOutputs:
-        self._check_open()
+        self._cells.check_open()
         native = self._rows.fill(batch)
         with self.clock:
             code = self._library.api.llama_decode(self.handle, native)
@@ -98,12 +98,8 @@ class LlamaContext:
             raise EngineError(f"the target gave no rows for layer {layer}")
         return int(address)
 
-    def _check_open(self) -> None:
-        if not self.handle:
-            raise EngineError("the context is closed")
-
     def _logits(self, row: int) -> Floats:
-        self._check_open()
+        self._cells.check_open()
         address = self._library.get_logits_row(self.handle, row)
         if not address:
             raise EngineError(f"row {row} of the last decode has no logits")
@@ -120,11 +116,9 @@ class LlamaContext:
         return best_of([self._logits(row) for row in rows], branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
-        self._check_open()
         self._cells.remove(sequence, first_position)
 
     def last_position(self, sequence: int) -> int:
-        self._check_open()
         return self._cells.last_position(sequence)
 
     @property
@@ -135,6 +129,7 @@ class LlamaContext:
         if self.handle:
             self._library.api.llama_free(self.handle)
             self.handle = None
+            self._cells.close()
 
 
 def create_context(model: Model, params: ContextParams, *, other: object | None = None) -> object:
@@ -153,9 +148,10 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native.no_perf = True
     if other is not None:
         native.ctx_other = other
+    model.library.log.begin()
     handle = api.llama_init_from_model(model.handle, native)
     if not handle:
-        message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {said(model.library)}"
+        message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {model.library.log.reason()}"
         raise ResourceError(message, hint="a smaller --ctx or --parallel")
     return handle
 
@@ -171,7 +167,7 @@ def check_decode(code: int, num_rows: int, library: Library) -> None:
         return
     if code == 1:
         raise ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
-    raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {said(library)}")
+    raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
 
 
 def best_of(rows: list[Floats], branches: int, *, confident: bool) -> Proposals:

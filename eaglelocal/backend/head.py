@@ -53,6 +53,7 @@ class LlamaHeadContext:
         return self._copy(self._library.get_nextn(self.handle), len(features))
 
     def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
+        self._cells.check_open()
         api, native = self._api, self._pairs
         asks = bool(
             batch.outputs
@@ -105,6 +106,7 @@ class LlamaHeadContext:
             self._api.llama_batch_ext_free(self._pairs)
             self._api.llama_free(self.handle)
             self.handle = None
+            self._cells.close()
 
 
 def row_of(rows: Floats, index: int) -> Embedding:

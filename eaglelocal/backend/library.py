@@ -13,7 +13,6 @@ import importlib.metadata
 import os
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from types import ModuleType
 
 from eaglelocal.errors import LibraryError
@@ -62,20 +61,29 @@ STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
 }
 
 
-@dataclass(slots=True)
 class Log:
-    """The last lines that llama.cpp logged: where failures and buffer sizes are told."""
+    """What llama.cpp logs: buffer sizes since the start, and the lines since something was begun, for its failure."""
 
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=2000))
-    part: str = ""
+    def __init__(self) -> None:
+        self.buffer_lines: list[str] = []
+        self._recent: deque[str] = deque(maxlen=500)
+        self._part = ""
 
     def write(self, text: str) -> None:
-        *whole, self.part = (self.part + text).split("\n")
-        self.lines.extend(whole)
+        *whole, self._part = (self._part + text).split("\n")
+        self._recent.extend(whole)
+        self.buffer_lines.extend(line for line in whole if "buffer size" in line)
 
-    def errors(self) -> list[str]:
+    def begin(self) -> None:
+        """Something is tried that may fail."""
+        self._recent.clear()
+
+    def reason(self) -> str:
+        """Why what was begun failed, in llama.cpp's words: its first complaint, else its last line."""
         words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
-        return [line for line in self.lines if any(word in line.lower() for word in words)]
+        complaints = [line for line in self._recent if any(word in line.lower() for word in words)]
+        found = complaints[:1] or list(self._recent)[-1:]
+        return found[0].strip() if found else "it gave no reason"
 
 
 class Library:

@@ -39,10 +39,10 @@ class Model:
 
         callback = api.llama_progress_callback(report)
         params.progress_callback = callback
-        library.log.lines.clear()
+        library.log.begin()
         self.handle = api.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
-            raise ModelFileError(f"llama.cpp cannot load {path}: {said(library)}", hint="eaglelocal probe")
+            raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}", hint="eaglelocal probe")
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)
@@ -63,9 +63,3 @@ class Model:
         if self.handle:
             self.library.api.llama_model_free(self.handle)
             self.handle = None
-
-
-def said(library: Library) -> str:
-    """What llama.cpp said about a failure, in one line."""
-    errors = library.log.errors() or list(library.log.lines)[-1:]
-    return errors[0].strip() if errors else "it gave no reason"

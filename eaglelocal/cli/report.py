@@ -24,7 +24,7 @@ def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
     else:
         lines.append(f"draft    none: {_no_draft(info, plan)}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
-    return lines
+    return [*lines, *(f"note     {note}" for note in info.notes)]
 
 
 def model_line(info: EngineInfo, plan: Plan) -> str:

@@ -29,6 +29,9 @@ class EngineInfo:
     model_bytes: int  # weights of target and draft, as llama.cpp reports them
     load_s: float
     library: str  # llama.cpp build
+    cache_bytes: int = 0  # KV caches, as llama.cpp reports them
+    compute_bytes: int = 0  # compute and output buffers, likewise
+    notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
 
 
 @dataclass(frozen=True, slots=True)

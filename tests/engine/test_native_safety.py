@@ -1,0 +1,199 @@
+"""Nothing that llama.cpp owns is read after it is gone: copies, closed contexts, rows that are not there."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.random_models import write_agreeing_head, write_target
+from doubles.real_engine import TINY, ask, real_engine
+from doubles.rig import drive
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.core.sampling import GREEDY, SamplingParams
+from eaglelocal.errors import EngineError, ResourceError
+
+CHAIN = SamplingParams(temperature=0.8, seed=1, top_k=10)
+PLAIN = ContextParams(n_ctx=256, n_batch=32, num_sequences=2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("safety")
+    shape = replace(TINY, layer_gain=0.1)
+    target = write_target(folder / "target.gguf", shape)
+    return target, write_agreeing_head(folder / "head.gguf", target, shape)
+
+
+@pytest.fixture
+def model(files: tuple[Path, Path]) -> Iterator[Model]:
+    opened = Model(load_library(), files[0], repack=False)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def context(model: Model) -> Iterator[LlamaContext]:
+    opened = LlamaContext(model, PLAIN, taps=(1, 2, 3))
+    yield opened
+    opened.close()
+
+
+def rows(tokens: list[int], first: int = 0, outputs: list[bool] | None = None) -> Batch:
+    n = len(tokens)
+    return Batch(tokens, list(range(first, first + n)), [(0,)] * n, outputs or [True] * n)
+
+
+def test_outputs_outlive_the_next_decode_and_the_context(model: Model) -> None:
+    context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
+    first = context.decode(rows([5, 6, 7]))
+    proposals = context.propose([0, 1, 2], 3, confident=True)
+    assert first.features is not None
+    features, tokens = first.features.copy(), proposals.tokens.copy()
+    assert first.features.flags.owndata or isinstance(first.features.base, np.ndarray)
+    context.decode(rows([40, 41, 42], 3))
+    context.close()
+    gc.collect()
+    np.testing.assert_array_equal(first.features, features)
+    np.testing.assert_array_equal(proposals.tokens, tokens)
+
+
+def test_references_may_be_dropped_between_decodes(context: LlamaContext) -> None:
+    expected = context.decode(rows([5, 6, 7])).features
+    for _ in range(20):
+        context.remove(0, 0)
+        outputs = context.decode(rows([5, 6, 7]))
+        sampler = context.sampler(CHAIN)
+        sampler.accept([1, 2, 3])
+        sampler.sample(2)
+        np.testing.assert_allclose(outputs.features, expected, atol=1e-5)
+        sampler.close()
+        del outputs, sampler
+        gc.collect()
+
+
+def test_logprobs_are_owned(context: LlamaContext) -> None:
+    context.decode(rows([5, 6, 7]))
+    sampled = context.sampler(replace(GREEDY, logprobs=3)).sample(2)
+    before = [(t.token, t.logprob) for t in sampled.top]
+    context.decode(rows([9, 9, 9], 3))
+    assert [(t.token, t.logprob) for t in sampled.top] == before
+
+
+@pytest.mark.parametrize("params", [GREEDY, CHAIN])
+@pytest.mark.parametrize("row", [0, 1, 3, 31, 32, 10_000, -5])
+def test_a_row_without_logits_is_refused(context: LlamaContext, params: SamplingParams, row: int) -> None:
+    context.decode(rows([5, 6, 7], outputs=[False, False, True]))
+    sampler = context.sampler(params)
+    with pytest.raises(EngineError, match=f"row {row} of the last decode has no logits"):
+        sampler.sample(row)
+    assert 0 <= sampler.sample(2).token < 300
+    sampler.close()
+
+
+@pytest.mark.parametrize("params", [GREEDY, CHAIN])
+def test_a_sampler_of_an_earlier_and_larger_decode(context: LlamaContext, params: SamplingParams) -> None:
+    context.decode(rows([5, 6, 7]))
+    sampler = context.sampler(params)
+    context.decode(rows([8], 3))
+    with pytest.raises(EngineError, match="row 2"):
+        sampler.sample(2)
+    sampler.close()
+
+
+@pytest.mark.parametrize("params", [GREEDY, CHAIN])
+def test_nothing_works_on_a_closed_context(model: Model, params: SamplingParams) -> None:
+    context = LlamaContext(model, PLAIN)
+    context.decode(rows([5, 6, 7]))
+    sampler = context.sampler(params)
+    context.close()
+    context.close()
+    for call in (
+        lambda: sampler.sample(2),
+        lambda: context.decode(rows([5])),
+        lambda: context.propose([0], 1, confident=False),
+        lambda: context.remove(0, 0),
+        lambda: context.last_position(0),
+        lambda: context.sampler(params).sample(0),
+    ):
+        with pytest.raises(EngineError, match="closed"):
+            call()
+    sampler.close()
+    sampler.close()
+
+
+def test_a_closed_sampler_is_refused(context: LlamaContext) -> None:
+    context.decode(rows([5]))
+    sampler = context.sampler(CHAIN)
+    sampler.close()
+    with pytest.raises(EngineError, match="the sampler is closed"):
+        sampler.sample(0)
+
+
+def test_batches_that_do_not_fit(context: LlamaContext) -> None:
+    for size in (0, 33):
+        with pytest.raises(EngineError, match=f"a batch of {size} rows does not fit 32"):
+            context.decode(rows([5] * size))
+    with pytest.raises(EngineError, match="negative|cannot remove sequence -1"):
+        context.remove(-1, 0)
+
+
+def test_a_full_cache_is_unchanged_by_the_decode_that_finds_no_room(context: LlamaContext) -> None:
+    for first in range(0, 256, 32):
+        context.decode(rows([7] * 32, first))
+    with pytest.raises(ResourceError, match="no room for 1 more rows"):
+        context.decode(rows([7], 256))
+    assert context.last_position(0) == 255
+    context.remove(0, 255)
+    context.decode(rows([7], 255))
+
+
+def test_a_head_closes_before_its_target_and_twice(files: tuple[Path, Path], model: Model) -> None:
+    target, head_file = LlamaContext(model, PLAIN, taps=(1, 2, 3)), files[1]
+    draft = Model(load_library(), head_file, repack=False)
+    head = LlamaHeadContext(draft, PLAIN, target=target)
+    states = head.encode(np.ones((70, 3 * 64), np.float32))
+    assert states.shape == (70, 64)
+    head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False)
+    for _ in range(2):
+        head.close()
+        target.close()
+        draft.close()
+    for call in (
+        lambda: head.encode(states),
+        lambda: head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False),
+        lambda: head.remove(0, 0),
+        lambda: head.last_position(0),
+    ):
+        with pytest.raises(EngineError, match="closed"):
+            call()
+
+
+def test_an_engine_closes_in_the_middle_of_answers_and_twice(files: tuple[Path, Path]) -> None:
+    for _ in range(3):
+        engine = real_engine(files[0], "eagle3", files[1], num_slots=2)
+        for i in range(4):
+            engine.submit(ask(str(i), (5, 6, 7 + i), temperature=0.9, seed=i))
+        for _ in range(3):
+            engine.step()
+        engine.close()
+        engine.close()
+        del engine
+        gc.collect()
+
+
+def test_two_engines_live_side_by_side(files: tuple[Path, Path]) -> None:
+    one, two = real_engine(files[0]), real_engine(files[0], "eagle3", files[1])
+    asked = [ask("a", (33, 60, 97))]
+    assert drive(one, asked)["a"].tokens == drive(two, asked)["a"].tokens
+    one.close()
+    assert drive(two, asked)["a"].finished is not None
+    two.close()
