@@ -228,7 +228,7 @@ def free_bytes(machine: Machine) -> int | None:
 
 
 def has_amx(machine: Machine) -> bool:
-    """llama.cpp's AMX kernels crash on q8_0 and q4_0 with three rows or more where AMX was seen (a virtual machine)."""
+    """Built by GCC 12, llama.cpp's AMX kernels crash on quantized weights: half their tile configuration is unset."""
     return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())
 
 

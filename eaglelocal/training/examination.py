@@ -19,7 +19,7 @@ from eaglelocal.training.target import Target
 from eaglelocal.training.tokenizer import GuideTokenizer
 from eaglelocal.training.ttt import TrainingTimeTest
 
-ROW_LENGTH = 1024
+ROW_LENGTH = 512  # the length of most of the training: beyond it, early figures would tell of position, not of skill
 MAX_ROWS = 8
 
 

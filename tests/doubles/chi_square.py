@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
+Outcome = TypeVar("Outcome", bound=Hashable)
 MIN_EXPECTED = 5.0  # rarer outcomes are counted together
 
 
-def p_value(observed: Counter[Hashable], expected: Mapping[Hashable, float]) -> float:
+def p_value(observed: Counter[Outcome], expected: Mapping[Outcome, float]) -> float:
     """Probability, under `expected` (outcome -> probability), of a statistic this large or larger.
 
     An outcome that `expected` gives no chance makes it 0.

@@ -129,7 +129,7 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
     for norm_name in ("attn_norm", "attn_norm_2", "ffn_norm"):
         tensors[f"blk.0.{norm_name}.weight"] = np.ones(width)
     for name, values in tensors.items():
-        writer.add_tensor(name, values.astype(np.float32))
+        writer.add_tensor(name, np.asarray(values, np.float32))
     finish(writer)
     return path
 
@@ -171,12 +171,15 @@ def layer(
     writer.add_tensor(f"{prefix}ffn_norm.weight", norm(rng, width))
 
 
-def write_shape(writer: gguf.GGUFWriter, *, n_embd: int, n_layer: int, n_ff: int, heads: int, n_ctx: int) -> None:
+def write_shape(
+    writer: gguf.GGUFWriter, *, n_embd: int, n_layer: int, n_ff: int, heads: int | list[int], n_ctx: int
+) -> None:
+    """`heads` is the number of key heads, of every layer or of each; there are as many query heads."""
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_block_count(n_layer)
     writer.add_feed_forward_length(n_ff)
-    writer.add_head_count(heads)
+    writer.add_head_count(heads if isinstance(heads, int) else max(heads))
     writer.add_head_count_kv(heads)
     writer.add_rope_dimension_count(HEAD_SIZE)
     writer.add_layer_norm_rms_eps(1e-5)

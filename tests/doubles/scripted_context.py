@@ -144,8 +144,8 @@ def first_to_reach(keep: npt.NDArray[np.int64], logits: Floats, share: float) ->
 
 
 def softmax(logits: Floats) -> Floats:
-    scaled = np.exp(logits - logits.max())
-    return scaled / scaled.sum()
+    scaled: Floats = np.exp(logits - logits.max())
+    return scaled / scaled.sum()  # type: ignore[no-any-return]
 
 
 class ScriptedContext:

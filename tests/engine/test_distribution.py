@@ -195,7 +195,8 @@ def test_llama_cpp_draws_follow_the_exact_distribution_at_length(
 
 # ---- the test's own arithmetic
 @pytest.mark.parametrize(
-    ("degrees", "statistic", "p"), [(1, 3.841459, 0.05), (10, 18.307038, 0.05), (10, 3.940299, 0.95), (4, 23.51274, 1e-4)]
+    ("degrees", "statistic", "p"),
+    [(1, 3.841459, 0.05), (10, 18.307038, 0.05), (10, 3.940299, 0.95), (4, 23.51274, 1e-4)],
 )
 def test_p_values_are_those_of_the_tables(degrees: int, statistic: float, p: float) -> None:
     assert upper_gamma(degrees / 2, statistic / 2) == pytest.approx(p, rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +19,14 @@ SHAPE = replace(TINY, layer_gain=0.1)
 
 def resident_bytes() -> int:
     gc.collect()
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "eagle3", "draft_model"])
-def test_a_thousand_requests_do_not_grow(tmp_path: Path, kind: str, record_property: object) -> None:
+def test_a_thousand_requests_do_not_grow(
+    tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
+) -> None:
     target = write_target(tmp_path / "target.gguf", SHAPE)
     head = write_agreeing_head(tmp_path / "head.gguf", target, SHAPE)
     draft = {"none": None, "eagle3": head, "draft_model": target}[kind]
@@ -42,5 +45,5 @@ def test_a_thousand_requests_do_not_grow(tmp_path: Path, kind: str, record_prope
             after_100 = resident_bytes()
     grown = resident_bytes() / after_100 - 1
     engine.close()
-    record_property("growth", grown)  # type: ignore[operator]
+    record_property("growth", grown)
     assert grown < 0.02

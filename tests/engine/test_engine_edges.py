@@ -8,6 +8,7 @@ from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.core.events import Finished, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
@@ -51,12 +52,12 @@ def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
     rig = Rig(TABLE, right_drafter("eagle3", n_batch=16), num_draft_tokens=8, num_slots=4, n_batch=16)
     long = [ask(str(i), prompt_of(i, 3), max_tokens=100) for i in range(3)]
     late = ask("late", prompt_of(9, 60), max_tokens=4)
-    told = rig.run([*long, late])
-    assert_plain(told, [*long, late])
-    order = [name for name, answer in told.items() if answer.finished]
-    assert set(order) == {"0", "1", "2", "late"}
-    finished = told["late"].finished
-    assert finished is not None and finished.timings.ttft_s < told["0"].finished.timings.decode_s  # type: ignore[union-attr]
+    for one in (*long, late):
+        rig.engine.submit(one)
+    finished = []
+    while rig.engine.has_work:
+        finished += [event.request_id for event in rig.engine.step() if isinstance(event, Finished)]
+    assert finished[0] == "late"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +90,7 @@ def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str, data: st.DataObject) -> None:
     n_batch = data.draw(st.sampled_from([4, 9, 16, 48]), "n_batch")
@@ -195,7 +196,7 @@ def test_first_come_first_served() -> None:
         rig.engine.submit(one)
     while rig.engine.has_work:
         for event in rig.engine.step():
-            if type(event).__name__ == "Started":
+            if isinstance(event, Started):
                 started.append(event.request_id)
     assert started == [one.id for one in asked]
 

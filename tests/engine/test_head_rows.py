@@ -42,15 +42,19 @@ def pairs(slots: list[int], outputs: list[int]) -> PairBatch:
     tokens = [int(t) for t in rng.integers(0, 250, N * 3)]
     states = rng.normal(size=(N * 3, 64)).astype(np.float32)
     rows = [slot * N + i for slot in slots for i in range(N)]
-    return PairBatch(
-        [tokens[r] for r in rows], states[rows], [r % N for r in rows], [r // N for r in rows], outputs
-    )
+    return PairBatch([tokens[r] for r in rows], states[rows], [r % N for r in rows], [r // N for r in rows], outputs)
 
 
 def one_by_one(head: LlamaHeadContext, batch: PairBatch) -> list[Proposals]:
     said = []
     for i in range(len(batch.tokens)):
-        single = PairBatch(batch.tokens[i : i + 1], batch.states[i : i + 1], batch.positions[i : i + 1], batch.sequences[i : i + 1], [0])
+        single = PairBatch(
+            batch.tokens[i : i + 1],
+            batch.states[i : i + 1],
+            batch.positions[i : i + 1],
+            batch.sequences[i : i + 1],
+            [0],
+        )
         said.append(head.decode(single, 2, confident=True))
     for slot in range(3):
         head.remove(slot, 0)
@@ -67,10 +71,11 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
     together = head.decode(batch, 2, confident=True)
     assert together.states is not None
     for i, row in enumerate(outputs):
-        assert alone[row].states is not None
+        single = alone[row].states
+        assert single is not None
         np.testing.assert_array_equal(together.tokens[i], alone[row].tokens[0])
         np.testing.assert_allclose(together.confidences[i], alone[row].confidences[0], rtol=1e-4)
-        np.testing.assert_allclose(together.states[i], alone[row].states[0], atol=1e-4)
+        np.testing.assert_allclose(together.states[i], single[0], atol=1e-4)
 
 
 def test_rows_that_ask_for_nothing_are_still_written(head: LlamaHeadContext) -> None:

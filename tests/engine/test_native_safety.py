@@ -68,12 +68,14 @@ def test_outputs_outlive_the_next_decode_and_the_context(model: Model) -> None:
 
 def test_references_may_be_dropped_between_decodes(context: LlamaContext) -> None:
     expected = context.decode(rows([5, 6, 7])).features
+    assert expected is not None
     for _ in range(20):
         context.remove(0, 0)
         outputs = context.decode(rows([5, 6, 7]))
         sampler = context.sampler(CHAIN)
         sampler.accept([1, 2, 3])
         sampler.sample(2)
+        assert outputs.features is not None
         np.testing.assert_allclose(outputs.features, expected, atol=1e-5)
         sampler.close()
         del outputs, sampler
@@ -142,7 +144,7 @@ def test_batches_that_do_not_fit(context: LlamaContext) -> None:
     for size in (0, 33):
         with pytest.raises(EngineError, match=f"a batch of {size} rows does not fit 32"):
             context.decode(rows([5] * size))
-    with pytest.raises(EngineError, match="negative|cannot remove sequence -1"):
+    with pytest.raises(EngineError, match="cannot remove sequence -1"):
         context.remove(-1, 0)
 
 

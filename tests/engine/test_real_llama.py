@@ -29,7 +29,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plan_of(target: Path, head: Path | None = None, **changes: object) -> Plan:
-    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 2}
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1}
     if head is not None:
         fields |= {"draft_kind": "eagle3", "draft": head, "num_draft_tokens": 4}
     return Plan(target=target, target_label="random", **(fields | changes))  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def test_a_seed_may_be_any_number(engines: dict[str, Engine]) -> None:
 
 
 # ---- penalties and bias
-PENALTIES = {
+PENALTIES: dict[str, dict[str, object]] = {
     "repeat": {"repeat_penalty": 1.5},
     "repeat, short memory": {"repeat_penalty": 1.8, "repeat_last_n": 3},
     "frequency": {"frequency_penalty": 0.7, "repeat_last_n": 1000},

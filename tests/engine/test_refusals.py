@@ -64,9 +64,7 @@ def refusal(plan: Plan, kind: type[EagleLocalError]) -> EagleLocalError:
 def test_a_head_for_another_target(
     target: Path, tmp_path: Path, head: HeadShape, made_for: TargetShape, says: str
 ) -> None:
-    error = refusal(
-        plan_of(target, "eagle3", write_head(tmp_path / "head.gguf", head, made_for)), IncompatibleError
-    )
+    error = refusal(plan_of(target, "eagle3", write_head(tmp_path / "head.gguf", head, made_for)), IncompatibleError)
     assert says in error.message
     assert "--draft none" in error.hint
 
@@ -123,7 +121,9 @@ def test_a_head_as_the_draft_model(target: Path, tmp_path: Path) -> None:
     assert "is an eagle3 draft head" in error.message
 
 
-@pytest.mark.parametrize(("kind", "says"), [("eagle3", "a draft of kind eagle3 needs a file"), ("nonsense", "nonsense")])
+@pytest.mark.parametrize(
+    ("kind", "says"), [("eagle3", "a draft of kind eagle3 needs a file"), ("nonsense", "nonsense")]
+)
 def test_a_draft_without_a_file_or_of_no_known_kind(target: Path, kind: str, says: str) -> None:
     error = refusal(plan_of(target, kind, None if kind == "eagle3" else target), UsageError)
     assert says in error.message

@@ -63,7 +63,7 @@ def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
     assert context.decodes == [4, 1, 1, 2]  # only the last drafted token was not in the cache
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
     drafter, _ = new_drafter(data.draw(st.sampled_from([8, 30, 64])))

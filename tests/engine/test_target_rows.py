@@ -1,0 +1,65 @@
+"""The real target context: logits and features of a row do not depend on the rows it is decoded with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.random_models import write_target
+from doubles.real_engine import TINY
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Batch, Floats
+
+TEXTS = ([5, 6, 7, 8, 9, 10, 11], [40, 41], [90, 91, 92, 93], [33])
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[LlamaContext]:
+    model = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), repack=False)
+    params = ContextParams(n_ctx=256, num_sequences=4, n_batch=64, kv_type="f32", flash_attention="off")
+    opened = LlamaContext(model, params, taps=(1, 2, 3))
+    yield opened
+    opened.close()
+    model.close()
+
+
+def alone(context: LlamaContext, slot: int) -> tuple[Floats, list[int]]:
+    """Features [rows, taps * n_embd] and best tokens of one text, row by row."""
+    features, best = [], []
+    for position, token in enumerate(TEXTS[slot]):
+        decoded = context.decode(Batch([token], [position], [(slot,)], [True]))
+        assert decoded.features is not None
+        features.append(decoded.features[0])
+        best.append(int(context.propose([0], 1, confident=False).tokens[0, 0]))
+    context.remove(slot, 0)
+    return np.array(features), best
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 0)])
+@pytest.mark.parametrize("sampled", ["all", "last", "some"])
+def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
+    context: LlamaContext, order: tuple[int, ...], sampled: str
+) -> None:
+    expected = {slot: alone(context, slot) for slot in order}
+    batch = Batch([], [], [], [])
+    rows: list[tuple[int, int]] = []
+    for slot in order:
+        for position, token in enumerate(TEXTS[slot]):
+            is_last = position == len(TEXTS[slot]) - 1
+            batch.tokens.append(token)
+            batch.positions.append(position)
+            batch.sequences.append((slot,))
+            batch.outputs.append({"all": True, "last": is_last, "some": is_last or position % 2 == 1}[sampled])
+            rows.append((slot, position))
+    decoded = context.decode(batch)
+    assert decoded.features is not None and decoded.features.shape == (len(rows), 3 * 64)
+    for row, (slot, position) in enumerate(rows):
+        features, best = expected[slot]
+        np.testing.assert_allclose(decoded.features[row], features[position], atol=1e-4)
+        if batch.outputs[row]:
+            assert int(context.propose([row], 1, confident=False).tokens[0, 0]) == best[position]
