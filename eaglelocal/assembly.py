@@ -111,7 +111,15 @@ class Builder:
             self._report(LoadProgress(low + fraction * (high - low), path.name))
 
         repack = not has_amx(self._machine)
-        model = Model(library, path, gpu_layers=self._plan.gpu_layers, repack=repack, on_progress=on_progress)
+        model = Model(
+            library,
+            path,
+            gpu_layers=self._plan.gpu_layers,
+            devices=self._plan.device,
+            split=self._plan.split,
+            repack=repack,
+            on_progress=on_progress,
+        )
         self._opened.callback(model.close)
         self._model_bytes += model.size_bytes
         return model

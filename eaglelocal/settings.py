@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
-OTHER_VARIABLES = frozenset({"EAGLELOCAL_TRACEBACK"})  # ours, but no setting
-MAX_PARALLEL = 16
+OTHER_VARIABLES = frozenset({"EAGLELOCAL_TRACEBACK", "EAGLELOCAL_ENGINE_LOG"})  # ours, but no setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
         "ctx": _or("auto", None, _whole(1)),
-        "parallel": _whole(1, MAX_PARALLEL),
+        "parallel": _whole(1, MAX_SLOTS),
         "temperature": _number(*RANGES["temperature"]),
         "top_k": _whole(*RANGES["top_k"]),
         "top_p": _number(*RANGES["top_p"]),

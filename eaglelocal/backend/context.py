@@ -14,13 +14,13 @@ import numpy as np
 
 from eaglelocal.backend.library import Library, NativeClock
 from eaglelocal.backend.memory import Cells
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
 from eaglelocal.backend.views import floats_at
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import EngineError, ResourceError, UsageError
+from eaglelocal.errors import EngineError, ResourceError
 
 KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
@@ -77,6 +77,7 @@ class LlamaContext:
         native = self._rows.fill(batch)
         with self.clock:
             code = self._library.api.llama_decode(self.handle, native)
+            self._library.api.llama_synchronize(self.handle)  # on a GPU the work goes on behind the call
         check_decode(code, len(batch), self._library)
         return CopiedOutputs(self._features(len(batch)))
 
@@ -154,12 +155,6 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
         message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {model.library.log.reason()}"
         raise ResourceError(message, hint="a smaller --ctx or --parallel")
     return handle
-
-
-def look_up(table: dict[str, int], name: str, flag: str) -> int:
-    if name not in table:
-        raise UsageError(f"{flag} cannot be {name}", hint=f"one of: {', '.join(table)}")
-    return table[name]
 
 
 def check_decode(code: int, num_rows: int, library: Library) -> None:

@@ -49,6 +49,7 @@ class LlamaHeadContext:
                 self._set_position(batch, at, first + i)
                 api.llama_batch_ext_set_output_embd(batch, at, True)
             code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_ENCODE, batch)
+            api.llama_synchronize(self.handle)
         check_decode(code, len(features), self._library)
         return self._copy(self._library.get_nextn(self.handle), len(features))
 
@@ -66,6 +67,7 @@ class LlamaHeadContext:
                 self._set_position(native, at, batch.positions[i])
                 api.llama_batch_ext_set_output_logits(native, at, asks)
             code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, native)
+            api.llama_synchronize(self.handle)
         check_decode(code, len(batch.tokens), self._library)
         return self._proposals(batch.outputs, branches, confident=confident)
 

@@ -11,6 +11,7 @@ import ctypes as C
 import functools
 import importlib.metadata
 import os
+import sys
 import time
 from collections import deque
 from types import ModuleType
@@ -18,6 +19,7 @@ from types import ModuleType
 from eaglelocal.errors import LibraryError
 
 CHECKED_VERSION = "0.3.36"
+WARNING = 3  # ggml_log_level; 4 is error
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
 
@@ -49,14 +51,15 @@ STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
         None,
     ),
     "get_layer_input": ("_Z30llama_get_embeddings_layer_inpP13llama_contextj", [C.c_void_p, C.c_uint32], C.c_void_p),
-    "target_layer_ids": ("_Z28llama_model_target_layer_idsPK11llama_model", [C.c_void_p], C.POINTER(C.c_int32)),
-    "num_target_layer_ids": ("_Z30llama_model_target_layer_ids_nPK11llama_model", [C.c_void_p], C.c_uint32),
     "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
     "get_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", [C.c_void_p], C.c_void_p),
     "get_nextn_row": ("_Z30llama_get_embeddings_nextn_ithP13llama_contexti", [C.c_void_p, C.c_int32], C.c_void_p),
     # public, bound once more with an address as the result: numpy views are made from it without a cast
     "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
     "add_embedding": ("llama_batch_ext_add_embd", [C.c_void_p, C.c_int32, Embedding], C.c_int32),
+    "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
+    "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
+    "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
     "set_embedding": ("llama_batch_ext_set_embd_token", [C.c_void_p, C.c_int32, Embedding], C.c_bool),
 }
 
@@ -92,6 +95,7 @@ class Library:
     def __init__(self, api: ModuleType) -> None:
         self.api = api
         self.log = Log()
+        self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = f"llama-cpp-python {CHECKED_VERSION}"
         self._log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
         api.llama_log_set(self._log_callback, C.c_void_p(0))
@@ -101,19 +105,23 @@ class Library:
             setattr(self, name, bind(native, symbol, argtypes, restype))
 
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:
-        self.log.write(text.decode("utf-8", "replace"))
+        line = text.decode("utf-8", "replace")
+        self.log.write(line)
+        if level >= WARNING or self._is_loud:  # the supervisor keeps stderr: the last words before a crash
+            sys.stderr.write(line)
 
     # bound in __init__ from STAGING_SYMBOLS; spelled out for the type checker
     set_layer_input: C._NamedFuncPointer
     get_layer_input: C._NamedFuncPointer
-    target_layer_ids: C._NamedFuncPointer
-    num_target_layer_ids: C._NamedFuncPointer
     set_nextn: C._NamedFuncPointer
     get_nextn: C._NamedFuncPointer
     get_nextn_row: C._NamedFuncPointer
     get_logits_row: C._NamedFuncPointer
     add_embedding: C._NamedFuncPointer
     set_embedding: C._NamedFuncPointer
+    num_devices: C._NamedFuncPointer
+    device_at: C._NamedFuncPointer
+    device_name: C._NamedFuncPointer
 
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:

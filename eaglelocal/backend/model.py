@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import ctypes as C
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import ModelFileError, UsageError
+
+LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
+
+
+def look_up(table: dict[str, int], name: str, flag: str) -> int:
+    if name not in table:
+        raise UsageError(f"{flag} cannot be {name}", hint=f"one of: {', '.join(table)}")
+    return table[name]
+
+
+def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
+    """The NULL-terminated list of the named devices. Raises UsageError with the names that there are."""
+    known = [library.device_at(i) for i in range(library.num_devices())]
+    by_name = {library.device_name(device).decode(): device for device in known}
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in by_name:
+            raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join(by_name)}")
+    return (C.c_void_p * (len(wanted) + 1))(*(by_name[name] for name in wanted), None)
 
 
 class Model:
     """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words.
 
+    devices names of llama.cpp devices, separated by commas; None: all
+    split   how a model is divided among several
     repack  let llama.cpp keep quantized weights in a layout of its own for this processor
     """
 
@@ -22,6 +46,8 @@ class Model:
         path: Path,
         *,
         gpu_layers: int | None = None,
+        devices: str | None = None,
+        split: str = "layer",
         repack: bool = True,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -31,6 +57,10 @@ class Model:
         if gpu_layers is not None:
             params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = repack
+        params.split_mode = look_up(SPLIT_MODES, split, "--split")
+        chosen = device_array(library, devices) if devices else None
+        if chosen is not None:
+            params.devices = C.cast(chosen, type(params.devices))
 
         def report(fraction: float, user_data: object) -> bool:
             if on_progress is not None:
@@ -40,9 +70,12 @@ class Model:
         callback = api.llama_progress_callback(report)
         params.progress_callback = callback
         library.log.begin()
-        self.handle = api.llama_model_load_from_file(str(path).encode(), params)
+        self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}", hint="eaglelocal probe")
+            raise ModelFileError(
+                f"llama.cpp cannot load {path}: {library.log.reason()}",
+                hint="check the file, or try a smaller --ctx or fewer --gpu-layers",
+            )
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)
@@ -52,12 +85,6 @@ class Model:
     def _chat_template(self) -> str | None:
         raw = self.library.api.llama_model_chat_template(self.handle, None)
         return raw.decode("utf-8", "replace") if raw else None
-
-    def target_layers(self) -> tuple[int, ...]:
-        """Layer inputs that an EAGLE head reads from its target; empty for other models."""
-        num = int(self.library.num_target_layer_ids(self.handle))
-        ids = self.library.target_layer_ids(self.handle)
-        return tuple(ids[i] for i in range(num))
 
     def close(self) -> None:
         if self.handle:

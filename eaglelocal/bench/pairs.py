@@ -62,7 +62,7 @@ class Run:
     @property
     def acceptance_length(self) -> float:
         stats = [p.drafted.finished.speculation for p in self.pairs]
-        return 1 + sum(s.accepted_tokens for s in stats) / max(sum(s.drafts for s in stats), 1)
+        return sum(s.emitted_tokens for s in stats) / max(sum(s.drafts for s in stats), 1)
 
     @property
     def num_identical(self) -> int:
@@ -70,7 +70,7 @@ class Run:
 
 
 class Pairing:
-    """Asks both clients; every other pair begins with the speculative one, so that drift cancels."""
+    """Asks both clients; at each length every other prompt begins with the speculative one, so drift cancels."""
 
     def __init__(self, plain: Client, drafted: Client, max_tokens: int) -> None:
         self._plain, self._drafted, self._max_tokens = plain, drafted, max_tokens
@@ -83,18 +83,18 @@ class Pairing:
         total = sum(map(len, prompts.values())) * len(lengths)
         pairs: dict[tuple[str, str], list[Pair]] = {}
         for category, conversations in prompts.items():
-            for conversation in conversations:
+            for number, conversation in enumerate(conversations):
                 for length in lengths:
                     label = "auto" if length is None else str(length)
-                    pair = self._pair(conversation, length)
+                    pair = self._pair(conversation, length, drafted_first=number % 2 == 1)
                     if pair is not None:
                         pairs.setdefault((category, label), []).append(pair)
                     on_pair(label, self._asked // 2, total)
         return [Run(category, spec, tuple(found)) for (category, spec), found in pairs.items()]
 
-    def _pair(self, conversation: Conversation, length: int | None) -> Pair | None:
+    def _pair(self, conversation: Conversation, length: int | None, *, drafted_first: bool) -> Pair | None:
         """None where an answer is too short to have a speed."""
-        order = (self._plain, self._drafted) if self._asked % 4 == 0 else (self._drafted, self._plain)
+        order = (self._drafted, self._plain) if drafted_first else (self._plain, self._drafted)
         replies = {client: self._ask(client, conversation, length) for client in order}
         pair = Pair(replies[self._plain], replies[self._drafted])
         speeds = (pair.plain.finished.timings.decode_tok_s, pair.drafted.finished.timings.decode_tok_s)

@@ -35,23 +35,28 @@ def summary(runs: Sequence[Run], spec: str) -> str:
     mine = [run for run in runs if run.spec == spec]
     every = bounded_mean([pair.speedup for run in mine for pair in run.pairs])
     worst = min(mine, key=lambda run: run.speedup.mean)
-    mean = geometric_mean([run.speedup.mean for run in mine])
     return (
-        f"spec {spec}: {mean:.2f}x over {len(mine)} categories (geometric mean; all pairs {every.low:.2f} .. "
-        f"{every.high:.2f}), worst {worst.speedup.mean:.2f}x in {worst.category}"
+        f"spec {spec}: {mean_of(runs, spec):.2f}x over {len(mine)} categories (geometric mean; all pairs "
+        f"{every.low:.2f} .. {every.high:.2f}), worst {worst.speedup.mean:.2f}x in {worst.category}"
     )
 
 
 def as_object(runs: Sequence[Run], info: EngineInfo, machine: str) -> dict[str, object]:
-    speedups = [run.speedup.mean for run in runs]
+    best = max(specs(runs), key=lambda spec: mean_of(runs, spec))
     return {
         "target": info.target,
         "draft": info.draft,
         "machine": machine,
         "runs": [run_object(run) for run in runs],
-        "geomean_speedup": geometric_mean(speedups),
-        "worst_speedup": min(speedups),
+        "spec": best,
+        "geomean_speedup": mean_of(runs, best),
+        "worst_speedup": min(run.speedup.mean for run in runs if run.spec == best),
     }
+
+
+def mean_of(runs: Sequence[Run], spec: str) -> float:
+    """Geometric mean over the categories at one draft length."""
+    return geometric_mean([run.speedup.mean for run in runs if run.spec == spec])
 
 
 def run_object(run: Run) -> dict[str, object]:

@@ -126,20 +126,20 @@ def _answers_lines(answers: Sequence[Finished]) -> list[str]:
     after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
-    drafts, drafted, accepted = (sum(column) for column in zip(*map(_drafting, answers), strict=True))
+    drafts, drafted, accepted, emitted = (sum(column) for column in zip(*map(_drafting, answers), strict=True))
     lines = [f"answers       {len(answers)}, {_count(tokens, 'token')}{speed}"]
     if not drafts:
         return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
     return [
         *lines,
         f"drafted       {drafted} in {_count(drafts, 'draft')}, {accepted} accepted, {drafted - accepted} wasted",
-        f"acceptance    length {1 + accepted / drafts:.2f}, rate {accepted / drafted:.0%}",
+        f"acceptance    length {emitted / drafts:.2f}, rate {accepted / drafted:.0%}",
     ]
 
 
-def _drafting(answer: Finished) -> tuple[int, int, int]:
+def _drafting(answer: Finished) -> tuple[int, int, int, int]:
     speculation = answer.speculation
-    return speculation.drafts, speculation.draft_tokens, speculation.accepted_tokens
+    return speculation.drafts, speculation.draft_tokens, speculation.accepted_tokens, speculation.emitted_tokens
 
 
 def _position_lines(answers: Sequence[Finished]) -> list[str]:

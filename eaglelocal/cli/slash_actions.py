@@ -16,10 +16,10 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.report import model_lines, total_lines
 from eaglelocal.cli.session import Choice, Session
 from eaglelocal.cli.slash import Command, help_lines
+from eaglelocal.core.plan import MAX_DRAFT_TOKENS
 from eaglelocal.errors import UsageError
 
 SPEC_HINT = "/spec on, /spec off, /spec auto or /spec N"
-MAX_DRAFT = 64
 
 
 class Leave(Exception):
@@ -68,7 +68,7 @@ def _spec(desk: Desk, argument: str) -> None:
 
 
 def _draft_length(argument: str) -> int:
-    if not argument.isascii() or not argument.isdigit() or int(argument) > MAX_DRAFT:
+    if not argument.isascii() or not argument.isdigit() or int(argument) > MAX_DRAFT_TOKENS:
         raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT)
     return int(argument)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_DRAFT_TOKENS = 16
+MAX_SLOTS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -24,7 +27,7 @@ class Plan:
     num_slots: int = 1
     threads: int | None = None  # None: the physical cores this process may use
     n_batch: int = 512  # rows a decode may have; also the prefill chunk
-    gpu_layers: int | None = None  # None: all that fit, llama.cpp decides
+    gpu_layers: int | None = None  # None: all of them
     kv_type: str = "f16"
     flash_attention: str = "auto"
     device: str | None = None

@@ -25,6 +25,10 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+MIN_TEMPERATURE = 0.001
+MAX_BIAS = 10_000.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling of one request. Neutral defaults: the distribution of the model itself."""
@@ -50,6 +54,11 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails too
                 raise RequestError(f"{name} must lie between {low} and {high}, not {value}")
+        if 0 < self.temperature < MIN_TEMPERATURE:  # logits / temperature would leave the range of a float
+            raise RequestError(f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, not {self.temperature}")
+        for token, bias in self.logit_bias:
+            if not abs(bias) <= MAX_BIAS:
+                raise RequestError(f"the logit bias of token {token} must lie within {MAX_BIAS:g}, not {bias}")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
             raise RequestError(f"logprobs must lie between 0 and 100, not {self.logprobs}")
         for token, bias in self.logit_bias:

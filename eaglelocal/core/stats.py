@@ -2,7 +2,8 @@
 
 drafted      nodes sent to the target, siblings included
 accepted     drafted tokens that the target kept
-acceptance length   1 + accepted / drafts, the bonus token counted
+acceptance length   tokens emitted by verifications that had a draft / their number; the bonus token counts, where
+                    the answer did not end on an accepted token before it
 tok/s        from the first to the last token, prefill excluded
 """
 
@@ -21,7 +22,8 @@ class SpeculationStats:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     accepted_per_position: tuple[int, ...] = ()  # [depth], how often depth i + 1 was accepted
-    speedup_estimate: float | None = None  # measured token rate / rate of one-row steps; None: not measured
+    speedup_estimate: float | None = None  # measured token rate / what it were without drafted rows; None: not measured
+    emitted_tokens: int = 0  # by verifications that had a draft, bonus tokens included
 
     @property
     def acceptance_rate(self) -> float:
@@ -29,7 +31,7 @@ class SpeculationStats:
 
     @property
     def acceptance_length(self) -> float:
-        return 1.0 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+        return self.emitted_tokens / self.drafts if self.drafts else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,16 @@ class SpeculationCounter:
     drafts: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    emitted_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
 
-    def add(self, num_drafted: int, num_accepted: int) -> None:
+    def add(self, num_drafted: int, num_accepted: int, num_emitted: int) -> None:
         if num_drafted == 0:
             return
         self.drafts += 1
         self.draft_tokens += num_drafted
         self.accepted_tokens += num_accepted
+        self.emitted_tokens += num_emitted
         per_position = self.accepted_per_position
         per_position.extend([0] * (num_accepted - len(per_position)))
         for depth in range(num_accepted):
@@ -72,6 +76,7 @@ class SpeculationCounter:
             drafts=self.drafts,
             draft_tokens=self.draft_tokens,
             accepted_tokens=self.accepted_tokens,
+            emitted_tokens=self.emitted_tokens,
             accepted_per_position=tuple(self.accepted_per_position),
             speedup_estimate=speedup_estimate,
         )

@@ -41,7 +41,7 @@ class Score:
     num_right: int = 0
     num_tokens: int = 0
     drafts: int = 0
-    accepted: int = 0
+    emitted: int = 0  # by verifications that had a draft
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
@@ -50,7 +50,7 @@ class Score:
 
     @property
     def acceptance_length(self) -> float:
-        return 1 + self.accepted / max(self.drafts, 1)
+        return self.emitted / max(self.drafts, 1)
 
 
 def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
@@ -64,7 +64,7 @@ def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
             judge(score, task, reply.text)
             score.num_tokens += reply.finished.completion_tokens
             score.drafts += reply.finished.speculation.drafts
-            score.accepted += reply.finished.speculation.accepted_tokens
+            score.emitted += reply.finished.speculation.emitted_tokens
     return score
 
 

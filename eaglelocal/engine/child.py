@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
+from pathlib import Path
 from typing import TextIO, cast
 
 from eaglelocal.core.events import Command, Shutdown
@@ -145,7 +146,8 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
 
 def _environment() -> dict[str, str]:
     """Ours, with our own import path: parent and child are one program, however it was started."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    ours = [entry for entry in sys.path if entry and entry != os.getcwd()]
+    path = os.pathsep.join([*ours, str(Path(__file__).parents[2])])
     no_debugger = {"GGML_NO_BACKTRACE": "1"}  # llama.cpp would attach one before it dies: half a second
     return {**os.environ, **no_debugger, "PYTHONPATH": path}
 

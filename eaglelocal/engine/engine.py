@@ -10,7 +10,6 @@ import contextlib
 import resource
 import sys
 import time
-from dataclasses import dataclass
 
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import Draft, Verdict
@@ -31,33 +30,14 @@ from eaglelocal.drafters.base import Committed, Drafter
 from eaglelocal.engine.answering import Answering, Clock
 from eaglelocal.engine.drafting import EMPTY, grow
 from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.ledger import Ledger, StepTimes
 from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
-from eaglelocal.speculation.costs import RowCosts
 from eaglelocal.speculation.policy import Policy
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Rows and seconds of one step."""
-
-    num_rows: int
-    draft_s: float  # drafting, and showing the drafter what was committed
-    verify_s: float  # the target's decode and sampling
-    host_s: float  # outside the native library, the telling of the step before included
-    ended_at: float
-
-
-@dataclass(slots=True)
-class Totals:
-    steps: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    host_s: float = 0.0
 
 
 class Engine:
@@ -79,12 +59,10 @@ class Engine:
         self._runner = Runner(context)
         self._intake = Intake(vocabulary, context.n_ctx)
         self._pieces = Pieces(vocabulary)
-        self._costs = RowCosts()
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
         self._outbox: list[RequestEvent] = []
-        self._totals, self._counter = Totals(), SpeculationCounter()
-        self._telling_s = 0.0
+        self._ledger = Ledger()
         self._owned = contextlib.ExitStack()
 
     # ---- what the process asks
@@ -116,34 +94,34 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
-        started_at, native_s = time.perf_counter(), self._native_s
+        self._ledger.begin(self._native_s)
         self._admit()
         plan = self._scheduler.schedule(self._policy.max_draft)
         if not (plan.decode or plan.prefill):
             return self._told([])
         try:
             drafts = grow(plan.decode, self._drafter, policy=self._policy, max_draft=plan.max_draft)
-            drafted_at = time.perf_counter()
+            self._ledger.mark()
             decoded = self._runner.run(plan, drafts)
             verdicts = self._judge(plan, drafts, decoded)
-            verified_at = time.perf_counter()
+            self._ledger.mark()
             self._commit(plan, drafts, decoded, verdicts)
         except ResourceError as error:
             return self._told(self._give_up(plan, error))
-        times = self._measure(decoded.num_rows, started_at, (drafted_at, verified_at), native_s)
-        events = self._told(self._tell(verdicts, drafts, times))
-        self._telling_s = time.perf_counter() - times.ended_at
-        return events
+        num_drafted = sum(map(len, drafts.values()))
+        times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_drafted)
+        return self._told(self._tell(verdicts, drafts, times))
 
     def snapshot(self) -> EngineSnapshot:
+        totals = self._ledger.totals
         return EngineSnapshot(
             running=len(self._answers),
             waiting=self._scheduler.num_waiting,
-            steps=self._totals.steps,
-            prompt_tokens=self._totals.prompt_tokens,
-            generated_tokens=self._totals.generated_tokens,
-            speculation=self._speculation(self._counter, None),
-            host_s=self._totals.host_s,
+            steps=totals.steps,
+            prompt_tokens=totals.prompt_tokens,
+            generated_tokens=totals.generated_tokens,
+            speculation=self._speculation(self._ledger.counter, None, self._policy.max_draft),
+            host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
         )
@@ -152,14 +130,16 @@ class Engine:
         """Decode a few rows, so that weights are in memory and it is known what drafted rows cost."""
         started_at = time.perf_counter()
         self._time_rows(1)  # the first decode reads the weights from disk and tells nothing
-        sizes = sorted({1, min(1 + self._policy.max_draft, self._context.n_batch, self._context.n_ctx)})
+        most = min(self._context.n_batch, self._context.n_ctx)
+        draft, slots = 1 + self._policy.max_draft, self.info.num_slots
+        sizes = sorted({min(size, most) for size in (1, draft, slots, slots * draft)})
         seconds: dict[int, list[float]] = {size: [] for size in sizes}
-        for _ in range(5):
+        for repetition in range(5):
             for size in sizes:
                 seconds[size].append(self._time_rows(size))
-            if time.perf_counter() - started_at > max_s:
+            if repetition >= 2 and time.perf_counter() - started_at > max_s:
                 break
-        self._costs.calibrate(seconds)
+        self._ledger.costs.calibrate(seconds)
 
     def _time_rows(self, num_rows: int) -> float:
         """Seconds of a decode of a chain of rows in the first slot, which is left empty."""
@@ -190,7 +170,7 @@ class Engine:
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
             text = AnswerText(self._pieces, sequence.request.params.stop)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
-            self._totals.prompt_tokens += sequence.num_prompt
+            self._ledger.totals.prompt_tokens += sequence.num_prompt
             self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
 
     def _cut(self, admission: Admission) -> None:
@@ -251,49 +231,25 @@ class Engine:
 
     def _tell(self, verdicts: dict[int, Verdict], drafts: dict[int, Draft], times: StepTimes) -> list[RequestEvent]:
         events: list[RequestEvent] = []
-        plain_s = self._costs.plain_seconds(times.verify_s, num_rows=times.num_rows, num_plain_rows=len(drafts))
         for slot, verdict in verdicts.items():
             answer = self._answers[slot]
             pieces, reason = answer.take(verdict, self._vocabulary)
-            self._account(answer, len(pieces), times, plain_s)
-            self._count(answer, len(drafts.get(slot, EMPTY)), min(verdict.num_accepted, len(pieces)))
+            self._ledger.charge(
+                answer,
+                times,
+                num_tokens=len(pieces),
+                num_drafted=len(drafts.get(slot, EMPTY)),
+                num_accepted=min(verdict.num_accepted, len(pieces)),
+            )
             events.append(Tokens(answer.request_id, pieces))
             if reason is not None:
                 events.append(self._finish(answer, reason))
         return events
 
-    def _account(self, answer: Answering, num_tokens: int, times: StepTimes, plain_s: float) -> None:
-        clock = answer.clock
-        clock.last_at = times.ended_at
-        self._totals.generated_tokens += num_tokens
-        if clock.first_at == 0.0:
-            clock.first_at = times.ended_at
-            return
-        clock.draft_s += times.draft_s
-        clock.verify_s += times.verify_s
-        clock.host_s += times.host_s
-        clock.plain_s += num_tokens * plain_s
-
-    def _count(self, answer: Answering, num_drafted: int, num_accepted: int) -> None:
-        answer.counter.add(num_drafted, num_accepted)
-        self._counter.add(num_drafted, num_accepted)
-
-    def _measure(self, num_rows: int, started_at: float, moments: tuple[float, float], native_s: float) -> StepTimes:
-        drafted_at, verified_at = moments
-        ended_at = time.perf_counter()
-        host_s = ended_at - started_at - (self._native_s - native_s) + self._telling_s
-        self._totals.steps += 1
-        self._totals.host_s += host_s
-        return StepTimes(
-            num_rows=num_rows,
-            draft_s=drafted_at - started_at + ended_at - verified_at,
-            verify_s=verified_at - drafted_at,
-            host_s=host_s,
-            ended_at=ended_at,
-        )
-
     def _told(self, events: list[RequestEvent]) -> list[RequestEvent]:
         told, self._outbox = [*self._outbox, *events], []
+        if not self._scheduler.has_work:
+            self._ledger.rest()
         return told
 
     # ---- ends
@@ -307,7 +263,7 @@ class Engine:
             prompt_tokens=answer.sequence.num_prompt,
             completion_tokens=answer.sequence.num_emitted,
             timings=timings,
-            speculation=self._speculation(answer.counter, answer.speedup(timings.decode_s)),
+            speculation=self._speculation(answer.counter, answer.speedup(timings.decode_s), self._most(answer)),
         )
 
     def _release(self, answer: Answering) -> None:
@@ -320,9 +276,14 @@ class Engine:
         self._drafter.drop(slot, 0)
         self._scheduler.forget(slot)
 
-    def _speculation(self, counter: SpeculationCounter, speedup: float | None) -> SpeculationStats:
-        length = self._policy.max_draft
-        state, reason = ("on", f"{length} tokens") if length else ("off", self.info.draft_reason)
+    def _most(self, answer: Answering) -> int:
+        """Tokens that may be drafted at once for an answer: by the policy and by its request."""
+        wanted = answer.sequence.request.max_draft
+        return self._policy.max_draft if wanted is None else min(wanted, self._policy.max_draft)
+
+    def _speculation(self, counter: SpeculationCounter, speedup: float | None, length: int) -> SpeculationStats:
+        off = self.info.draft_reason or "switched off"
+        state, reason = ("on", f"{length} tokens") if length else ("off", off)
         return counter.stats(state=state, reason=reason, speedup_estimate=speedup)
 
     @property

@@ -17,7 +17,7 @@ _FIRST_WINDOW_BYTES = 1 << 18
 _WINDOW_BYTES = 1 << 22
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_GET_AGAIN = "fetch or build the file again, for example with `eaglelocal pull`"
+_GET_AGAIN = "fetch or build the file again"
 
 
 def refuse(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError:

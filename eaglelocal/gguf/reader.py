@@ -86,7 +86,7 @@ def _read_part(path: Path, keys: Collection[str] | None) -> _Part:
             return _parse(file, path, file_bytes, keys)
     except OSError as error:
         why = error.strerror or str(error)
-        raise refuse(path.name, f"cannot be read: {why}", hint="`eaglelocal ls` shows the models on disk") from error
+        raise refuse(path.name, f"cannot be read: {why}", hint="check the path and its permissions") from error
 
 
 def _regular_file_bytes(path: Path) -> int:

@@ -6,7 +6,7 @@ embedded model are never fetched; `demo@SIZE` is written to the cache on first u
 
 from __future__ import annotations
 
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import MAX_DRAFT_TOKENS, MAX_SLOTS, Plan
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.drafts import FoundDraft, find_draft
 from eaglelocal.hub.inflate import Progress
@@ -14,9 +14,7 @@ from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
 
 DEFAULT_DRAFT_TOKENS = 4  # until a policy decides
-MAX_DRAFT_TOKENS = 16
 DEFAULT_CTX = 4096
-MAX_SLOTS = 16
 
 
 def resolve(wish: Wish, *, on_progress: Progress) -> Plan:

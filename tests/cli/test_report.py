@@ -13,7 +13,7 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 TIMINGS = Timings(
     ttft_s=0.2149, prefill_s=0.1, decode_s=2.0, draft_s=0.5, verify_s=1.2, host_s=0.02, decode_tok_s=41.23
 )
-ON = SpeculationStats("on", "", 35, 118, 74, (30, 24, 20), 1.637)
+ON = SpeculationStats("on", "", 35, 118, 74, (30, 24, 20), 1.637, emitted_tokens=109)
 
 
 def finished(speculation: SpeculationStats, *, tokens: int = 110, reason: str = "stop") -> Finished:
@@ -27,7 +27,7 @@ def test_the_line_of_a_drafted_answer() -> None:
 
 
 def test_a_gain_that_was_not_measured_is_not_invented() -> None:
-    assert honest_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,)))).endswith("gain not measured")
+    assert honest_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2))).endswith("gain not measured")
 
 
 def test_off_says_why() -> None:
@@ -36,7 +36,7 @@ def test_off_says_why() -> None:
 
 
 def test_asleep_after_some_drafts_shows_both() -> None:
-    line = honest_line(finished(SpeculationStats("asleep", "0.94x over 256 tokens", 3, 9, 1, (1,), 0.94)))
+    line = honest_line(finished(SpeculationStats("asleep", "0.94x over 256 tokens", 3, 9, 1, (1,), 0.94, emitted_tokens=4)))
     assert "1/9 drafted accepted" in line
     assert "speculation asleep: 0.94x over 256 tokens" in line
 
@@ -66,7 +66,7 @@ def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
         "accepted_per_position",
         "speedup_estimate",
     ]
-    assert value["speculation"]["acceptance_length"] == 1 + 74 / 35
+    assert value["speculation"]["acceptance_length"] == 109 / 35
     assert value["speculation"]["accepted_per_position"] == [30, 24, 20]
 
 

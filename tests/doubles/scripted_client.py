@@ -92,7 +92,7 @@ class ScriptedAnswer:
             return SpeculationStats(state="off", reason="switched off")
         counter = SpeculationCounter()
         accepted = len([index for index in self.script.drafted if index < said])
-        counter.add(max(2, accepted), accepted)
+        counter.add(max(2, accepted), accepted, accepted + 1)
         return counter.stats(state="on", reason="", speedup_estimate=1.64)
 
 

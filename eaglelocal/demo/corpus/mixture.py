@@ -43,17 +43,17 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "chat": Kind(guide.task, 0.20),
-    "summarise": Kind(summary.task, 0.11),
-    "passage": Kind(passage_qa.task, 0.20),
-    "math": Kind(arithmetic.task, 0.12),
-    "translate": Kind(german.task, 0.15),
+    "chat": Kind(guide.task, 0.19),
+    "summarise": Kind(summary.task, 0.105),
+    "passage": Kind(passage_qa.task, 0.19),
+    "math": Kind(arithmetic.task, 0.115),
+    "translate": Kind(german.task, 0.14),
     "python": Kind(python_code.task, 0.07),
     "copy": Kind(copying.task, 0.08),
 }
-_TRAINED = {**KINDS, "echo": Kind(echo.task, 0.12)}  # echo is no work that anyone asks for
-_NAMES = tuple(_TRAINED)
-_WEIGHTS = tuple(kind.weight for kind in _TRAINED.values())
+TRAINED = {**KINDS, "echo": Kind(echo.task, 0.11)}  # echo is no work that anyone asks for
+_NAMES = tuple(TRAINED)
+_WEIGHTS = tuple(kind.weight for kind in TRAINED.values())
 
 
 def conversations(seed: int, split: Split) -> Iterator[Task]:
@@ -89,7 +89,7 @@ def render_prompt(task: Task) -> str:
 
 def _draw(rng: Random, split: Split) -> Task:
     name = rng.choices(_NAMES, _WEIGHTS)[0]
-    return _TRAINED[name].make(rng, split)
+    return TRAINED[name].make(rng, split)
 
 
 def _joined(rng: Random, split: Split) -> Task:

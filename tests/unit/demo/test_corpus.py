@@ -52,7 +52,7 @@ def test_all_kinds_and_lengths_appear() -> None:
 
 
 def test_weights_are_shares() -> None:
-    assert sum(kind.weight for kind in mixture.KINDS.values()) == pytest.approx(1.0)
+    assert sum(kind.weight for kind in mixture.TRAINED.values()) == pytest.approx(1.0)
 
 
 def test_render_marks_assistant_text_and_its_end() -> None:

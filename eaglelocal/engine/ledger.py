@@ -1,0 +1,89 @@
+"""What steps take and what that means: seconds by part, totals of the engine, the charge of each answer.
+
+The interval of a step that follows at once begins where the one before ended, so that telling, pickling
+and the pipe count as host time too. Knows clocks and counters, nothing of what a step does.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from eaglelocal.core.stats import SpeculationCounter
+from eaglelocal.engine.answering import Answering
+from eaglelocal.speculation.costs import RowCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Rows and seconds of one step."""
+
+    draft_s: float  # drafting, and showing the drafter what was committed
+    verify_s: float  # the target's decode and sampling
+    host_s: float  # outside the native library
+    plain_s: float  # what verify_s would have been without the drafted rows
+    ended_at: float
+
+
+@dataclass(slots=True)
+class Totals:
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    host_s: float = 0.0
+
+
+class Ledger:
+    """The engine's stopwatch and its books."""
+
+    def __init__(self) -> None:
+        self.costs, self.totals, self.counter = RowCosts(), Totals(), SpeculationCounter()
+        self._ended_at: float | None = None  # of the step before, if this one follows at once
+        self._started_at = self._native_s = 0.0
+        self._marks: list[float] = []
+
+    def begin(self, native_s: float) -> None:
+        now = time.perf_counter()
+        self._started_at = now if self._ended_at is None else self._ended_at
+        self._native_s, self._marks = native_s, [now]
+
+    def mark(self) -> None:
+        """A part of the step is over: drafting, then verification."""
+        self._marks.append(time.perf_counter())
+
+    def end(self, native_s: float, *, num_rows: int, num_drafted: int) -> StepTimes:
+        began_at, drafted_at, verified_at = self._marks
+        ended_at = time.perf_counter()
+        verify_s = verified_at - drafted_at
+        host_s = ended_at - self._started_at - (native_s - self._native_s)
+        self._ended_at = ended_at
+        self.totals.steps += 1
+        self.totals.host_s += host_s
+        return StepTimes(
+            draft_s=drafted_at - began_at + ended_at - verified_at,
+            verify_s=verify_s,
+            host_s=host_s,
+            plain_s=self.costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted),
+            ended_at=ended_at,
+        )
+
+    def rest(self) -> None:
+        """No step follows: what comes before the next one is waiting, not work."""
+        self._ended_at = None
+
+    def charge(
+        self, answer: Answering, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
+    ) -> None:
+        """Enter a step in an answer's books and in the engine's."""
+        for counter in (answer.counter, self.counter):
+            counter.add(num_drafted, num_accepted, num_tokens)
+        self.totals.generated_tokens += num_tokens
+        clock = answer.clock
+        clock.last_at = times.ended_at
+        if clock.first_at == 0.0:
+            clock.first_at = times.ended_at
+            return
+        clock.draft_s += times.draft_s
+        clock.verify_s += times.verify_s
+        clock.host_s += times.host_s
+        clock.plain_s += num_tokens * times.plain_s
