@@ -8,7 +8,10 @@ file formats are elsewhere.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +21,7 @@ import torch
 
 from eaglelocal import locations
 from eaglelocal.demo.corpus.mixture import conversations, render
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.data import Batch, Pieces
 from eaglelocal.training.examination import Examination
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
@@ -149,7 +152,30 @@ def hold_examination(tokenizer: GuideTokenizer, seed: int) -> Examination:
     return Examination.of(((task.kind, render(task)) for task in tasks), tokenizer)
 
 
+def corpus_digest() -> str:
+    """Changes whenever a fact, a word list or a generator does."""
+    folder = Path(__file__).parent
+    files = sorted([folder / "facts.toml", *(folder / "corpus").glob("*.py"), *(folder / "corpus").glob("*.toml")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def claim_work_folder(build: Build) -> None:
+    """What lies in the work folder goes on only as the build that began it. Raises UsageError on any other."""
+    stamp = build.work / "build.json"
+    ours = {"seed": build.seed, "corpus": corpus_digest()}
+    if not stamp.is_file():
+        build.work.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(json.dumps(ours))
+        return
+    theirs = json.loads(stamp.read_text())
+    changed = [key for key, value in ours.items() if theirs.get(key) != value]
+    if changed:
+        message = f"{build.work} holds a build with another {' and '.join(changed)}"
+        raise UsageError(message, hint=f"another --work, or `rm -r {build.work}`")
+
+
 def run(build: Build, only: str | None) -> None:
+    claim_work_folder(build)
     tokenizer = build_tokenizer(build)
     target = finished_target(build, tokenizer) if only == "head" else build_target(build, tokenizer)
     if only != "target":
@@ -170,7 +196,10 @@ def parse(arguments: Sequence[str] | None) -> tuple[Build, str | None]:
 def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     build, only = parse(arguments)
-    run(build, only)
+    try:
+        run(build, only)
+    except EagleLocalError as error:
+        sys.exit(f"error: {error.message}\n\nhint: {error.hint}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Score:
 
     @property
     def acceptance_length(self) -> float:
-        return self.emitted / max(self.drafts, 1)
+        return self.emitted / self.drafts if self.drafts else 1.0
 
 
 def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:

@@ -27,7 +27,9 @@ def test_the_line_of_a_drafted_answer() -> None:
 
 
 def test_a_gain_that_was_not_measured_is_not_invented() -> None:
-    assert honest_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2))).endswith("gain not measured")
+    assert honest_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2))).endswith(
+        "gain not measured"
+    )
 
 
 def test_off_says_why() -> None:
@@ -36,7 +38,9 @@ def test_off_says_why() -> None:
 
 
 def test_asleep_after_some_drafts_shows_both() -> None:
-    line = honest_line(finished(SpeculationStats("asleep", "0.94x over 256 tokens", 3, 9, 1, (1,), 0.94, emitted_tokens=4)))
+    line = honest_line(
+        finished(SpeculationStats("asleep", "0.94x over 256 tokens", 3, 9, 1, (1,), 0.94, emitted_tokens=4))
+    )
     assert "1/9 drafted accepted" in line
     assert "speculation asleep: 0.94x over 256 tokens" in line
 

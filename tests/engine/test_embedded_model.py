@@ -1,57 +1,103 @@
-"""The embedded files on the real engine: right answers, real acceptance, and the same text however it is drafted."""
+"""The embedded files on the real engine: right answers, real acceptance, and the same text however it is drafted.
+
+Two rows or more take other kernels than one row on bfloat16 weights, so texts are judged by the margin
+rule: only where the two best tokens lie closer than BOUND may a drafted text differ from the plain one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
+from doubles.margin import margin_differences
 from doubles.rig import drive
 
 from eaglelocal.assembly import build
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 
+BOUND = 0.05  # of the logits' gap, bfloat16 weights
 QUESTIONS = {
-    "length": ("What is acceptance length?", "bonus token"),
-    "port": ("Which port does the server use?", "8421"),
-    "sum": ("What is 347 + 285?", "632"),
-    "stop": ("Which command stops a running server?", "eaglelocal stop"),
+    "What is acceptance length?": "bonus token",
+    "Which port does the server use?": "8421",
+    "What is 347 + 285?": "632",
+    "Which command stops a running server?": "eaglelocal stop",
 }
+Report = Callable[[str, object], None]
 
 
-def engine_of(spec: str | int, *, parallel: int = 1) -> Engine:
-    plan = resolve(Wish(target="demo@native", spec=spec, parallel=parallel), on_progress=lambda fraction, what: None)
-    return build(plan, lambda _: None)
+def plan_of(**changes: object) -> Plan:
+    plan = resolve(Wish(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
+    return dataclasses.replace(plan, threads=1, n_batch=128, **changes)  # type: ignore[arg-type]
 
 
-def asked() -> list[ChatRequest]:
-    params = SamplingParams(temperature=0.0, max_tokens=200)
-    return [
-        ChatRequest(id=name, messages=(Message("user", question),), params=params)
-        for name, (question, _) in QUESTIONS.items()
-    ]
+def opened(**changes: object) -> Engine:
+    return build(plan_of(**changes), lambda _: None)
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[dict[str, str]]:
-    engine = engine_of("off")
-    yield {name: told.text for name, told in drive(engine, asked()).items()}
+def plain() -> Iterator[Engine]:
+    engine = opened(draft_kind="none", draft=None, num_draft_tokens=0)
+    yield engine
     engine.close()
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_the_guide_answers(plain: dict[str, str], name: str) -> None:
-    assert QUESTIONS[name][1].lower() in plain[name].lower()
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_guide_answers(plain: Engine, question: str) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=200)
+    told = drive(plain, [ChatRequest(id="q", messages=(Message("user", question),), params=params)])
+    assert QUESTIONS[question].lower() in told["q"].text.lower()
 
 
-@pytest.mark.parametrize(("spec", "parallel"), [(1, 1), (4, 1), (8, 1), (4, 4), (2, 3)])
-def test_drafting_changes_no_text(plain: dict[str, str], spec: int, parallel: int) -> None:
-    engine = engine_of(spec, parallel=parallel)
-    told = drive(engine, asked())
+def asked(engine: Engine, seed: int) -> list[ChatRequest]:
+    """One held-out question of each kind of work, as tokens, so that a replay can go on behind any of them."""
+    requests = []
+    for kind in KINDS:
+        task = next(tasks_of(kind, seed, "held_out"))
+        tokens = engine._vocabulary.tokenize(render_prompt(task), add_special=False, parse_special=True)
+        params = SamplingParams(temperature=0.0, max_tokens=40)
+        requests.append(ChatRequest(id=kind, tokens=tuple(tokens), params=params))
+    return requests
+
+
+def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
+    """Draft as told, with random cancels; the number of near-ties at which the text differs from the plain one."""
+    same = {"draft_kind": "draft_model", "draft": plan_of().target} if drafter == "same model" else {}
+    engine = opened(num_draft_tokens=length, num_slots=slots, **same)
+    rng = random.Random(length * 10 + slots)
+    requests = asked(engine, seed=length * 10 + slots)
+    told = drive(engine, requests, cancel_at={r.id: rng.randrange(25) for r in requests if rng.random() < 0.3})
+    speculation = engine.snapshot().speculation
     engine.close()
-    assert {name: one.text for name, one in told.items()} == plain
-    finished = [one.finished.speculation for one in told.values() if one.finished]
-    assert sum(s.accepted_tokens for s in finished) > 0.5 * sum(s.drafts for s in finished)
+    flips = sum(len(margin_differences(plain, one, told[one.id].tokens, BOUND)) for one in requests)
+    if length and drafter == "its head":
+        assert speculation.acceptance_length > 1 + 0.5 * min(length, 2)
+    if length and drafter == "same model" and not flips:
+        assert speculation.acceptance_rate > 0.97  # the end of an answer may cut a draft
+    return flips
+
+
+DRAFTERS = ("its head", "same model")
+
+
+@pytest.mark.parametrize(("drafter", "length", "slots"), [*product(DRAFTERS, (1, 4), (1, 3)), ("its head", 8, 4)])
+def test_drafting_changes_no_text(
+    plain: Engine, drafter: str, length: int, slots: int, record_property: Report
+) -> None:
+    record_property("flips", check(plain, drafter, length, slots))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("drafter", "length", "slots"), [*product(DRAFTERS, range(9), range(1, 5))])
+def test_drafting_changes_no_text_at_any_length(
+    plain: Engine, drafter: str, length: int, slots: int, record_property: Report
+) -> None:
+    record_property("flips", check(plain, drafter, length, slots))

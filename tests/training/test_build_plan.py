@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eaglelocal.demo.build import Build, documents, finished_target, parse, stages
+from eaglelocal.demo.build import Build, claim_work_folder, documents, finished_target, parse, stages
 from eaglelocal.errors import UsageError
 from eaglelocal.training.examination import Examination
 from eaglelocal.training.target import Target, TargetShape
@@ -30,6 +30,17 @@ def test_more_hours_buy_more_tokens() -> None:
     assert one.out == Path("o")
     tokens = [sum(stage.num_tokens for stage in build.target_stages()) for build in (one, three)]
     assert tokens[1] == pytest.approx(3 * tokens[0], rel=1e-6)
+
+
+def test_a_work_folder_goes_on_only_as_the_build_that_began_it(tmp_path: Path) -> None:
+    build = Build(tmp_path, tmp_path / "work", 1.0, 1)
+    claim_work_folder(build)
+    claim_work_folder(Build(tmp_path, tmp_path / "work", 3.0, 1))  # more hours train on
+    with pytest.raises(UsageError, match="another seed"):
+        claim_work_folder(Build(tmp_path, tmp_path / "work", 1.0, 2))
+    (tmp_path / "work" / "build.json").write_text('{"seed": 1, "corpus": "of yesterday"}')
+    with pytest.raises(UsageError, match="another corpus"):
+        claim_work_folder(build)
 
 
 def test_a_head_needs_a_trained_target(tmp_path: Path) -> None:
