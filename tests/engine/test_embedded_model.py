@@ -81,7 +81,8 @@ def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
     if length and drafter == "its head":
         assert speculation.acceptance_length > 1 + 0.5 * min(length, 2)
     if length and drafter == "same model" and not flips:
-        assert speculation.acceptance_rate > 0.97  # the end of an answer may cut a draft
+        wasted = speculation.draft_tokens - speculation.accepted_tokens
+        assert wasted <= length * len(requests)  # only behind the ends of answers
     return flips
 
 
