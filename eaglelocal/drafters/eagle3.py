@@ -8,7 +8,7 @@ the same call that drafts from it, so a cycle costs one encode and one decode a 
     pairs         (t1,g0) (t2,g1) (t3,g2)
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
-EAGLE-3.1 (eagle31.md 1.1; vLLM #42764) differs in two switches, both done here on the host because
+EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) differs in two switches, both done here on the host because
 llama.cpp's graph has neither: `fc_norm` divides each tapped row by its own RMS before the encoder (the
 gains are folded into fc), `norm_output` feeds back the post-norm state N(s) instead of s.
 """
