@@ -188,6 +188,8 @@ def test_an_engine_closes_in_the_middle_of_answers_and_twice(files: tuple[Path, 
             engine.step()
         engine.close()
         engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            engine._context.last_position(0)
         del engine
         gc.collect()
 
