@@ -168,7 +168,6 @@ def test_ctrl_c_discards_a_line_and_does_not_leave(terminal: Terminal) -> None:
         terminal.expect("> ")
     terminal.ask("one")
     terminal.expect("the first answer")
-    assert terminal.raw.count("the first answer") == 1
 
 
 def test_ctrl_c_twice_at_an_empty_prompt_leaves(terminal: Terminal) -> None:
