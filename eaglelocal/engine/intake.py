@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 from eaglelocal.core.ports import Vocabulary
-from eaglelocal.core.request import ChatRequest, Request
+from eaglelocal.core.request import ChatRequest, Message, Request
 from eaglelocal.errors import RequestError
 from eaglelocal.text.template import ChatTemplate, chat_template
 
@@ -38,10 +39,7 @@ class Intake:
 
     def _tokens(self, asked: ChatRequest) -> list[int]:
         if asked.messages:
-            text = self.template.render(asked.messages)
-            return self._vocabulary.tokenize(
-                text, add_special=not starts_with_bos(text, self._vocabulary), parse_special=True
-            )
+            return self._chat_tokens(asked.messages)
         if asked.text is not None:
             return self._vocabulary.tokenize(asked.text, add_special=True, parse_special=False)
         return list(self._checked(asked.tokens))
@@ -51,6 +49,25 @@ class Intake:
             if not 0 <= token < self._vocabulary.n_tokens:
                 raise RequestError(f"token {token} is not in the vocabulary of {self._vocabulary.n_tokens}")
         return tokens
+
+    def _chat_tokens(self, messages: tuple[Message, ...]) -> list[int]:
+        """Only the template may write control tokens: a message that spells one is put in as plain text."""
+        literal = {f"\ue000{i}\ue001": m.content for i, m in enumerate(messages) if self._spells_control(m.content)}
+        marks = {content: mark for mark, content in literal.items()}
+        shown = tuple(Message(m.role, marks.get(m.content, m.content)) for m in messages)
+        text = self.template.render(shown)
+        tokens: list[int] = []
+        for span in re.split("(\ue000\\d+\ue001)", text):
+            tokens += self._vocabulary.tokenize(
+                literal.get(span, span),
+                add_special=not tokens and not starts_with_bos(text, self._vocabulary),
+                parse_special=span not in literal,
+            )
+        return tokens
+
+    def _spells_control(self, content: str) -> bool:
+        as_control = self._vocabulary.tokenize(content, add_special=False, parse_special=True)
+        return as_control != self._vocabulary.tokenize(content, add_special=False, parse_special=False)
 
     def _check_room(self, num_prompt: int, max_tokens: int | None) -> None:
         if num_prompt + (max_tokens or 1) <= self._n_ctx:
