@@ -8,25 +8,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.fit import Need, check_fits, need_of
+from eaglelocal.backend.devices import rooms
+from eaglelocal.backend.fit import RAM, Asked, at_least, check_fits, joined
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
+from eaglelocal.backend.rehearsal import Part, Placement, rehearse
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
+from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.architectures import FinalState
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
@@ -44,8 +46,8 @@ def build(plan: Plan, report: Report) -> Engine:
     """Load everything the plan names. Raises the error tree's errors; frees what it had taken."""
     with contextlib.ExitStack() as opened:
         engine = Builder(plan, report, opened).build()
+        engine.warm_up()
         engine.on_close(opened.pop_all())
-    engine.warm_up()
     return engine
 
 
@@ -59,65 +61,67 @@ class Builder:
         self._machine = probe()
         self._policy = Fixed(plan.num_draft_tokens if plan.speculates else 0)
         self._model_bytes = 0  # weights of all models loaded
+        self._placement = Placement(
+            gpu_layers=plan.gpu_layers, devices=plan.device, split=plan.split, repack=not has_amx(self._machine)
+        )
 
     def build(self) -> Engine:
         plan = self._plan
         check_batch(plan.num_slots, plan.n_batch)
-        target = model_info(plan.target)
-        head = self._head_header(target)
-        self._check_memory(target, head)
+        header = read_header(plan.target)
+        info = read_model(header)
+        draft = self._draft_part(header, info)
+        taps = draft.info.target_layers if draft and isinstance(draft.info, EagleInfo) else ()
+        target = Part(header=header, info=info, context=self._params(self._max_rows()), taps=taps)
         library = load_library()
-        model = self._model(library, plan.target, share=(0.0, 0.9))
-        taps = EagleInfo.from_header(head).target_layers if head is not None else ()
-        by_nextn = target.final_state is FinalState.NEXTN
-        context = LlamaContext(model, self._params(self._max_rows()), taps=taps, final_by_nextn=by_nextn)
+        self._check_memory(library, [target, draft] if draft else [target])
+        model = self._model(library, target, share=(0.0, 0.9))
+        by_nextn = info.final_state is FinalState.NEXTN
+        context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
-        drafter = self._drafter(library, model, context, head)
-        return self._engine(library, model, context, drafter)
+        drafter = self._drafter(library, context, draft)
+        return self._engine(library, model, context, drafter, notes=(*notes_on(model), *notes_on_draft(draft)))
 
-    def _head_header(self, target: ModelInfo) -> Header | None:
-        """The EAGLE head's header, checked against the target; None where the plan has no such head."""
+    def _draft_part(self, beside: Header, target: ModelInfo) -> Part | None:
+        """What drafts, checked against the target; None where nothing does."""
         plan = self._plan
         if not plan.speculates:
             return None
-        check_rolls_back(target)
         if plan.draft_kind not in DRAFT_KINDS:
             raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
         if plan.draft is None:
             raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
-        if plan.draft_kind == "draft_model":
-            check_rolls_back(model_info(plan.draft))
-            return None
         header = read_header(plan.draft)
-        check_pair(EagleInfo.from_header(header), target)
-        return header
+        info = read_draft(header, beside=beside, target=target, kind=plan.draft_kind)
+        # every row of a chunk of features is an output of the head; a draft model is asked for one a slot
+        num_outputs = plan.n_batch if isinstance(info, EagleInfo) else plan.num_slots
+        return Part(header=header, info=info, context=self._params(num_outputs))
 
-    def _check_memory(self, target: ModelInfo, head: Header | None) -> None:
-        plan, models = self._plan, list[ModelInfo | EagleInfo]([target])
-        if head is not None:
-            models.append(EagleInfo.from_header(head))
-        elif plan.speculates and plan.draft is not None:
-            models.append(model_info(plan.draft))
-        need = Need()
-        for info in models:
-            need = need.plus(need_of(info, n_ctx=plan.n_ctx, num_slots=plan.num_slots, kv_type=plan.kv_type))
-        check_fits(need, available_bytes=free_bytes(self._machine), n_ctx=plan.n_ctx)
+    def _check_memory(self, library: Library, parts: list[Part]) -> None:
+        """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
+        plan = self._plan
+        asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers)
+        unified = self._machine.unified is not None
+        there = rooms(library, ram_bytes=self._machine.memory.available_bytes, unified=unified)
+        check_fits(list(at_least((part.info for part in parts), asked, kv_type=plan.kv_type)), [joined(there)], asked)
+        devices = [room.device for room in there if room.device != RAM]
+        check_fits(rehearse(library, parts, self._placement, devices=devices), there, asked)
 
-    def _model(self, library: Library, path: Path, *, share: tuple[float, float]) -> Model:
+    def _model(self, library: Library, part: Part, *, share: tuple[float, float]) -> Model:
         low, high = share
+        path, placement = part.header.path, self._placement
         self._report(LoadProgress(low, path.name))
 
         def on_progress(fraction: float) -> None:
             self._report(LoadProgress(low + fraction * (high - low), path.name))
 
-        repack = not has_amx(self._machine)
         model = Model(
             library,
             path,
-            gpu_layers=self._plan.gpu_layers,
-            devices=self._plan.device,
-            split=self._plan.split,
-            repack=repack,
+            gpu_layers=placement.gpu_layers,
+            devices=placement.devices,
+            split=placement.split,
+            repack=placement.repack,
             on_progress=on_progress,
         )
         self._opened.callback(model.close)
@@ -141,21 +145,22 @@ class Builder:
             flash_attention=plan.flash_attention,
         )
 
-    def _drafter(self, library: Library, model: Model, context: LlamaContext, head: Header | None) -> Drafter:
-        plan = self._plan
-        if not plan.speculates or plan.draft is None:
+    def _drafter(self, library: Library, context: LlamaContext, part: Part | None) -> Drafter:
+        if part is None:
             return NoDrafter()
-        draft = self._model(library, plan.draft, share=(0.9, 1.0))
-        if head is not None:
-            head_context = LlamaHeadContext(draft, self._params(plan.n_batch), target=context)
+        draft = self._model(library, part, share=(0.9, 1.0))
+        confident = self._policy.needs_confidences
+        if isinstance(part.info, EagleInfo):
+            head_context = LlamaHeadContext(draft, part.context, target=context)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(head), confident=self._policy.needs_confidences)
-        check_vocabularies(model, draft, plan)
-        draft_context = LlamaContext(draft, self._params(plan.num_slots))
+            return Eagle3(head_context, head_traits(part.header, part.info), confident=confident)
+        draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
-        return DraftModel(draft_context, confident=self._policy.needs_confidences)
+        return DraftModel(draft_context, confident=confident)
 
-    def _engine(self, library: Library, model: Model, context: LlamaContext, drafter: Drafter) -> Engine:
+    def _engine(
+        self, library: Library, model: Model, context: LlamaContext, drafter: Drafter, *, notes: tuple[str, ...]
+    ) -> Engine:
         plan = self._plan
         num_draft_tokens = plan.num_draft_tokens if plan.speculates else 0
         buffers = buffer_bytes(library.log)
@@ -173,7 +178,7 @@ class Builder:
             library=library.build,
             cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
-            notes=notes_on(model),
+            notes=notes,
         )
         scheduler = Scheduler(
             num_slots=plan.num_slots,
@@ -201,25 +206,18 @@ def notes_on(model: Model) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def model_info(path: Path) -> ModelInfo:
-    """What a target or a draft model is. Raises ModelFileError where the file is no such thing."""
-    header = read_header(path)
-    if architecture_of(header) == "eagle3":
-        message = f"{path.name} is an eagle3 draft head, not a model that can answer"
-        raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
-    return ModelInfo.from_header(header)
+def notes_on_draft(part: Part | None) -> tuple[str, ...]:
+    """A draft model behind the end of what it knows drafts badly, never wrongly: a word, not a refusal."""
+    if part is None or isinstance(part.info, EagleInfo):
+        return ()
+    trained, n_ctx = part.info.context_length, part.context.n_ctx
+    if not 0 < trained < n_ctx:
+        return ()
+    return (f"the draft model was trained for {trained} of {n_ctx} positions; behind them fewer drafts are accepted",)
 
 
-def check_rolls_back(info: ModelInfo) -> None:
-    """Rejected drafts are taken back from the cache. Raises IncompatibleError where that cannot be done yet."""
-    if info.has_state:
-        message = f"{info.name} cannot take part in drafting: {info.architecture} keeps recurrent state"
-        raise IncompatibleError(f"{message}, which cannot be rolled back yet", hint="--draft none")
-
-
-def head_traits(header: Header) -> HeadTraits:
+def head_traits(header: Header, info: EagleInfo) -> HeadTraits:
     """What the head's file says about its algorithm; our flags are keys that llama.cpp ignores."""
-    info = EagleInfo.from_header(header)
     return HeadTraits(
         taps=info.target_layers,
         fc_norm_eps=info.fc_norm_eps if info.fc_norm else None,
@@ -228,28 +226,6 @@ def head_traits(header: Header) -> HeadTraits:
     )
 
 
-def free_bytes(machine: Machine) -> int | None:
-    """Memory that weights and caches may take, wherever they will lie; None if unknown."""
-    if machine.memory.available_bytes is None:
-        return None
-    return machine.memory.available_bytes + sum(gpu.free_bytes or 0 for gpu in machine.gpus)
-
-
 def has_amx(machine: Machine) -> bool:
     """Built by GCC 12, llama.cpp's AMX kernels crash on quantized weights: half their tile configuration is unset."""
     return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())
-
-
-def check_vocabularies(target: Model, draft: Model, plan: Plan) -> None:
-    """A draft model must speak the target's tokens. Raises IncompatibleError with the numbers."""
-    ours, theirs = target.vocabulary, draft.vocabulary
-    differs = next((t for t in range(min(ours.n_tokens, theirs.n_tokens)) if ours.piece(t) != theirs.piece(t)), None)
-    if ours.n_tokens == theirs.n_tokens and differs is None:
-        return
-    detail = f"{theirs.n_tokens} tokens, the target has {ours.n_tokens}"
-    if differs is not None:
-        detail += f"; they differ from token {differs} on"
-    raise IncompatibleError(
-        f"the draft model {plan.draft_label} does not share the vocabulary of {plan.target_label}: {detail}",
-        hint="a draft model of the same family, or `--draft none`",
-    )

@@ -1,7 +1,7 @@
 """A target (or draft model) context: decode rows, sample from them, copy what is asked for.
 
-Owns the llama_context and its batch memory. Everything handed out is an owned copy, except inside
-`sample` and `propose`, which read llama.cpp's logits before the next decode overwrites them.
+Owns the llama_context and its batch memory. Everything handed out is an owned copy, made when it
+is asked for; `sample`, `propose` and `features` read llama.cpp's memory before the next decode overwrites it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eaglelocal.backend.choices import best_of
 from eaglelocal.backend.library import Library, NativeClock
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
-from eaglelocal.backend.views import floats_at
+from eaglelocal.backend.views import RowViews, floats_at
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
@@ -40,10 +41,23 @@ class ContextParams:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedOutputs:
-    """Implements core.batch.Outputs."""
+class TappedRows:
+    """Implements core.batch.Outputs over the layer inputs of one decode."""
 
-    features: Floats | None  # [rows, taps * n_embd]
+    context: LlamaContext
+    number: int  # of the decode
+    layers: list[Floats]  # [taps] of [rows, n_embd]: views that the next decode overwrites
+
+    def features(self, rows: list[int]) -> Floats | None:
+        if self.number != self.context.num_decodes:
+            raise EngineError("features of a decode were asked for after the next one")
+        layers = self.layers
+        if not layers:
+            return None
+        copied = np.empty((len(rows), len(layers), layers[0].shape[1]), np.float32)
+        for i, layer in enumerate(layers):
+            copied[:, i] = layer[rows]
+        return copied
 
 
 class LlamaContext:
@@ -64,7 +78,9 @@ class LlamaContext:
         self.n_batch = params.n_batch
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
+        self._logit_views = RowViews(self.n_vocab)
         self._taps = taps
+        self.num_decodes = 0  # and the end of the context, which voids views just as a decode does
         self._nextn_tap = model.n_layer if final_by_nextn else None
         for layer in taps:
             if layer == self._nextn_tap:
@@ -72,23 +88,17 @@ class LlamaContext:
             else:
                 self._library.set_layer_input(self.handle, layer, True)
 
-    def decode(self, batch: Batch) -> CopiedOutputs:
+    def decode(self, batch: Batch) -> TappedRows:
         self._cells.check_open()
         native = self._rows.fill(batch)
         with self.clock:
             code = self._library.api.llama_decode(self.handle, native)
             self._library.api.llama_synchronize(self.handle)  # on a GPU the work goes on behind the call
         check_decode(code, len(batch), self._library)
-        return CopiedOutputs(self._features(len(batch)))
-
-    def _features(self, num_rows: int) -> Floats | None:
-        if not self._taps:
-            return None
-        width = self._model.n_embd
-        features = np.empty((num_rows, len(self._taps), width), np.float32)
-        for i, layer in enumerate(self._taps):
-            features[:, i] = floats_at(self._tap_address(layer), num_rows, width)
-        return features.reshape(num_rows, -1)
+        self.num_decodes += 1
+        n_embd = self._model.n_embd
+        layers = [floats_at(self._tap_address(layer), len(batch), n_embd) for layer in self._taps]
+        return TappedRows(self, self.num_decodes, layers)
 
     def _tap_address(self, layer: int) -> int:
         by_nextn = layer == self._nextn_tap
@@ -104,7 +114,7 @@ class LlamaContext:
         address = self._library.get_logits_row(self.handle, row)
         if not address:
             raise EngineError(f"row {row} of the last decode has no logits")
-        return floats_at(address, 1, self.n_vocab).reshape(-1)
+        return self._logit_views.at(address)
 
     def sampler(self, params: SamplingParams) -> Sampler:
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
@@ -114,7 +124,7 @@ class LlamaContext:
         )
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
-        return best_of([self._logits(row) for row in rows], branches, confident=confident)
+        return best_of(map(self._logits, rows), branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
@@ -130,6 +140,7 @@ class LlamaContext:
         if self.handle:
             self._library.api.llama_free(self.handle)
             self.handle = None
+            self.num_decodes += 1
             self._cells.close()
 
 
@@ -163,24 +174,6 @@ def check_decode(code: int, num_rows: int, library: Library) -> None:
     if code == 1:
         raise ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
     raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
-
-
-def best_of(rows: list[Floats], branches: int, *, confident: bool) -> Proposals:
-    """The best tokens of each logits row [vocab], best first, with their probabilities if wanted (else NaN)."""
-    tokens = np.empty((len(rows), branches), np.int32)
-    confidences = np.full((len(rows), branches), np.nan, np.float32)
-    for i, logits in enumerate(rows):
-        best = [int(logits.argmax())] if branches == 1 else top(logits, branches)
-        tokens[i] = best
-        if confident:
-            chosen = logits[best]
-            confidences[i] = np.exp(chosen - chosen[0]) / np.exp(logits - chosen[0]).sum()
-    return Proposals(tokens, confidences)
-
-
-def top(logits: Floats, count: int) -> list[int]:
-    best = np.argpartition(-logits, count)[:count]
-    return [int(i) for i in best[np.argsort(-logits[best], kind="stable")]]
 
 
 class RowMemory:

@@ -1,50 +1,147 @@
-"""Will it fit? Bytes that a target and its cache need against what the machine has, before llama.cpp is asked.
+"""Will it fit? What lies on each device against what is free there; a refusal gives the sum and a way out.
 
-On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell.
+On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: what
+lies where comes from rehearsal.py (exactly) or `at_least` (at once), what is free from devices.py. What a GPU's
+own library takes while it computes is in no figure here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo
 
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-GIB = 2**30
+RAM = "RAM"
+CTX_STEP = 256  # a hinted --ctx is a multiple; a smaller one is no help
+HINTED_SHARE = 0.9  # of what would just fit: free memory moves, and `at_least` knows no buffers
+
+
+class Kind(StrEnum):
+    WEIGHTS = "weights"
+    CACHE = "cache"
+    BUFFERS = "buffers"  # compute and output
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Bytes of models with their caches."""
+class Buffer:
+    device: str  # RAM, or a device as llama.cpp names it
+    kind: Kind
+    num_bytes: int
 
-    weights_bytes: int = 0
-    kv_bytes: int = 0
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a device has left; None: unknown, and then nothing is refused for its sake."""
+
+    device: str
+    free_bytes: int | None
+    in_ram: bool = False  # shares the main memory, so what lies here is missing there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The sizes that a person can change."""
+
+    n_ctx: int
+    num_slots: int = 1
+    gpu_layers: int | None = None  # None: all
 
     @property
-    def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes
-
-    def plus(self, other: Need) -> Need:
-        return Need(self.weights_bytes + other.weights_bytes, self.kv_bytes + other.kv_bytes)
+    def tokens(self) -> str:
+        return f"{self.num_slots} x {self.n_ctx} tokens" if self.num_slots > 1 else f"{self.n_ctx} tokens"
 
 
-def need_of(info: ModelInfo | EagleInfo, *, n_ctx: int, num_slots: int, kv_type: str) -> Need:
-    """Weights, and keys and values of all layers for every slot (an upper bound with sliding windows)."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one room must hold."""
+
+    room: Room
+    weights: int
+    cache: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.buffers
+
+    @property
+    def missing_bytes(self) -> int:
+        """Negative: what stays free; zero where that is unknown."""
+        return 0 if self.room.free_bytes is None else self.total - self.room.free_bytes
+
+    @property
+    def cache_share(self) -> float:
+        """The part of the cache that would fit beside the rest."""
+        spare = self.cache - self.missing_bytes
+        return max(spare, 0) / self.cache if self.cache else 0.0
+
+
+def at_least(infos: Iterable[ModelInfo | EagleInfo], asked: Asked, *, kv_type: str) -> Iterator[Buffer]:
+    """Weights, and keys and values of all layers for every slot (more than that with sliding windows), in one room.
+
+    A gate before llama.cpp is asked, which notes 48 bytes a position even when it only plans.
+    """
     if kv_type not in BYTES_PER_VALUE:
         raise UsageError(f"--kv-type cannot be {kv_type}", hint=f"one of: {', '.join(BYTES_PER_VALUE)}")
-    kv_heads = info.n_kv_head * info.n_layer if isinstance(info, EagleInfo) else sum(info.n_kv_head)
-    per_token = kv_heads * (info.head_dim + info.value_dim)
-    return Need(info.weights_bytes, int(per_token * n_ctx * num_slots * BYTES_PER_VALUE[kv_type]))
+    for info in infos:
+        kv_heads = info.n_kv_head * info.n_layer if isinstance(info, EagleInfo) else sum(info.n_kv_head)
+        values = kv_heads * (info.head_dim + info.value_dim) * asked.n_ctx * asked.num_slots
+        yield Buffer(RAM, Kind.WEIGHTS, info.weights_bytes)
+        yield Buffer(RAM, Kind.CACHE, int(values * BYTES_PER_VALUE[kv_type]))
 
 
-def check_fits(need: Need, *, available_bytes: int | None, n_ctx: int) -> None:
-    """Raises ResourceError with the sum. Unknown memory passes: llama.cpp then has the last word."""
-    if available_bytes is None or need.total_bytes <= available_bytes:
+def joined(rooms: Iterable[Room]) -> Room:
+    """All memory as if it were one."""
+    free = [room.free_bytes for room in rooms if not room.in_ram]
+    known = [num_bytes for num_bytes in free if num_bytes is not None]
+    return Room(RAM, sum(known) if len(known) == len(free) else None)
+
+
+def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -> None:
+    """Raises ResourceError with the sum of the room that lacks most."""
+    loads = [load_of(room, buffers, rooms) for room in rooms]
+    worst = max(loads, key=lambda load: load.missing_bytes, default=None)
+    if worst is None or worst.missing_bytes <= 0:
         return
-    raise ResourceError(
-        f"{need.weights_bytes / GIB:.1f} GiB of weights and {need.kv_bytes / GIB:.1f} GiB of cache for {n_ctx} tokens "
-        f"do not fit the {available_bytes / GIB:.1f} GiB that are free",
-        hint="a smaller --ctx, or a smaller or more quantized model",
+    what = [f"{size(worst.weights)} of weights", f"{size(worst.cache)} of cache for {asked.tokens}"]
+    if worst.buffers:
+        what.append(f"{size(worst.buffers)} of buffers")
+    place = f" {'in' if worst.room.device == RAM else 'on'} {worst.room.device}" if len(rooms) > 1 else ""
+    message = (
+        f"{', '.join(what[:-1])} and {what[-1]} do not fit the {size(worst.room.free_bytes or 0)} that are free{place}"
     )
+    raise ResourceError(message, hint=" or ".join(ways_out(worst, loads, asked)))
+
+
+def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Load:
+    held = {room.device} | ({other.device for other in rooms if other.in_ram} if room.device == RAM else set())
+    sums = dict.fromkeys(Kind, 0)
+    for buffer in buffers:
+        if buffer.device in held:
+            sums[buffer.kind] += buffer.num_bytes
+    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS])
+
+
+def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
+    """What would help the room that is short, the least loss first."""
+    n_ctx = int(asked.n_ctx * short.cache_share * HINTED_SHARE) // CTX_STEP * CTX_STEP
+    if n_ctx:
+        yield f"--ctx {n_ctx}"
+    num_slots = int(asked.num_slots * short.cache_share * HINTED_SHARE)
+    if num_slots:
+        yield f"--parallel {num_slots}"
+    if short.room.device != RAM and short.weights:
+        yield "a smaller --gpu-layers"
+    elif asked.gpu_layers is not None and any(other.missing_bytes < 0 for other in loads if other is not short):
+        yield "a larger --gpu-layers"
+    if not n_ctx or short.weights > short.cache:
+        yield "a smaller model or quantization"
+
+
+def size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -10,11 +10,12 @@ import ctypes as C
 
 import numpy as np
 
-from eaglelocal.backend.context import ContextParams, LlamaContext, best_of, check_decode, create_context
+from eaglelocal.backend.choices import best_of
+from eaglelocal.backend.context import ContextParams, LlamaContext, check_decode, create_context
 from eaglelocal.backend.library import Embedding, NativeClock
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
-from eaglelocal.backend.views import floats_at
+from eaglelocal.backend.views import RowViews, floats_at
 from eaglelocal.core.batch import Floats, PairBatch, Proposals
 from eaglelocal.errors import EngineError
 
@@ -32,65 +33,78 @@ class LlamaHeadContext:
         self._pairs = self._api.llama_batch_ext_init(self.handle)
         self._position = C.c_int32()
         self._position_at = C.byref(self._position)
-        self.n_batch, self.width, self._n_vocab = params.n_batch, model.n_embd, target.n_vocab
+        self.n_batch, self.width = params.n_batch, model.n_embd
+        self._logit_views, self._state_views = RowViews(target.n_vocab), RowViews(self.width)
+        self._inputs = np.zeros((params.n_batch, self.width), np.float32)  # llama.cpp copies rows from here at once
+        first, stride = self._inputs.ctypes.data, self._inputs.strides[0]
+        self._input_rows = [Embedding(first + i * stride, 1, self.width) for i in range(params.n_batch)]
 
     def encode(self, features: Floats) -> Floats:
-        states = [self._encode(features[i : i + self.n_batch]) for i in range(0, len(features), self.n_batch)]
+        rows = features.reshape(len(features), -1)
+        states = [self._encode(rows[i : i + self.n_batch]) for i in range(0, len(rows), self.n_batch)]
         return states[0] if len(states) == 1 else np.concatenate(states)
 
     def _encode(self, features: Floats) -> Floats:
-        api, batch = self._api, self._features
-        features = np.ascontiguousarray(features, np.float32)
-        first = self._cells.last_position(0) + 1  # placeholders, but they must follow the cache
+        library, batch = self._library, self._features
+        first = self._cells.last_position(0) + 1  # llama.cpp puts encoder rows into sequence 0: they follow its cache
+        row_bytes, width = features.strides[0], features.shape[1]
+        address = features.ctypes.data
         with self.clock:
-            api.llama_batch_ext_clear(batch)
+            library.clear_rows(batch)
             for i in range(len(features)):
-                at = self._library.add_embedding(batch, 0, row_of(features, i))
-                self._set_position(batch, at, first + i)
-                api.llama_batch_ext_set_output_embd(batch, at, True)
-            code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_ENCODE, batch)
-            api.llama_synchronize(self.handle)
-        check_decode(code, len(features), self._library)
-        return self._copy(self._library.get_nextn(self.handle), len(features))
+                library.add_embedding(batch, 0, Embedding(address + i * row_bytes, 1, width))
+                self._set_position(batch, i, first + i)
+                library.set_output(batch, i, True)
+            self._process(self._api.LLAMA_PROCESS_TYPE_ENCODE, batch, len(features))
+        return self._states_at(library.get_nextn(self.handle), len(features))
 
     def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         self._cells.check_open()
-        api, native = self._api, self._pairs
-        asks = bool(
-            batch.outputs
-        )  # all rows or none: the graph does not select rows, and llama.cpp would give the first
+        library, native, inputs, addresses = self._library, self._pairs, self._inputs, self._input_rows
+        for i, state in enumerate(batch.states):
+            inputs[i] = state
+        # All rows or none: the graph does not select rows, and llama.cpp would give the first.
+        asks = bool(batch.outputs)
         with self.clock:
-            api.llama_batch_ext_clear(native)
+            library.clear_rows(native)
             for i, token in enumerate(batch.tokens):
-                at = api.llama_batch_ext_add_token(native, batch.sequences[i], token)
-                self._library.set_embedding(native, at, row_of(batch.states, i))
-                self._set_position(native, at, batch.positions[i])
-                api.llama_batch_ext_set_output_logits(native, at, asks)
-            code = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, native)
-            api.llama_synchronize(self.handle)
-        check_decode(code, len(batch.tokens), self._library)
+                library.add_token(native, batch.sequences[i], token)
+                library.set_embedding(native, i, addresses[i])
+                self._set_position(native, i, batch.positions[i])
+                library.set_output(native, i, asks)
+            self._process(self._api.LLAMA_PROCESS_TYPE_DECODE, native, len(batch.tokens))
         return self._proposals(batch.outputs, branches, confident=confident)
 
+    def _process(self, kind: int, batch: object, num_rows: int) -> None:
+        code = self._api.llama_process(self.handle, kind, batch)
+        self._api.llama_synchronize(self.handle)
+        check_decode(code, num_rows, self._library)
+
     def _proposals(self, rows: list[int], branches: int, *, confident: bool) -> Proposals:
-        proposals = best_of([self._logits(row) for row in rows], branches, confident=confident)
-        states = [self._copy(self._library.get_nextn_row(self.handle, row), 1) for row in rows]
-        joined = np.concatenate(states) if states else np.empty((0, self.width), np.float32)
-        return Proposals(proposals.tokens, proposals.confidences, joined)
+        proposals = best_of(map(self._logits, rows), branches, confident=confident)
+        proposals.states.extend(self._state(row) for row in rows)
+        return proposals
 
     def _logits(self, row: int) -> Floats:
         address = self._library.get_logits_row(self.handle, row)
         if not address:
             raise EngineError(f"row {row} of the last draft step has no logits")
-        return floats_at(address, 1, self._n_vocab).reshape(-1)
+        return self._logit_views.at(address)
 
-    def _copy(self, address: int | None, num_rows: int) -> Floats:
+    def _state(self, row: int) -> Floats:
+        address = self._library.get_nextn_row(self.handle, row)
+        if not address:
+            raise EngineError(f"row {row} of the last draft step has no state")
+        return self._state_views.at(address).copy()
+
+    def _states_at(self, address: int | None, num_rows: int) -> Floats:
         if not address:
             raise EngineError("the draft head gave no states")
         return floats_at(address, num_rows, self.width).copy()
 
     def _set_position(self, batch: object, row: int, position: int) -> None:
         self._position.value = position
-        self._api.llama_batch_ext_set_pos(batch, row, self._position_at)
+        self._library.set_position(batch, row, self._position_at)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
@@ -109,8 +123,3 @@ class LlamaHeadContext:
             self._api.llama_free(self.handle)
             self.handle = None
             self._cells.close()
-
-
-def row_of(rows: Floats, index: int) -> Embedding:
-    """One row of a C-contiguous array; llama.cpp copies it at once."""
-    return Embedding(rows.ctypes.data + index * rows.strides[0], 1, rows.shape[-1])

@@ -44,7 +44,9 @@ class Embedding(C.Structure):
     _fields_ = [("data", C.c_void_p), ("n_rows", C.c_size_t), ("n_embd", C.c_size_t)]
 
 
-STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
+# Calls that return at once. They keep the GIL: giving it up would cost more than the call, and would let
+# another thread in at every row. What may take long (decode, process, synchronize) goes through llama_cpp.
+SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "set_layer_input": (
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
         [C.c_void_p, C.c_uint32, C.c_bool],
@@ -61,6 +63,12 @@ STAGING_SYMBOLS: dict[str, tuple[str, list[type], type | None]] = {
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
     "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
     "set_embedding": ("llama_batch_ext_set_embd_token", [C.c_void_p, C.c_int32, Embedding], C.c_bool),
+    "clear_rows": ("llama_batch_ext_clear", [C.c_void_p], None),
+    "add_token": ("llama_batch_ext_add_token", [C.c_void_p, C.c_int32, C.c_int32], C.c_int32),
+    "set_position": ("llama_batch_ext_set_pos", [C.c_void_p, C.c_int32, C.c_void_p], C.c_bool),
+    "set_output": ("llama_batch_ext_set_output_logits", [C.c_void_p, C.c_int32, C.c_bool], C.c_bool),
+    "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
+    "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
 }
 
 
@@ -100,8 +108,8 @@ class Library:
         self._log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
         api.llama_log_set(self._log_callback, C.c_void_p(0))
         api.llama_backend_init()
-        native = C.CDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
-        for name, (symbol, argtypes, restype) in STAGING_SYMBOLS.items():
+        native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
+        for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
 
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:
@@ -110,7 +118,7 @@ class Library:
         if level >= WARNING or self._is_loud:  # the supervisor keeps stderr: the last words before a crash
             sys.stderr.write(line)
 
-    # bound in __init__ from STAGING_SYMBOLS; spelled out for the type checker
+    # bound in __init__ from SHORT_CALLS; spelled out for the type checker
     set_layer_input: C._NamedFuncPointer
     get_layer_input: C._NamedFuncPointer
     set_nextn: C._NamedFuncPointer
@@ -119,6 +127,12 @@ class Library:
     get_logits_row: C._NamedFuncPointer
     add_embedding: C._NamedFuncPointer
     set_embedding: C._NamedFuncPointer
+    clear_rows: C._NamedFuncPointer
+    add_token: C._NamedFuncPointer
+    set_position: C._NamedFuncPointer
+    set_output: C._NamedFuncPointer
+    remove_cells: C._NamedFuncPointer
+    last_position: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer
     device_name: C._NamedFuncPointer

@@ -1,21 +1,34 @@
-"""The KV cells of a context, and what llama.cpp says its buffers weigh."""
+"""The KV cells of a context, and what llama.cpp's log says of its memory: what lies there, or would lie.
+
+Knows the log lines of the pinned build. A plan (rehearsal.py) names layers and their devices but weighs no weights,
+so those are weighed from the file's header.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.errors import EngineError
+from eaglelocal.gguf.header import TensorInfo
 
 BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|compute|output|RS)\s+buffer size\s*=\s*([\d.]+)\s*MiB")
+LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+),")
+CACHE_LAYER_LINE = re.compile(r"layer\s+\d+: dev = (\S+)")
+CACHE_SIZE_LINE = re.compile(r"size =\s*([\d.]+) MiB \(\s*\d+ cells,")  # of the layers named before it
+BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+INPUT_TENSORS = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")  # llama.cpp keeps them in RAM
+MIB = 2**20
 
 
 class Cells:
     """Removal and bounds of sequences; implements core.ports.Cache."""
 
     def __init__(self, library: Library, context: object) -> None:
-        self._api = library.api
-        self._memory = self._api.llama_get_memory(context)
+        self._library = library
+        self._memory = library.api.llama_get_memory(context)
 
     def check_open(self) -> None:
         """Raises EngineError when the context is closed: llama.cpp would read freed memory."""
@@ -30,12 +43,12 @@ class Cells:
         self.check_open()
         if sequence < 0 or first_position < 0:  # llama.cpp takes a negative sequence for all of them
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
-        if not self._api.llama_memory_seq_rm(self._memory, sequence, first_position, -1):
+        if not self._library.remove_cells(self._memory, sequence, first_position, -1):
             raise EngineError(f"this model cannot forget positions from {first_position} on")
 
     def last_position(self, sequence: int) -> int:
         self.check_open()
-        return int(self._api.llama_memory_seq_pos_max(self._memory, sequence))
+        return int(self._library.last_position(self._memory, sequence))
 
 
 def buffer_bytes(log: Log) -> dict[str, int]:
@@ -44,5 +57,47 @@ def buffer_bytes(log: Log) -> dict[str, int]:
     for line in log.buffer_lines:
         if match := BUFFER_LINE.search(line):
             kind = match.group(2)
-            totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * 2**20)
+            totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
     return totals
+
+
+def device_of(name: str, devices: Sequence[str]) -> str:
+    """The device behind the name of a buffer: `MTL0_Private` lies on `MTL0`, `CUDA_Host` in RAM."""
+    return max((device for device in devices if name.startswith(device)), key=len, default=RAM)
+
+
+def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
+    """Layer -> device; the layer behind the last one is the output."""
+    found = (match for line in lines if (match := LAYER_LINE.search(line)))
+    return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
+
+
+def weight_buffers(tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool) -> Iterator[Buffer]:
+    """Where weights go. Embeddings that serve as the output too lie there once more; a head `borrows` its output."""
+    output = layers[max(layers)] if layers else RAM
+    names = {tensor.name: tensor for tensor in tensors}
+    for name, tensor in names.items():
+        block = BLOCK_TENSOR.match(name)
+        where = layers.get(int(block.group(1)), RAM) if block else RAM if name.startswith(INPUT_TENSORS) else output
+        yield Buffer(where, Kind.WEIGHTS, tensor.nbytes)
+    embeddings = names.get("token_embd.weight")
+    if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:
+        yield Buffer(output, Kind.WEIGHTS, embeddings.nbytes)
+
+
+def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    """Each cache is told as its layers and then the size of them all; a model may have several (sliding windows)."""
+    layers: list[str] = []
+    for line in lines:
+        if match := CACHE_LAYER_LINE.search(line):
+            layers.append(device_of(match.group(1), devices))
+        elif (match := CACHE_SIZE_LINE.search(line)) and layers:
+            share = float(match.group(1)) * MIB / len(layers)
+            yield from (Buffer(device, Kind.CACHE, int(share)) for device in layers)
+            layers = []
+
+
+def compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    for line in lines:
+        if (match := BUFFER_LINE.search(line)) and match.group(2) == "compute":
+            yield Buffer(device_of(match.group(1), devices), Kind.BUFFERS, int(float(match.group(3)) * MIB))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Batch:
 
 
 class Outputs(Protocol):
-    """Owned copies of what one decode gave; stays valid when the context moves on."""
+    """What one decode gave. Ask before the next one: llama.cpp then overwrites it."""
 
-    @property
-    def features(self) -> Floats | None: ...  # [rows, taps * n_embd], all rows, or None without taps
+    def features(self, rows: list[int]) -> Floats | None:
+        """Owned copies of the tapped states of these batch rows [rows, taps, n_embd]; None without taps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PairBatch:
     """Rows for an EAGLE head: the pair (token at position + 1, state at position)."""
 
     tokens: list[int]  # [rows]
-    states: Floats  # [rows, width]
+    states: Sequence[Floats]  # [rows] of [width]
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
     outputs: list[int]  # batch rows whose proposal is wanted, ascending
@@ -50,6 +50,6 @@ class PairBatch:
 class Proposals:
     """What a draft model says at its output rows, best first."""
 
-    tokens: Ints  # [output rows, branches]
-    confidences: Floats  # [output rows, branches], probabilities under the drafter's own softmax; NaN if not asked for
-    states: Floats | None = None  # [output rows, width], before the head's output norm
+    tokens: list[list[int]]  # [output rows][branches]
+    confidences: list[list[float]]  # [output rows][branches], see backend/choices.py; NaN if not asked for
+    states: list[Floats] = field(default_factory=list)  # [output rows] of [width], before the head's output norm

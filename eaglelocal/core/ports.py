@@ -79,7 +79,7 @@ class HeadContext(Cache, Protocol):
         """Size of a state."""
 
     def encode(self, features: Floats) -> Floats:
-        """[rows, taps * n_embd] -> [rows, width]."""
+        """[rows, taps, n_embd] -> [rows, width]."""
 
     def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
         """Write the pairs into the cache and propose at the output rows; `confident`: with probabilities."""

@@ -42,7 +42,7 @@ class Committed:
     slot: int
     first_position: int
     tokens: Sequence[int]
-    features: Floats | None  # [len(tokens), taps * n_embd] if the drafter asked for taps
+    features: Floats | None  # [len(tokens), taps, n_embd] if the drafter asked for taps
 
 
 class Drafter(Protocol):

@@ -52,7 +52,7 @@ class DraftModel:
             return [[] for _ in nodes]
         self._context.decode(rows)
         proposals = self._context.propose(asked, 1, confident=self._confident)
-        return [[Child(int(t[0]), float(c[0]))] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
+        return [[Child(t[0], c[0])] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots.setdefault(node.slot, SlotState())

@@ -15,6 +15,7 @@ gains are folded into fc), `norm_output` feeds back the post-norm state N(s) ins
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -74,12 +75,10 @@ class Eagle3:
         if not able:
             return [[] for _ in nodes]
         proposals = self._head.decode(rows.batch(), 1, confident=self._confident)
-        assert proposals.states is not None
-        fed_back = self._feed_back(proposals.states)
         children: dict[int, list[Child]] = {}
         for i, node in enumerate(able):
-            self._slots[node.slot].states[node.index] = fed_back[i]
-            children[node.slot] = [Child(int(proposals.tokens[i, 0]), float(proposals.confidences[i, 0]))]
+            self._slots[node.slot].states[node.index] = self._feed_back(proposals.states[i])
+            children[node.slot] = [Child(proposals.tokens[i][0], proposals.confidences[i][0])]
         return [children.get(node.slot, []) for node in nodes]
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:
@@ -105,10 +104,14 @@ class Eagle3:
             slot.num_written += 1
         slot.waiting_tokens, slot.waiting_states = [], []
 
-    def _feed_back(self, states: Floats) -> Floats:
-        if self._traits.output_norm is None:
-            return states
-        return np.asarray(unit_rms(states, self._traits.norm_eps) * self._traits.output_norm, np.float32)
+    def _feed_back(self, state: Floats) -> Floats:
+        """The state [width] that the next step reads."""
+        gains = self._traits.output_norm
+        if gains is None:
+            return state
+        fed: Floats = state * gains
+        fed *= 1.0 / math.sqrt(float(state.dot(state)) / len(state) + self._traits.norm_eps)
+        return fed
 
     def observe(self, committed: Sequence[Committed]) -> None:
         fused = self._fuse([c.features for c in committed])
@@ -120,10 +123,10 @@ class Eagle3:
 
     def _fuse(self, features: list[Floats | None]) -> Floats:
         """Tapped rows of all slots -> g [rows, width], in one encoder call."""
-        tapped = np.concatenate([f for f in features if f is not None])
+        rows = [f for f in features if f is not None]
+        tapped = rows[0] if len(rows) == 1 else np.concatenate(rows)
         if self._traits.fc_norm_eps is not None:
-            chunks = tapped.reshape(len(tapped), len(self.taps), -1)
-            tapped = unit_rms(chunks, self._traits.fc_norm_eps).reshape(len(tapped), -1)
+            make_unit_rms(tapped, self._traits.fc_norm_eps)
         return self._head.encode(tapped)
 
     def _queue_pairs(self, rows: Committed, fused: Floats) -> None:
@@ -188,16 +191,17 @@ class PairRows:
         self.outputs.append(len(self.tokens) - 1)
 
     def batch(self) -> PairBatch:
-        return PairBatch(self.tokens, np.array(self.states, np.float32), self.positions, self.sequences, self.outputs)
+        return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
 
     def batches(self, size: int) -> list[PairBatch]:
         """Pieces of at most `size` rows, none of which asks for anything."""
         cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
-        states = np.array(self.states, np.float32)
-        return [PairBatch(self.tokens[c], states[c], self.positions[c], self.sequences[c], []) for c in cuts]
+        return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
 
 
-def unit_rms(rows: Floats, eps: float) -> Floats:
-    """Each row divided by its root mean square over the last axis."""
-    squares = np.einsum("...i,...i->...", rows, rows)  # a tenth of np.mean's overhead on a few rows
-    return np.asarray(rows / np.sqrt(squares / rows.shape[-1] + eps)[..., None], np.float32)
+def make_unit_rms(rows: Floats, eps: float) -> None:
+    """Divide each row [..., width] by its root mean square, in place."""
+    squares = np.einsum("...i,...i->...", rows, rows)
+    squares /= rows.shape[-1]
+    squares += eps
+    rows /= np.sqrt(squares)[..., None]

@@ -21,8 +21,7 @@ class Decoded:
     num_rows: int
 
     def features(self, rows: list[int]) -> Floats | None:
-        features = self.outputs.features
-        return None if features is None else features[rows]
+        return self.outputs.features(rows)
 
 
 class Runner:

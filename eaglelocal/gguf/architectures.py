@@ -85,3 +85,29 @@ HYBRID_ARCHITECTURES = frozenset(
 
 # keys whose presence means recurrent state, in an architecture that these lists do not know yet
 RECURRENT_KEY_STEMS = ("ssm.", "wkv.", "shortconv.")
+
+# graphs that assert n_embd_head == n_rot: rope turns the whole head
+WHOLE_ROPE_ARCHITECTURES = frozenset(
+    {
+        "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx", "deci",
+        "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4", "falcon",
+        "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe",
+        "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe", "llama", "llama-embed", "llama4",
+        "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
+        "pangu-embedded", "plamo", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe",
+        "rnd1", "seed_oss", "smallthinker", "smollm3", "starcoder2", "talkie", "xverse",
+    }
+)  # fmt: skip
+
+# graphs that assert that keys and values of a head are equally wide
+EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
+    {
+        "afmoe", "bailingmoe2", "bitnet", "bloom", "chatglm", "cohere2", "command-r", "glm4", "glm4moe", "gpt2",
+        "gptneox", "granitehybrid", "jais", "laguna", "maple", "minimax-01", "minimax-m2", "minimax-m3", "mpt",
+        "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "openelm", "phi2", "phi3", "phimoe",
+        "qwen", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "refact", "spark2_5", "stablelm", "starcoder",
+    }
+)  # fmt: skip
+
+# the one graph that asserts that nothing is turned; on any other a rope of no dimensions does not return
+NO_ROPE_ARCHITECTURES = frozenset({"glm5-next"})

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
@@ -60,6 +61,8 @@ class EagleInfo:
         eps = _epsilon(keys)
         width, n_head = keys.count("embedding_length"), _single(keys, "attention.head_count")
         head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
+        value_dim = keys.optional_count("attention.value_length") or head_dim
+        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
             name=keys.text("general.name") or header.path.stem,
             target_layers=_target_layers(keys),
@@ -69,7 +72,7 @@ class EagleInfo:
             n_head=n_head,
             n_kv_head=_single(keys, "attention.head_count_kv", default=n_head),
             head_dim=head_dim,
-            value_dim=keys.optional_count("attention.value_length") or head_dim,
+            value_dim=value_dim,
             n_ff=_single(keys, "feed_forward_length"),
             n_vocab=vocabulary_size(keys),
             draft_vocab=_draft_vocabulary(header),
@@ -130,6 +133,13 @@ def check_pair(head: EagleInfo, target: ModelInfo) -> None:
         raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=_HINT)
 
 
+def taps_problem(target: ModelInfo) -> str:
+    """Why no head can see into this target; empty where one can."""
+    if target.gives_layer_inputs:
+        return ""
+    return f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
+
+
 def _problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
     yield from _target_problems(head, target)
     yield from _vocabulary_problems(head, target)
@@ -139,8 +149,8 @@ def _problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
 
 
 def _target_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
-    if not target.gives_layer_inputs:
-        yield f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
+    if problem := taps_problem(target):
+        yield problem
     if head.target_hidden_size != target.n_embd:
         yield f"it was made for hidden size {head.target_hidden_size}, the target has {target.n_embd}"
     if len(head.target_layers) != NUM_TAPS:

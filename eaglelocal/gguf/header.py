@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eaglelocal.gguf.cursor import refuse
 from eaglelocal.gguf.types import GgmlType
-from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array
+from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,24 @@ class Header:
         if not isinstance(value, ArrayValue):
             return None
         try:
-            with self.path.open("rb") as file:
-                file.seek(value.offset)
-                return decode_array(value, file.read(value.nbytes))
+            return decode_array(value, self._raw(value))
         except (OSError, ValueError) as error:
             raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+
+    def string_bytes(self, key: str) -> list[bytes] | None:
+        """The elements of an array of strings as they lie in the file; None where there is no such array."""
+        value = self.metadata.get(key)
+        if not isinstance(value, ArrayValue) or value.type is not ValueType.STRING:
+            return None
+        try:
+            return split_strings(self._raw(value), value.count)
+        except (OSError, ValueError) as error:
+            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+
+    def _raw(self, array: ArrayValue) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(array.offset)
+            return file.read(array.nbytes)
 
     def array_count(self, key: str) -> int | None:
         value = self.metadata.get(key)

@@ -14,6 +14,7 @@ from eaglelocal.gguf.values import ArrayValue
 
 MAX_COUNT = 2**31 - 1  # llama.cpp keeps its hyperparameters in 32 bits
 MAX_PER_LAYER = 512  # LLAMA_MAX_LAYERS
+TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ from eaglelocal.gguf.architectures import (
     FinalState,
 )
 from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.keys import MAX_PER_LAYER, ArchitectureKeys
-
-TOKENS_KEY = "tokenizer.ggml.tokens"
+from eaglelocal.gguf.keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,15 @@ class ModelInfo:
 
     @classmethod
     def from_header(cls, header: Header) -> ModelInfo:
-        """Raises ModelFileError on keys that are missing or make no sense."""
+        """Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process."""
         architecture = architecture_of(header)
         keys = ArchitectureKeys(header, architecture)
         n_layer = _layers(keys)
         n_embd = keys.count("embedding_length")
         n_head = _per_layer(keys, "attention.head_count", n_layer, default=(0,))
         head_dim = keys.optional_count("attention.key_length") or n_embd // max(max(n_head), 1)
+        value_dim = keys.optional_count("attention.value_length") or head_dim
+        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
             architecture=architecture,
             name=keys.text("general.name") or header.path.stem,
@@ -81,7 +82,7 @@ class ModelInfo:
             n_kv_head=_per_layer(keys, "attention.head_count_kv", n_layer, default=n_head),
             n_ff=_per_layer(keys, "feed_forward_length", n_layer, default=(0,)),
             head_dim=head_dim,
-            value_dim=keys.optional_count("attention.value_length") or head_dim,
+            value_dim=value_dim,
             n_vocab=vocabulary_size(keys),
             context_length=keys.count("context_length"),
             weights_bytes=header.tensor_bytes,

@@ -74,8 +74,11 @@ def _decode_quantized(path: Path, name: str, raw: bytes, type_name: str) -> Floa
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import dequantize
 
+    unreadable = refuse(path.name, f"tensor {name}: no way to decode {type_name}", hint="")
+    if type_name not in GGMLQuantizationType.__members__:  # llama.cpp has types that the package lacks
+        raise unreadable
     try:
-        kind = GGMLQuantizationType[type_name]
-        return np.asarray(dequantize(np.frombuffer(raw, np.uint8), kind), np.float32)
-    except (KeyError, NotImplementedError) as error:
-        raise refuse(path.name, f"tensor {name}: no way to decode {type_name}", hint="") from error
+        numbers = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[type_name])
+    except NotImplementedError as error:  # a type that the package knows by name only, such as Q8_1
+        raise unreadable from error
+    return np.asarray(numbers, np.float32)

@@ -86,18 +86,19 @@ def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:
     if len(raw) != array.nbytes:
         raise ValueError(f"{len(raw)} bytes where {array.nbytes} were")
     if array.type is ValueType.STRING:
-        return _decode_strings(raw, array.count)
+        return tuple(text.decode("utf-8", errors="replace") for text in split_strings(raw, array.count))
     numbers = np.frombuffer(raw, _FORMATS[array.type])
     return tuple((numbers != 0).tolist() if array.type is ValueType.BOOL else numbers.tolist())
 
 
-def _decode_strings(raw: bytes, count: int) -> tuple[str, ...]:
-    texts: list[str] = []
+def split_strings(raw: bytes, count: int) -> list[bytes]:
+    """The `count` strings of an array. Raises ValueError where they do not fit."""
+    texts: list[bytes] = []
     at = 0
     for _ in range(count):
         if at + _LENGTH.size > len(raw):
             raise ValueError(f"{len(texts)} strings where {count} were")
         end = at + _LENGTH.size + _LENGTH.unpack_from(raw, at)[0]
-        texts.append(raw[at + _LENGTH.size : end].decode("utf-8", errors="replace"))
+        texts.append(raw[at + _LENGTH.size : end])
         at = end
-    return tuple(texts)
+    return texts

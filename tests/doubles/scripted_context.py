@@ -75,7 +75,10 @@ class CheckedCells:
 
 @dataclass(frozen=True)
 class ScriptedOutputs:
-    features: Floats | None
+    rows: Floats | None
+
+    def features(self, rows: list[int]) -> Floats | None:
+        return None if self.rows is None else self.rows[rows, None]
 
 
 class ScriptedSampler:
@@ -189,7 +192,7 @@ class ScriptedContext:
         return self.samplers[-1]
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
-        return proposals([self.logits_of(row) for row in rows], branches, None)
+        return proposals([self.logits_of(row) for row in rows], branches, [])
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
@@ -201,10 +204,10 @@ class ScriptedContext:
         pass
 
 
-def proposals(rows: list[Floats], branches: int, states: Floats | None) -> Proposals:
-    tokens = np.array([np.argsort(-row, kind="stable")[:branches] for row in rows], np.int32).reshape(-1, branches)
-    chosen = [softmax(row)[t] for row, t in zip(rows, tokens, strict=True)]
-    return Proposals(tokens, np.array(chosen, np.float32).reshape(-1, branches), states)
+def proposals(rows: list[Floats], branches: int, states: list[Floats]) -> Proposals:
+    tokens = [np.argsort(-row, kind="stable")[:branches] for row in rows]
+    chosen = [softmax(row)[best].tolist() for row, best in zip(rows, tokens, strict=True)]
+    return Proposals([best.tolist() for best in tokens], chosen, states)
 
 
 class ScriptedHead:
@@ -224,7 +227,7 @@ class ScriptedHead:
 
     def encode(self, features: Floats) -> Floats:
         self.encoded_rows += len(features)
-        states = features.copy()
+        states = features[:, 0].copy()
         states[:, 2] = 0
         return states
 
@@ -243,7 +246,7 @@ class ScriptedHead:
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
-        return proposals(rows, branches, states[batch.outputs])
+        return proposals(rows, branches, [states[row] for row in batch.outputs])
 
     def _check_past(self, sequence: int, position: int, state: int) -> None:
         """The cell before must hold the token that led to this state: a cell of another text is no past."""

@@ -52,33 +52,48 @@ def rows(tokens: list[int], first: int = 0, outputs: list[bool] | None = None) -
     return Batch(tokens, list(range(first, first + n)), [(0,)] * n, outputs or [True] * n)
 
 
-def test_outputs_outlive_the_next_decode_and_the_context(model: Model) -> None:
+def test_copies_outlive_the_next_decode_and_the_context(model: Model) -> None:
     context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
-    first = context.decode(rows([5, 6, 7]))
-    proposals = context.propose([0, 1, 2], 3, confident=True)
-    assert first.features is not None
-    features, tokens = first.features.copy(), proposals.tokens.copy()
-    assert first.features.flags.owndata or isinstance(first.features.base, np.ndarray)
+    features = context.decode(rows([5, 6, 7])).features([0, 2])
+    assert features is not None and features.flags.owndata
+    before = features.copy()
     context.decode(rows([40, 41, 42], 3))
     context.close()
     gc.collect()
-    np.testing.assert_array_equal(first.features, features)
-    np.testing.assert_array_equal(proposals.tokens, tokens)
+    np.testing.assert_array_equal(features, before)
+
+
+def test_features_are_refused_once_the_context_has_moved_on(model: Model) -> None:
+    context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
+    first, second = context.decode(rows([5, 6, 7])), context.decode(rows([40, 41, 42], 3))
+    with pytest.raises(EngineError, match="after the next one"):
+        first.features([0])
+    context.close()
+    with pytest.raises(EngineError, match="after the next one"):
+        second.features([0])
+
+
+def test_ranking_choices_leaves_the_logits_as_they_were(context: LlamaContext) -> None:
+    context.decode(rows([5, 6, 7]))
+    first = context.propose([0, 1, 2], 3, confident=True)
+    second = context.propose([0, 1, 2], 4, confident=True)
+    assert [ranked[:3] for ranked in second.tokens] == first.tokens
+    assert all(sum(shares) <= 1.0 and shares == sorted(shares, reverse=True) for shares in second.confidences)
 
 
 def test_references_may_be_dropped_between_decodes(context: LlamaContext) -> None:
-    expected = context.decode(rows([5, 6, 7])).features
+    expected = context.decode(rows([5, 6, 7])).features([0, 1, 2])
     assert expected is not None
     for _ in range(20):
         context.remove(0, 0)
-        outputs = context.decode(rows([5, 6, 7]))
+        features = context.decode(rows([5, 6, 7])).features([0, 1, 2])
         sampler = context.sampler(CHAIN)
         sampler.accept([1, 2, 3])
         sampler.sample(2)
-        assert outputs.features is not None
-        np.testing.assert_allclose(outputs.features, expected, atol=1e-5)
+        assert features is not None
+        np.testing.assert_allclose(features, expected, atol=1e-5)
         sampler.close()
-        del outputs, sampler
+        del features, sampler
         gc.collect()
 
 

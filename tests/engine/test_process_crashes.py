@@ -14,16 +14,31 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import PATIENCE_S, PROMPTLY_S, wait_until
+from doubles.patience import PATIENCE_S, wait_until
 from doubles.scripted_engine import BUILDER, ask, plan
 
+from eaglelocal import locations
 from eaglelocal.client.answer import Answer
 from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.events import Tokens
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.errors import EngineError, ModelFileError
 
 TESTS = Path(__file__).resolve().parents[1]
 HASTY = RestartPolicy(first_delay_s=0.01)
+DEMO = locations.profiles_dir() / "demo"
+EMBEDDED = Plan(
+    target=DEMO / "guide-target.gguf",
+    target_label="demo",
+    draft_kind="eagle3",
+    draft=DEMO / "guide-head.gguf",
+    draft_label="its own head",
+    num_draft_tokens=4,
+    threads=1,
+)
 
 
 @pytest.fixture
@@ -59,13 +74,33 @@ def test_sigkill_mid_answer_fails_at_once_and_the_next_answer_comes(client: Engi
         with pytest.raises(EngineError, match=r"^the engine process was killed \(signal 9\)$") as caught:
             answer.result()
         assert "smaller model" in caught.value.hint
-    assert time.monotonic() - began_s < PROMPTLY_S
     assert client.snapshot().steps > 0  # what is known survives the process
     assert client.stream(ask("count 3", "next")).result().text == "0 1 2 "
-    assert time.monotonic() - began_s < PROMPTLY_S
+    assert time.monotonic() - began_s < PATIENCE_S  # a time-out; requests wait for longer than that, see RestartPolicy
     assert (client.restarts, client.state) == (1, "ready")
     assert pid_of(client) != first_pid
     assert not psutil.pid_exists(first_pid)
+
+
+def test_sigkill_mid_answer_of_the_real_model() -> None:
+    """The embedded model with its head, over llama.cpp: what runs is told why it ended, the next answer is whole."""
+    question = (Message("user", "What is acceptance length?"),)
+    endless = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2000)
+    with EngineClient(EMBEDDED) as client:
+        client.start()
+        running = client.stream(ChatRequest(id="running", messages=question, params=endless))
+        assert next(event for event in running if isinstance(event, Tokens))
+        first_pid = pid_of(client)
+        os.kill(first_pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match=r"^the engine process was killed \(signal 9\)$") as caught:
+            running.result()
+        assert "ask again" in caught.value.hint
+        reply = client.stream(
+            ChatRequest(id="next", messages=question, params=SamplingParams(temperature=0.0))
+        ).result()
+        assert "bonus token" in reply.text
+        assert (reply.finished.reason, client.restarts, client.state) == ("stop", 1, "ready")
+        assert pid_of(client) != first_pid and has_ended(first_pid)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +152,7 @@ def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
     began_s = time.monotonic()
     client.close()
     blocked.join()
-    assert time.monotonic() - began_s < 4.0 + PROMPTLY_S
+    assert time.monotonic() - began_s < PATIENCE_S  # a time-out; the process itself would never end
     assert not psutil.pid_exists(pid)
 
 
@@ -221,16 +256,18 @@ PARENT = """
 
 @pytest.mark.parametrize("script", ["count 1", "forever", "hang"])
 def test_the_process_ends_with_its_killed_parent(script: str) -> None:
-    """Idle, generating, and in the middle of a call that does not return."""
+    """Idle, generating, and in the middle of a call that does not return.
+
+    It must end within a second. Here only a time-out stands, for a starved machine is no defect of ours; the
+    seconds are measured by tests/measures/ending.py.
+    """
     command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(TESTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         engine_pid = int(parent.stdout.readline())
         time.sleep(0.05)
         parent.kill()
-        killed_s = time.monotonic()
     wait_until(lambda: has_ended(engine_pid), "the engine ends")
-    assert time.monotonic() - killed_s < PROMPTLY_S
 
 
 def test_a_parent_that_just_exits_leaves_nothing_behind() -> None:

@@ -12,17 +12,23 @@ import pytest
 from doubles.gguf_bytes import STRING, U32, GgufBytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
-from eaglelocal.assembly import build, free_bytes
+from eaglelocal import assembly
+from eaglelocal.assembly import build
 from eaglelocal.backend.library import CHECKED_VERSION, bind, check_version, load_library
+from eaglelocal.backend.model import Model
 from eaglelocal.core.plan import Plan
+from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import (
     EagleLocalError,
+    EngineError,
     IncompatibleError,
     LibraryError,
     ModelFileError,
     ResourceError,
     UsageError,
 )
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.probe.machine import Machine, Memory
 from eaglelocal.probe.probe import probe
 
 SMALL = TargetShape(n_embd=64, n_layer=4, n_ff=64)
@@ -129,11 +135,11 @@ def test_a_draft_without_a_file_or_of_no_known_kind(target: Path, kind: str, say
     assert says in error.message
 
 
-# ---- draft models of another vocabulary
+# ---- draft models of another vocabulary, or of a shorter memory
 def test_a_draft_model_with_fewer_tokens(target: Path, tmp_path: Path) -> None:
     other = write_target(tmp_path / "other.gguf", replace(SMALL, n_vocab=290))
     error = refusal(plan_of(target, "draft_model", other), IncompatibleError)
-    assert "other does not share the vocabulary of target: 290 tokens, the target has 300" in error.message
+    assert "the draft model other does not fit target: its vocabulary has 290 tokens, the target's 300" in error.message
     assert "--draft none" in error.hint
 
 
@@ -143,7 +149,17 @@ def test_a_draft_model_with_other_tokens(target: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(raw.replace(b"w17", b"z17"))
     error = refusal(plan_of(target, "draft_model", other), IncompatibleError)
-    assert "they differ from token 273 on" in error.message
+    assert "their 300 tokens differ from token 273 on" in error.message
+
+
+@pytest.mark.parametrize(("trained", "is_told"), [(128, True), (256, False)])
+def test_a_draft_model_that_was_trained_for_less(target: Path, tmp_path: Path, trained: int, is_told: bool) -> None:
+    """It drafts badly there and never wrongly, so it is told and not refused."""
+    short = write_target(tmp_path / "short.gguf", replace(SMALL, n_ctx=trained))
+    engine = build(plan_of(target, "draft_model", short), lambda _: None)
+    notes = [note for note in engine.info.notes if f"trained for {trained} of 256 positions" in note]
+    assert bool(notes) is is_told
+    engine.close()
 
 
 # ---- files that are no models
@@ -202,19 +218,66 @@ def test_weights_that_llama_cpp_itself_refuses(tmp_path: Path) -> None:
 
 
 # ---- memory and sizes
+def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int | None) -> None:
+    machine = probe()
+    smaller = Machine(
+        gpus=(),
+        unified=None,
+        cpu=machine.cpu,
+        memory=Memory(available_bytes=available_bytes),
+        cache_free_bytes=None,
+        llama_cpp=machine.llama_cpp,
+    )
+    monkeypatch.setattr(assembly, "probe", lambda: smaller)
+
+
 def test_a_context_that_does_not_fit_in_memory(target: Path) -> None:
     error = refusal(plan_of(target, n_ctx=2_000_000_000), ResourceError)
-    assert "GiB of cache for 2000000000 tokens do not fit" in error.message
+    assert "GiB of cache for 2000000000 tokens do not fit the" in error.message
     assert "--ctx" in error.hint
 
 
-def test_a_draft_whose_cache_does_not_fit_beside_the_target(target: Path, tmp_path: Path) -> None:
+def test_a_draft_whose_cache_does_not_fit_beside_the_target(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The target alone would fit; the draft model's own cache counts too."""
+    with_memory(monkeypatch, 1 << 30)
     deep = write_target(tmp_path / "deep.gguf", replace(SMALL, n_layer=60, n_ff=64))
     cache_bytes = 4 * 2 * 64 * 2  # of the target, a token
-    n_ctx = (free_bytes(probe()) or 0) // 2 // cache_bytes
+    n_ctx = (1 << 30) // 2 // cache_bytes
     error = refusal(plan_of(target, "draft_model", deep, n_ctx=n_ctx), ResourceError)
-    assert f"of cache for {n_ctx} tokens do not fit" in error.message
+    assert f"GiB of cache for {n_ctx} tokens do not fit the 1.0 GiB that are free" in error.message
+
+
+@pytest.mark.parametrize("kind", ["none", "eagle3"])
+def test_buffers_count_beside_weights_and_cache(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    head = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else None
+    weights = sum(read_header(path).tensor_bytes for path in (target, head) if path)
+    cache = 4096 * 2 * 2 * 64 * (4 + (head is not None))
+    plan = plan_of(target, kind, head, n_ctx=4096)
+    with_memory(monkeypatch, weights + cache + 1000)
+    error = refusal(plan, ResourceError)
+    assert "MiB of buffers do not fit" in error.message
+    assert "--ctx " in error.hint
+    with_memory(monkeypatch, weights + cache + (64 << 20))
+    build(plan, lambda _: None).close()
+
+
+def test_the_hinted_context_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said by the first gate, which knows no buffers, and held by the second."""
+    deep = write_target(tmp_path / "deep.gguf", replace(SMALL, n_layer=24))
+    with_memory(monkeypatch, 100 << 20)
+    error = refusal(plan_of(deep, n_ctx=100_000), ResourceError)
+    hinted = int(error.hint.removeprefix("--ctx ").split()[0])
+    assert 256 <= hinted < 100_000
+    build(plan_of(deep, n_ctx=hinted), lambda _: None).close()
+
+
+def test_memory_that_nobody_knows_refuses_nothing(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, None)
+    build(plan_of(target), lambda _: None).close()
 
 
 def test_an_unknown_type_of_cache(target: Path) -> None:
@@ -224,6 +287,26 @@ def test_an_unknown_type_of_cache(target: Path) -> None:
 
 def test_more_slots_than_a_batch_has_rows(target: Path) -> None:
     assert "16 slots" in refusal(plan_of(target, num_slots=16, n_batch=8), ResourceError).message
+
+
+# ---- a failure at the last moment
+def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    really_close = Model.close
+
+    def close(model: Model) -> None:
+        closed.append(type(model).__name__)
+        really_close(model)
+
+    def fail(engine: Engine) -> None:
+        closed.clear()  # the planned model of the rehearsal is long gone
+        raise EngineError("no first decode")
+
+    monkeypatch.setattr(Model, "close", close)
+    monkeypatch.setattr(Engine, "warm_up", fail)
+    with pytest.raises(EngineError, match="no first decode"):
+        build(plan_of(target), lambda _: None)
+    assert closed == ["Model"]
 
 
 # ---- the library

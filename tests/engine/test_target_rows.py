@@ -29,13 +29,14 @@ def context(tmp_path: Path) -> Iterator[LlamaContext]:
 
 
 def alone(context: LlamaContext, slot: int) -> tuple[Floats, list[int]]:
-    """Features [rows, taps * n_embd] and best tokens of one text, row by row."""
+    """Features [rows, taps, n_embd] and best tokens of one text, row by row."""
     features, best = [], []
     for position, token in enumerate(TEXTS[slot]):
         decoded = context.decode(Batch([token], [position], [(slot,)], [True]))
-        assert decoded.features is not None
-        features.append(decoded.features[0])
-        best.append(int(context.propose([0], 1, confident=False).tokens[0, 0]))
+        row = decoded.features([0])
+        assert row is not None
+        features.append(row[0])
+        best.append(context.propose([0], 1, confident=False).tokens[0][0])
     context.remove(slot, 0)
     return np.array(features), best
 
@@ -56,10 +57,10 @@ def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
             batch.sequences.append((slot,))
             batch.outputs.append({"all": True, "last": is_last, "some": is_last or position % 2 == 1}[sampled])
             rows.append((slot, position))
-    decoded = context.decode(batch)
-    assert decoded.features is not None and decoded.features.shape == (len(rows), 3 * 64)
+    found = context.decode(batch).features(list(range(len(rows))))
+    assert found is not None and found.shape == (len(rows), 3, 64)
     for row, (slot, position) in enumerate(rows):
         features, best = expected[slot]
-        np.testing.assert_allclose(decoded.features[row], features[position], atol=1e-4)
+        np.testing.assert_allclose(found[row], features[position], atol=1e-4)
         if batch.outputs[row]:
-            assert int(context.propose([row], 1, confident=False).tokens[0, 0]) == best[position]
+            assert context.propose([row], 1, confident=False).tokens[0][0] == best[position]

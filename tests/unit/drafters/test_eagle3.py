@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.batch import Floats, PairBatch, Proposals
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.base import Child, Committed, Node
-from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, unit_rms
+from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, make_unit_rms
 from eaglelocal.errors import EngineError
 
 TABLE = Table(seed=3)
@@ -27,7 +27,7 @@ def state_after(tokens: list[int]) -> int:
 def committed(slot: int, text: list[int], first: int) -> Committed:
     """Rows first.. of a text, with the features that ScriptedContext gives."""
     features = [(state_after(text[: i + 1]), i, text[i]) for i in range(first, len(text))]
-    return Committed(slot, first, text[first:], np.array(features, np.float32))
+    return Committed(slot, first, text[first:], np.array(features, np.float32)[:, None])
 
 
 def root(slot: int, text: list[int]) -> Node:
@@ -193,15 +193,17 @@ class RecordingHead:
         self.given: list[Floats] = []
 
     def encode(self, features: Floats) -> Floats:
-        self.encoded.append(features.copy())
-        return features @ self._fc
+        rows = features.reshape(len(features), -1)
+        self.encoded.append(rows.copy())
+        return rows @ self._fc
 
     def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
-        self.fed.append(batch.states.copy())
-        states = (batch.states @ self._out)[batch.outputs]
+        fed = np.array(batch.states)
+        self.fed.append(fed)
+        states = (fed @ self._out)[batch.outputs]
         self.given.append(states)
-        shape = (len(batch.outputs), 1)
-        return Proposals(np.ones(shape, np.int32), np.full(shape, 0.5, np.float32), states)
+        num_rows = len(batch.outputs)
+        return Proposals([[1]] * num_rows, [[0.5]] * num_rows, list(states))
 
     def remove(self, sequence: int, first_position: int) -> None:
         pass
@@ -226,9 +228,8 @@ def test_the_norms_of_eagle_3_1(fc_norm_eps: float | None, norm_output: bool) ->
     head = RecordingHead(rng)
     gains = rng.uniform(0.5, 1.5, 4).astype(np.float32) if norm_output else None
     drafter = Eagle3(head, HeadTraits((1, 2, 3), fc_norm_eps=fc_norm_eps, output_norm=gains, norm_eps=1e-5))
-    features = rng.normal(size=(2, 12), scale=30.0).astype(np.float32)
-    drafter.observe([Committed(0, 0, [5, 6], features)])
-    chunks = features.reshape(2, 3, 4)
+    chunks = rng.normal(size=(2, 3, 4), scale=30.0).astype(np.float32)
+    drafter.observe([Committed(0, 0, [5, 6], chunks.copy())])
     if fc_norm_eps is not None:
         chunks = np.array([[rms_norm(layer, fc_norm_eps) for layer in row] for row in chunks])
     np.testing.assert_allclose(head.encoded[0], chunks.reshape(2, 12), rtol=1e-5)
@@ -241,8 +242,7 @@ def test_the_norms_of_eagle_3_1(fc_norm_eps: float | None, norm_output: bool) ->
     np.testing.assert_allclose(head.fed[1][0], expected, rtol=1e-5)
 
 
-def test_unit_rms_is_taken_over_the_last_axis_and_stays_single() -> None:
+def test_unit_rms_is_taken_over_the_last_axis() -> None:
     rows = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
-    got = unit_rms(rows, 0.0)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(np.sqrt((got**2).mean(axis=-1)), 1.0, rtol=1e-6)
+    make_unit_rms(rows, 0.0)
+    np.testing.assert_allclose(np.sqrt((rows**2).mean(axis=-1)), 1.0, rtol=1e-6)

@@ -312,8 +312,8 @@ def test_a_draft_model_by_path(tmp_path: Path, target: str) -> None:
         (Head(taps=(0, 1, 9)).write, "taps layer 9"),
         (Head(num_tokens=16).write, "16 tokens, the target's 32"),
         (Model(tokens=tokens_of(31)).write, "31 tokens, the target's 32"),
-        (Model(tokens=tokens_of(32, word="v")).write, "tokens are not the target's"),
-        (Model("lfm2").write, "hybrid"),
+        (Model(tokens=tokens_of(32, word="v")).write, "their 32 tokens differ from token 0 on"),
+        (Model("lfm2").write, "lfm2 keeps recurrent state"),
     ],
 )
 def test_drafts_that_do_not_fit(tmp_path: Path, target: str, make: Callable[[Path], Path], words: str) -> None:
@@ -326,8 +326,8 @@ def test_drafts_that_do_not_fit(tmp_path: Path, target: str, make: Callable[[Pat
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("lfm2", "hybrid targets (lfm2) cannot be drafted for yet"),
-        ("mamba", "recurrent targets (mamba) cannot be drafted for yet"),
+        ("lfm2", "lfm2 keeps recurrent state, which cannot be rolled back yet"),
+        ("mamba", "mamba keeps recurrent state, which cannot be rolled back yet"),
         ("gemma3", "llama.cpp gives no layer inputs for the architecture gemma3"),
     ],
 )

@@ -1,0 +1,34 @@
+"""The memory of this machine as llama.cpp would use it: main memory, and each GPU under llama.cpp's own name.
+
+NVML numbers devices in another order, does not know which of them are hidden, and sees only one maker's.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+
+from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.backend.library import Library, bind
+
+GPU_TYPES = (1, 2)  # ggml_backend_dev_type: a GPU, an integrated one; CPU and BLAS compute in main memory
+
+
+def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
+    """Main memory first. `unified`: the GPU works in main memory, as on Apple chips."""
+    native = C.CDLL(library.api._lib._name)
+    type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
+    devices = [library.device_at(i) for i in range(library.num_devices())]
+    gpus = [
+        Room(library.device_name(device).decode(), free_bytes(native, device), in_ram=unified)
+        for device in devices
+        if type_of(device) in GPU_TYPES
+    ]
+    return (Room(RAM, ram_bytes), *gpus)
+
+
+def free_bytes(native: C.CDLL, device: int) -> int | None:
+    """None where the device does not say: it then reports nothing free of nothing."""
+    ask = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
+    free, total = C.c_size_t(), C.c_size_t()
+    ask(device, C.byref(free), C.byref(total))
+    return free.value if total.value else None

@@ -1,0 +1,143 @@
+"""What would lie where if this were loaded: llama.cpp plans the models and contexts and allocates none of it.
+
+Computing buffers follow no simple formula, so llama.cpp is asked: `no_alloc` makes it build the very graphs of the
+real thing, in some 10 ms and the time of reading the vocabulary. It tells the plan in its log (memory.py).
+Not planned by it, and added here: the buffers that grow with the first decodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as C
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.backend.context import ContextParams, create_context
+from eaglelocal.backend.fit import RAM, Buffer, Kind
+from eaglelocal.backend.library import Library, Log
+from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
+from eaglelocal.backend.model import LOAD_HINT, SPLIT_MODES, Model, device_array, look_up
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where models lie; the fields are those of Model."""
+
+    gpu_layers: int | None = None
+    devices: str | None = None
+    split: str = "layer"
+    repack: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A model and the context it is to have; an EAGLE head borrows from the part before it."""
+
+    header: Header
+    info: ModelInfo | EagleInfo
+    context: ContextParams
+    taps: tuple[int, ...] = ()
+
+    @property
+    def is_head(self) -> bool:
+        return isinstance(self.info, EagleInfo)
+
+    @property
+    def width(self) -> int:
+        return self.info.width if isinstance(self.info, EagleInfo) else self.info.n_embd
+
+    @property
+    def tap_bytes(self) -> int:
+        """The rows of one tap, as large as a batch can make them."""
+        return self.width * self.context.n_batch * FLOAT_BYTES
+
+    @property
+    def output_bytes(self) -> int:
+        """Logits, and a head's states, of as many rows as may be asked for, and the tapped rows."""
+        rows = min(self.context.max_outputs or self.context.n_batch, self.context.n_batch)
+        floats = self.info.n_vocab + (self.width if self.is_head else 0)
+        return rows * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
+
+
+class PlannedModel(Model):
+    """A model without its weights: contexts can be planned for it, nothing can be decoded."""
+
+    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # asks nothing of the model
+        self.library, self.path = library, path
+        params = library.api.llama_model_default_params()
+        params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # with mmap it aborts
+        if placement.gpu_layers is not None:
+            params.n_gpu_layers = placement.gpu_layers
+        params.use_extra_bufts = placement.repack
+        params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
+        chosen = device_array(library, placement.devices) if placement.devices else None
+        if chosen is not None:
+            params.devices = C.cast(chosen, type(params.devices))
+        self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}", hint=LOAD_HINT)
+
+
+class Transcript(Log):
+    """Everything that llama.cpp says; the library's own log keeps only the end of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self._texts.append(text)
+        super().write(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return "".join(self._texts).split("\n")
+
+
+def rehearse(
+    library: Library, parts: Sequence[Part], placement: Placement, *, devices: Sequence[str]
+) -> tuple[Buffer, ...]:
+    """What would lie where. `devices` are the names of the GPUs; all else is RAM.
+
+    Raises ModelFileError or ResourceError, in llama.cpp's words, where the real loading would.
+    """
+    buffers: list[Buffer] = []
+    lender = None
+    with contextlib.ExitStack() as opened:
+        for part in parts:
+            with transcript_of(library) as transcript:
+                model = PlannedModel(library, part.header.path, placement)
+                opened.callback(model.close)
+                context = create_context(model, part.context, other=lender if part.is_head else None)
+                opened.callback(library.api.llama_free, context)
+            buffers += buffers_of(part, transcript.lines, devices)
+            lender = context
+    return tuple(buffers)
+
+
+@contextlib.contextmanager
+def transcript_of(library: Library) -> Iterator[Transcript]:
+    kept, transcript = library.log, Transcript()
+    library.log = transcript
+    try:
+        yield transcript
+    finally:
+        library.log = kept
+
+
+def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    layers = layer_devices(lines, devices)
+    yield from weight_buffers(part.header.tensors.values(), layers, borrows=part.is_head)
+    yield from cache_buffers(lines, devices)
+    yield from compute_buffers(lines, devices)
+    yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)
+    for tap in part.taps:  # a tapped row cannot be overwritten by later layers, so the graph grows by it
+        yield Buffer(layers.get(tap, RAM), Kind.BUFFERS, part.tap_bytes)

@@ -1,0 +1,70 @@
+"""Gives model files to llama.cpp, one after the other: python loading_program.py [TARGET] < paths
+
+Without a target they are targets: loaded, tokenized with, decoded with. With one they are heads for it. A line is
+written for each file when it is done with; what ends the process leaves its file without one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.errors import EagleLocalError
+
+PARAMS = ContextParams(n_ctx=64, n_batch=32, num_sequences=1, threads=1)
+ROWS = Batch([5, 6, 7], [0, 1, 2], [(0,)] * 3, [True] * 3)
+
+
+def use_target(model: Model) -> None:
+    for token in model.vocabulary.tokenize("hi there", add_special=True, parse_special=True):
+        model.vocabulary.piece(token)
+    context = LlamaContext(model, PARAMS)
+    try:
+        context.decode(ROWS)
+    finally:
+        context.close()
+
+
+def head_user(target: Path) -> Callable[[Model], None]:
+    model = Model(load_library(), target, repack=False)
+    context = LlamaContext(model, PARAMS, taps=(1, 2, 3))
+
+    def use_head(draft: Model) -> None:
+        head = LlamaHeadContext(draft, PARAMS, target=context)
+        try:
+            states = head.encode(np.ones((5, 3 * model.n_embd), np.float32))
+            head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False)
+        finally:
+            head.close()
+
+    return use_head
+
+
+def outcome(path: Path, use: Callable[[Model], None]) -> str:
+    try:
+        model = Model(load_library(), path, repack=False)
+        try:
+            use(model)
+        finally:
+            model.close()
+    except EagleLocalError as error:
+        return f"refused: {error.message!r}"
+    return "used"
+
+
+def main(arguments: list[str]) -> None:
+    use = head_user(Path(arguments[0])) if arguments else use_target
+    for line in sys.stdin:
+        print(outcome(Path(line.rstrip("\n")), use), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

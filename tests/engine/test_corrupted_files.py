@@ -1,0 +1,145 @@
+"""What our reader lets pass must not end the process that llama.cpp runs in: it loads, or says why not.
+
+Each damaged file that is accepted is loaded and decoded with in a child process, so that an abort, a crash or a
+hang is seen. The child works through many files and is started again behind one that ended it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.corruption import WRAPPING, Change, changed_figures, corrupted
+from doubles.hybrid_model import write_hybrid
+from doubles.patience import PATIENCE_S
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+
+PROGRAM = Path(__file__).parents[1] / "doubles" / "loading_program.py"
+SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
+HEAD = HeadShape(width=64, n_ff=64, draft_vocab=100, own_output=True, norm_before_fc=True, norm_output=True)
+KINDS = ("llama", "qwen2", "lfm2", "eagle3")
+FEW_COUNTS, FEW_TYPES = (0, 3, 32, WRAPPING, 2**32 - 1), (1, 24, 26)
+
+
+class Kind:
+    """A sound file, the check that stands before llama.cpp, and what the child needs besides."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.sound = folder / "sound.gguf"
+        self.arguments: list[str] = []
+        self._target: ModelInfo | None = None
+        if name == "eagle3":
+            target = write_target(folder / "target.gguf", SHAPE)
+            self._target, self.arguments = ModelInfo.from_header(read_header(target)), [str(target)]
+            write_head(self.sound, HEAD, SHAPE)
+        elif name == "lfm2":
+            write_hybrid(self.sound)
+        else:
+            write_target(self.sound, TargetShape(n_embd=64, n_layer=2, n_ff=64, arch=name))
+
+    def accepts(self, path: Path) -> bool:
+        try:
+            header = read_header(path)
+            if self._target is None:
+                ModelInfo.from_header(header)
+            else:
+                check_pair(EagleInfo.from_header(header), self._target)
+        except (ModelFileError, IncompatibleError):
+            return False
+        return True
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    return Kind(request.param, tmp_path)
+
+
+def accepted(changes: Iterable[Change], kind: Kind) -> dict[Path, str]:
+    """The files that pass our own check, with what was changed in them."""
+    kept: dict[Path, str] = {}
+    for number, (what, content) in enumerate(changes):
+        path = kind.sound.with_name(f"{number}.gguf")
+        path.write_bytes(content)
+        if kind.accepts(path):
+            kept[path] = what
+        else:
+            path.unlink()
+    return kept
+
+
+def outcomes(paths: list[Path], arguments: list[str]) -> list[str]:
+    """What became of each file: `used`, `refused: ...`, or how it ended the process."""
+    told: list[str] = []
+    while len(told) < len(paths):
+        told += lines_of_one_child(paths[len(told) :], arguments)
+    return told
+
+
+def lines_of_one_child(paths: list[Path], arguments: list[str]) -> list[str]:
+    command, work = [sys.executable, str(PROGRAM), *arguments], "".join(f"{path}\n" for path in paths)
+    limit_s = PATIENCE_S + 0.2 * len(paths)
+    try:
+        done = subprocess.run(command, input=work, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as late:
+        return [*(late.stdout or b"").decode().splitlines(), f"hangs for {limit_s:.0f} s"]
+    lines = done.stdout.splitlines()
+    if len(lines) == len(paths) and done.returncode == 0:
+        return lines
+    return [*lines, f"ends the process with {done.returncode}: {' '.join(done.stderr.splitlines()[-1:])}"]
+
+
+def check_that_nothing_ends(changes: Iterable[Change], kind: Kind) -> Counter[str]:
+    """How many were used and refused by llama.cpp."""
+    kept = accepted(changes, kind)
+    told = dict(zip(kept.values(), outcomes(list(kept), kind.arguments), strict=True))
+    assert {what: how for what, how in told.items() if not how.startswith(("used", "refused"))} == {}
+    return Counter(how.partition(":")[0] for how in told.values())
+
+
+def noise(sound: Path, count: int, seed: int) -> Iterable[Change]:
+    content, header_bytes, rng = sound.read_bytes(), read_header(sound).data_offset, np.random.default_rng(seed)
+    return ((f"noise {number}", corrupted(content, header_bytes, rng)) for number in range(count))
+
+
+def test_the_sound_file_is_used(kind: Kind) -> None:
+    assert check_that_nothing_ends([("nothing", kind.sound.read_bytes())], kind) == {"used": 1}
+
+
+def test_noise_in_the_header(kind: Kind) -> None:
+    assert check_that_nothing_ends(noise(kind.sound, 400, seed=1), kind)["used"] > 20
+
+
+def test_a_changed_figure(kind: Kind) -> None:
+    counted = check_that_nothing_ends(changed_figures(kind.sound, counts=FEW_COUNTS, type_ids=FEW_TYPES), kind)
+    assert counted["used"] > 20 and counted["refused"] > 0
+
+
+@pytest.mark.slow
+def test_much_noise_in_the_header(kind: Kind) -> None:
+    assert check_that_nothing_ends(noise(kind.sound, 10_000, seed=2), kind)["used"] > 500
+
+
+@pytest.mark.slow
+def test_every_changed_figure(kind: Kind) -> None:
+    assert check_that_nothing_ends(changed_figures(kind.sound), kind)["used"] > 100
+
+
+def test_what_ends_the_process_is_seen(tmp_path: Path) -> None:
+    """The tokenizer's assertion, past our check, between two sound files."""
+    kind = Kind("llama", tmp_path)
+    twice = tmp_path / "twice.gguf"
+    twice.write_bytes(kind.sound.read_bytes().replace(b"w11", b"w10", 1))
+    assert not kind.accepts(twice)
+    first, second, third = outcomes([kind.sound, twice, kind.sound], [])
+    assert (first, third) == ("used", "used")
+    assert second.startswith("ends the process with -6") and "GGML_ASSERT" in second

@@ -1,0 +1,121 @@
+"""What llama.cpp plans without allocating is what it allocates afterwards, model by model and buffer by buffer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.hybrid_model import write_hybrid
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.devices import rooms
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.model import Model
+from eaglelocal.backend.rehearsal import Part, Placement, rehearse, transcript_of
+from eaglelocal.core.batch import Batch
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.reader import read_header
+
+SHAPE = TargetShape(n_embd=256, n_layer=4, n_ff=512)
+CONTEXT = ContextParams(n_ctx=1024, n_batch=64, max_outputs=4)
+PLACEMENT = Placement(repack=False)
+
+
+def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = ()) -> Part:
+    header = read_header(path)
+    is_head = architecture_of(header) == "eagle3"
+    info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
+    return Part(header=header, info=info, context=context, taps=taps)
+
+
+def sums(buffers: Iterable[Buffer]) -> dict[Kind, int]:
+    counted: Counter[Kind] = Counter()
+    for buffer in buffers:
+        assert buffer.device == RAM
+        counted[buffer.kind] += buffer.num_bytes
+    return dict(counted)
+
+
+def planned(parts: Sequence[Part], placement: Placement = PLACEMENT) -> dict[Kind, int]:
+    return sums(rehearse(load_library(), parts, placement, devices=()))
+
+
+def really_taken(parts: Sequence[Part]) -> dict[str, int]:
+    """As llama.cpp logs it when the parts are loaded and, where there are taps, decode once."""
+    library = load_library()
+    with transcript_of(library) as transcript:
+        models = [Model(library, part.header.path, repack=False) for part in parts]
+        target = LlamaContext(models[0], parts[0].context, taps=parts[0].taps)
+        contexts: list[LlamaContext | LlamaHeadContext] = [target]
+        if len(parts) > 1:
+            contexts.append(LlamaHeadContext(models[1], parts[1].context, target=target))
+        taken = buffer_bytes(transcript)
+        if parts[0].taps:
+            before = buffer_bytes(transcript)["compute"]
+            target.decode(Batch([1], [0], [(0,)], [True]))
+            taken["grown"] = buffer_bytes(transcript)["compute"] - before  # the target's, once more
+        for context in reversed(contexts):
+            context.close()
+        for model in models:
+            model.close()
+    return taken
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_a_target_as_planned(tmp_path: Path, slots: int, kv_type: str) -> None:
+    context = replace(CONTEXT, num_sequences=slots, kv_type=kv_type)
+    parts = [part(write_target(tmp_path / "target.gguf", SHAPE), context)]
+    plan, real = planned(parts), really_taken(parts)
+    assert plan[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[Kind.BUFFERS] - parts[0].output_bytes == real["compute"]
+    assert plan[Kind.WEIGHTS] == pytest.approx(real["model"], abs=2**16)
+
+
+def test_a_target_with_taps_and_a_head_that_borrows(tmp_path: Path) -> None:
+    """The taps' share is added to the plan: what the graph grows by at the first decode is no more than that."""
+    target = part(write_target(tmp_path / "target.gguf", SHAPE), taps=(1, 2, 3))
+    path = write_head(tmp_path / "head.gguf", HeadShape(width=256), SHAPE)
+    head = part(path, replace(CONTEXT, max_outputs=64))
+    plan, real, alone = planned([target, head]), really_taken([target, head]), planned([target])
+    assert plan[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[Kind.WEIGHTS] == pytest.approx(real["model"], abs=2**17)
+    outputs = target.output_bytes + head.output_bytes
+    head_compute = plan[Kind.BUFFERS] - alone[Kind.BUFFERS] - head.output_bytes
+    assert 0 <= plan[Kind.BUFFERS] - outputs - head_compute - real["grown"] < 3 * target.tap_bytes
+
+
+def test_a_target_whose_state_is_allocated_even_so(tmp_path: Path) -> None:
+    parts = [part(write_hybrid(tmp_path / "hybrid.gguf"))]
+    plan, real = planned(parts), really_taken(parts)
+    assert plan[Kind.CACHE] == pytest.approx(real["KV"] + real["RS"], abs=2**16)
+
+
+def test_nothing_stays_behind_and_the_log_is_as_before(tmp_path: Path) -> None:
+    library = load_library()
+    log, lines = library.log, list(library.log.buffer_lines)
+    parts = [part(write_target(tmp_path / "target.gguf", replace(SHAPE, type="Q4_0")))]
+    assert planned(parts, Placement(repack=True)) == planned(parts, Placement(repack=True))
+    assert library.log is log and log.buffer_lines == lines
+
+
+def test_a_model_that_cannot_be_planned_is_refused_in_llama_cpps_words(tmp_path: Path) -> None:
+    whole = part(write_target(tmp_path / "target.gguf", SHAPE))
+    raw = whole.header.path.read_bytes()
+    whole.header.path.write_bytes(raw.replace(b"blk.3.ffn_up", b"blk.3.ffn_xx"))
+    with pytest.raises(ModelFileError, match=r"llama\.cpp cannot load .*ffn_up"):
+        planned([whole])
+    assert load_library().log.reason()
+
+
+def test_main_memory_is_the_first_room() -> None:
+    assert rooms(load_library(), ram_bytes=123, unified=False)[0] == Room(RAM, 123)

@@ -1,0 +1,87 @@
+"""Lines of llama.cpp's log -> buffers on devices. The lines are the pinned build's, for a machine with two GPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from eaglelocal.backend.fit import RAM, Buffer
+from eaglelocal.backend.memory import cache_buffers, compute_buffers, device_of, layer_devices, weight_buffers
+from eaglelocal.gguf.header import TensorInfo
+from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
+
+DEVICES = ("CUDA0", "CUDA1")
+MIB = 2**20
+LINES = """\
+load_tensors: layer   0 assigned to device CPU, is_swa = 0
+load_tensors: layer   1 assigned to device CUDA0, is_swa = 1
+load_tensors: layer   2 assigned to device CUDA1, is_swa = 0
+load_tensors: layer   3 assigned to device CUDA1, is_swa = 0
+load_tensors:          CPU model buffer size =     0.00 MiB
+llama_context:  CUDA_Host  output buffer size =     0.58 MiB
+llama_kv_cache: layer   0: dev = CPU
+llama_kv_cache: layer   2: dev = CUDA1
+llama_kv_cache:        CPU KV buffer size =     0.00 MiB
+llama_kv_cache: size =   64.00 MiB (  2048 cells,   2 layers,  1/1 seqs), K (f16):   32.00 MiB, V (f16):   32.00 MiB
+llama_kv_cache: layer   1: dev = CUDA0
+llama_kv_cache: size =    8.00 MiB (   512 cells,   1 layers,  1/1 seqs), K (f16):    4.00 MiB, V (f16):    4.00 MiB
+llama_memory_recurrent, layer   1: dev = CUDA0
+llama_memory_recurrent: size =    2.00 MiB (     1 cells,   1 layers,  1 seqs  0 rs_seq), R (f32):    2.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   120.50 MiB
+sched_reserve:      CUDA1 compute buffer size =    80.00 MiB
+sched_reserve:  CUDA_Host compute buffer size =    16.00 MiB
+""".splitlines()
+
+
+def by_device(buffers: Iterable[Buffer]) -> dict[str, float]:
+    sums: Counter[str] = Counter()
+    for buffer in buffers:
+        sums[buffer.device] += buffer.num_bytes
+    return {device: num_bytes / MIB for device, num_bytes in sums.items()}
+
+
+def tensors(*names: str) -> list[TensorInfo]:
+    """1 MiB each."""
+    return [TensorInfo(name, (MIB // 4,), GGML_TYPES_BY_NAME["F32"], 0, MIB) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("CUDA1", "CUDA1"), ("CUDA1_Split", "CUDA1"), ("CUDA_Host", RAM), ("CPU", RAM), ("CPU_REPACK", RAM)],
+)
+def test_a_buffer_lies_on_the_device_it_is_named_after(name: str, device: str) -> None:
+    assert device_of(name, DEVICES) == device
+
+
+def test_the_longest_name_wins() -> None:
+    assert device_of("CUDA10", ("CUDA1", "CUDA10")) == "CUDA10"
+
+
+def test_layers_caches_and_compute() -> None:
+    assert layer_devices(LINES, DEVICES) == {0: RAM, 1: "CUDA0", 2: "CUDA1", 3: "CUDA1"}
+    assert by_device(cache_buffers(LINES, DEVICES)) == {RAM: 32, "CUDA1": 32, "CUDA0": 10}
+    assert by_device(compute_buffers(LINES, DEVICES)) == {"CUDA0": 120.5, "CUDA1": 80, RAM: 16}
+
+
+BLOCKS = ("blk.0.attn_q.weight", "blk.1.attn_q.weight", "blk.2.attn_q.weight", "blk.2.ffn_up.weight")
+
+
+@pytest.mark.parametrize(
+    ("more", "borrows", "expected"),
+    [
+        (("token_embd.weight", "output.weight", "output_norm.weight"), False, {RAM: 2, "CUDA0": 1, "CUDA1": 4}),
+        (("token_embd.weight", "output_norm.weight"), False, {RAM: 2, "CUDA0": 1, "CUDA1": 4}),  # embeddings twice
+        (("token_embd.weight", "output_norm.weight"), True, {RAM: 2, "CUDA0": 1, "CUDA1": 3}),
+        (("blk.9.nextn.weight",), False, {RAM: 2, "CUDA0": 1, "CUDA1": 2}),  # of a layer that is not loaded to a GPU
+    ],
+)
+def test_weights_follow_their_layers(more: tuple[str, ...], borrows: bool, expected: dict[str, float]) -> None:
+    layers = layer_devices(LINES, DEVICES)
+    assert by_device(weight_buffers(tensors(*BLOCKS, *more), layers, borrows=borrows)) == expected
+
+
+def test_without_gpus_all_weights_lie_in_main_memory_once() -> None:
+    held = weight_buffers(tensors(*BLOCKS, "token_embd.weight"), {0: RAM, 1: RAM, 2: RAM, 3: RAM}, borrows=False)
+    assert by_device(held) == {RAM: 5}
