@@ -19,34 +19,37 @@ from eaglelocal.backend.model import Model
 from eaglelocal.backend.rehearsal import Part, Placement, rehearse
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
-from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import read_draft, read_model
+from eaglelocal.gguf.pair import check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
-from eaglelocal.speculation.policy import Fixed
+from eaglelocal.speculation.choice import Drafters
+from eaglelocal.speculation.controller import Controller
+from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
-DRAFT_KINDS = ("none", "eagle3", "draft_model")
+DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
 def build(plan: Plan, report: Report) -> Engine:
     """Load everything the plan names. Raises the error tree's errors; frees what it had taken."""
     with contextlib.ExitStack() as opened:
         engine = Builder(plan, report, opened).build()
-        engine.warm_up()
+        engine.warm_up(plan.num_slots * (1 + plan.max_draft))
         engine.on_close(opened.pop_all())
     return engine
 
@@ -59,7 +62,6 @@ class Builder:
         self._started_at = time.perf_counter()
         self._threads = plan.threads or usable_threads()
         self._machine = probe()
-        self._policy = Fixed(plan.num_draft_tokens if plan.speculates else 0)
         self._model_bytes = 0  # weights of all models loaded
         self._placement = Placement(
             gpu_layers=plan.gpu_layers, devices=plan.device, split=plan.split, repack=not has_amx(self._machine)
@@ -79,16 +81,19 @@ class Builder:
         by_nextn = info.final_state is FinalState.NEXTN
         context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
-        drafter = self._drafter(library, context, draft)
-        return self._engine(library, model, context, drafter, notes=(*notes_on(model), *notes_on_draft(draft)))
+        drafters = self._drafters(library, context, draft)
+        return self._engine(library, model, context, drafters, notes=(*notes_on(model), *notes_on_draft(draft)))
 
     def _draft_part(self, beside: Header, target: ModelInfo) -> Part | None:
-        """What drafts, checked against the target; None where nothing does."""
+        """The model that drafts, checked against the target; None where there is none."""
         plan = self._plan
-        if not plan.speculates:
-            return None
         if plan.draft_kind not in DRAFT_KINDS:
             raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+        if not plan.speculates:
+            return None
+        check_rolls_back(target)
+        if plan.draft_kind == "ngram":
+            return None
         if plan.draft is None:
             raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
         header = read_header(plan.draft)
@@ -130,8 +135,7 @@ class Builder:
 
     def _max_rows(self) -> int:
         """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
-        draft_rows = self._plan.num_draft_tokens if self._plan.speculates else 0
-        return self._plan.num_slots * (1 + draft_rows)
+        return self._plan.num_slots * (1 + self._plan.max_draft)
 
     def _params(self, max_outputs: int) -> ContextParams:
         plan = self._plan
@@ -145,29 +149,38 @@ class Builder:
             flash_attention=plan.flash_attention,
         )
 
-    def _drafter(self, library: Library, context: LlamaContext, part: Part | None) -> Drafter:
-        if part is None:
-            return NoDrafter()
+    def _drafters(self, library: Library, context: LlamaContext, part: Part | None) -> tuple[Drafter, ...]:
+        """The cheapest first: what a lookup promises can spare the other its work."""
+        if not self._plan.speculates:
+            return ()
+        lookup = Ngram(self._plan.n_ctx)
+        return (lookup,) if part is None else (lookup, self._model_drafter(library, context, part))
+
+    def _model_drafter(self, library: Library, context: LlamaContext, part: Part) -> Drafter:
         draft = self._model(library, part, share=(0.9, 1.0))
-        confident = self._policy.needs_confidences
         if isinstance(part.info, EagleInfo):
             head_context = LlamaHeadContext(draft, part.context, target=context)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(part.header, part.info), confident=confident)
+            return Eagle3(head_context, head_traits(part.header, part.info))
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
-        return DraftModel(draft_context, confident=confident)
+        return DraftModel(draft_context)
 
     def _engine(
-        self, library: Library, model: Model, context: LlamaContext, drafter: Drafter, *, notes: tuple[str, ...]
+        self,
+        library: Library,
+        model: Model,
+        context: LlamaContext,
+        drafters: tuple[Drafter, ...],
+        *,
+        notes: tuple[str, ...],
     ) -> Engine:
         plan = self._plan
-        num_draft_tokens = plan.num_draft_tokens if plan.speculates else 0
         buffers = buffer_bytes(library.log)
         info = EngineInfo(
             target=plan.target_label,
-            draft=plan.draft_label if num_draft_tokens else "none",
-            draft_reason="" if num_draft_tokens else plan.draft_reason,
+            draft=plan.draft_label if drafters else "none",
+            draft_reason="" if drafters else plan.draft_reason,
             n_ctx=plan.n_ctx,
             num_slots=plan.num_slots,
             n_vocab=model.vocabulary.n_tokens,
@@ -184,17 +197,25 @@ class Builder:
             num_slots=plan.num_slots,
             n_ctx=plan.n_ctx,
             n_batch=plan.n_batch,
-            reuse_margin=drafter.reuse_margin,
+            reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
             can_cut=not model.is_hybrid,
         )
         return Engine(
             context=context,
             vocabulary=model.vocabulary,
-            drafter=drafter,
-            policy=self._policy,
+            drafters=drafters,
+            controller=controller_of(plan, drafters),
             scheduler=scheduler,
             info=info,
         )
+
+
+def controller_of(plan: Plan, drafters: tuple[Drafter, ...]) -> Controller:
+    """A lookup is the primary drafter only where it is the only one."""
+    names = [drafter.name for drafter in drafters]
+    primary = names[-1] if names else None
+    lookups = tuple(name for name in names if name != primary)
+    return Controller(plan.spec, Drafters(primary, lookups), StepCosts(), leveled=plan.num_slots > 1)
 
 
 def notes_on(model: Model) -> tuple[str, ...]:

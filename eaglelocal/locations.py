@@ -41,6 +41,11 @@ def conversations_dir() -> Path:
     return state_dir() / "conversations"
 
 
+def calibrations_dir() -> Path:
+    """What decodes cost on this machine, as engines have learnt it."""
+    return state_dir() / "calibrations"
+
+
 def profiles_dir() -> Path:
     """`profiles/`: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).parent

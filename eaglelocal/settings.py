@@ -29,7 +29,7 @@ class Settings:
 
     target: str | None = None
     draft: str = "auto"
-    spec: str | int = "auto"  # auto, off, or a number of draft tokens
+    spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
     device: str | None = None
@@ -202,7 +202,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "target": _text,
         "draft": _text,
-        "spec": _or("auto", "auto", _or("off", "off", _whole(0))),
+        "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),
         "gpu_layers": _or("auto", None, _whole(0)),
         "device": _text,

@@ -1,4 +1,4 @@
-"""The house rules that can be checked: layers, what commands load, names, sizes."""
+"""The house rules that can be checked: fences, what commands load, names, sizes. Layers are import-linter's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,90 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "textual", "fastapi", "llama_cpp")
+
+# what only these rooms may import, and whatever lies below it
+FENCES: dict[str, tuple[str, ...]] = {
+    "ctypes": ("backend",),
+    "llama_cpp": ("backend",),
+    "llguidance": ("backend",),
+    "torch": ("training", "demo"),
+    "textual": ("tui",),
+    "fastapi": ("server",),
+    "uvicorn": ("server",),
+    "httpx": ("client",),
+    "pynvml": ("probe",),
+    "psutil": ("probe",),
+    "huggingface_hub": ("hub",),
+    "typer": ("cli",),
+    "unittest.mock": (),
+}
+SINK = "cli/output.py"  # the only file that prints
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The full names that a statement or a call imports; `from a import b` may be the module a or a.b."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            return [f"{module}.{alias.name}" for alias in names]
+        case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]):
+            return [name] if called in ("import_module", "__import__") else []
+    return []
+
+
+def broken_fences(source: str, path: str) -> list[str]:
+    """Lines of the file at `path` below the package that import or print what their room must not."""
+    room, found = path.split("/")[0], []
+    for node in ast.walk(ast.parse(source)):
+        for name in imported(node):
+            fences = [fence for fence in FENCES if f"{name}.".startswith(f"{fence}.")]
+            found += [f"{path}: {fence}" for fence in fences if room not in FENCES[fence]]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and path != SINK:
+            found.append(f"{path}: print")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_fenced_modules_stay_in_their_rooms(file: Path) -> None:
+    assert broken_fences(file.read_text(), file.relative_to(PACKAGE).as_posix()) == []
+
+
+MADE_UP = """
+import ctypes as C, json
+from llama_cpp.llama_cpp import llama_decode
+from unittest import mock
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from torch.nn import Module
+def late():
+    import psutil
+    importlib.import_module("textual.app")
+    __import__("pynvml")
+    print("here")
+class Typer:
+    from typer import Option
+"""
+
+
+def test_a_broken_fence_is_found_wherever_it_stands() -> None:
+    fences = ("ctypes", "llama_cpp", "unittest.mock", "torch", "psutil", "textual", "pynvml", "print", "typer")
+    assert set(broken_fences(MADE_UP, "engine/made_up.py")) == {f"engine/made_up.py: {fence}" for fence in fences}
+    assert not {"cli/output.py: print", "cli/output.py: typer"} & set(broken_fences(MADE_UP, "cli/output.py"))
+    assert "assembly.py: ctypes" in broken_fences(MADE_UP, "assembly.py")
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("backend/a.py", "import ctypes\nfrom llama_cpp import llama_cpp"),
+        ("training/a.py", "import torch.nn.functional as F"),
+        ("engine/a.py", "import torchless\nfrom .torch import x\nfrom eaglelocal.core import torch\nfootprint()"),
+        ("engine/a.py", "text = 'import torch'\nconsole.print('x')"),
+    ],
+)
+def test_what_is_no_broken_fence_is_not_found(path: str, source: str) -> None:
+    assert broken_fences(source, path) == []
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -70,8 +154,8 @@ def test_functions_are_short() -> None:
 
 
 def test_no_mocks_in_tests() -> None:
-    word = "unittest" + ".mock"
-    assert [f for f in (ROOT / "tests").rglob("*.py") if word in f.read_text()] == []
+    nodes = ((file, node) for file in (ROOT / "tests").rglob("*.py") for node in ast.walk(ast.parse(file.read_text())))
+    assert [file for file, node in nodes if any(name.startswith("unittest.mock") for name in imported(node))] == []
 
 
 def test_nothing_below_the_engine_knows_which_drafter_runs() -> None:

@@ -1,9 +1,14 @@
-"""What is asked in a measurement: the corpus's held-out tasks by kind of work, or a file of the user's own."""
+"""What is asked in a measurement: the corpus's held-out tasks by kind of work, or a file of the user's own.
+
+A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with a
+"category" if wanted; a line that begins with { is JSON. Token ids are asked as they are.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -12,44 +17,101 @@ from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
 SEED = 11
-Conversation = tuple[Message, ...]
+DEFAULT_CATEGORY = "prompts"
+FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"tokens": [1, 2]}'
 
 
-def built_in(categories: Sequence[str], num_prompts: int) -> dict[str, list[Conversation]]:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation, or token ids."""
+
+    category: str
+    messages: tuple[Message, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
     """So many held-out conversations of each category; all categories if none is named."""
     unknown = sorted(set(categories) - set(KINDS))
     if unknown:
         raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(KINDS)}")
-    return {
-        kind: [
-            tuple(Message(m.role, m.content) for m in task.messages)
-            for task in islice(tasks_of(kind, SEED, "held_out"), num_prompts)
-        ]
-        for kind in (categories or tuple(KINDS))
-    }
+    return [
+        Prompt(kind, tuple(Message(m.role, m.content) for m in task.messages))
+        for kind in dict.fromkeys(categories or KINDS)
+        for task in islice(tasks_of(kind, SEED, "held_out"), num_prompts)
+    ]
 
 
-def from_file(path: Path) -> dict[str, list[Conversation]]:
-    """One prompt a line: plain text, or JSON with "prompt" and, if wanted, "category"."""
+def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
+    """One prompt a line; of the categories named, all if none is. Raises UsageError with the line's number."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the prompts in {path}: {error}") from error
-    prompts: dict[str, list[Conversation]] = {}
-    for line in filter(None, map(str.strip, lines)):
-        category, prompt = parse_line(line)
-        prompts.setdefault(category, []).append((Message("user", prompt),))
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
+    prompts = [_of_line(line, f"{path}, line {number}") for number, line in numbered]
     if not prompts:
         raise UsageError(f"there is no prompt in {path}")
-    return prompts
+    return of_categories(prompts, categories)
 
 
-def parse_line(line: str) -> tuple[str, str]:
-    """A line of a prompts file -> (category, prompt)."""
+def of_categories(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+    known = list(dict.fromkeys(prompt.category for prompt in prompts))
+    unknown = [category for category in categories if category not in known]
+    if unknown:
+        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"the file has: {', '.join(known)}")
+    return [prompt for prompt in prompts if not categories or prompt.category in categories]
+
+
+def by_category(prompts: Sequence[Prompt], most: int | None = None) -> dict[str, list[Prompt]]:
+    """Prompts under their categories, at most so many of each, in their order."""
+    sorted_in: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        sorted_in.setdefault(prompt.category, []).append(prompt)
+    return {category: found[:most] for category, found in sorted_in.items()}
+
+
+def _of_line(line: str, place: str) -> Prompt:
+    try:
+        return parse_line(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}", hint=f"a line is text, or {FORMS}") from error
+
+
+def parse_line(line: str) -> Prompt:
+    """A line of a prompts file. Raises ValueError that says what is wrong with it."""
     if not line.startswith("{"):
-        return "prompts", line
+        return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
         entry = json.loads(line)
-        return str(entry.get("category", "prompts")), str(entry["prompt"])
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"this line is no JSON with a prompt: {line[:60]}") from error
+    except ValueError:
+        raise ValueError(f"this is not JSON: {line[:60]}") from None
+    category = str(entry.get("category") or DEFAULT_CATEGORY)
+    forms = [name for name in ("prompt", "messages", "tokens") if name in entry]
+    if len(forms) != 1:
+        raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(forms) or 'none'}")
+    if forms == ["tokens"]:
+        return Prompt(category, tokens=_tokens(entry["tokens"]))
+    return Prompt(category, _messages(entry))
+
+
+def _messages(entry: Mapping[str, object]) -> tuple[Message, ...]:
+    if isinstance(prompt := entry.get("prompt"), str) and prompt:
+        return (Message("user", prompt),)
+    messages = entry.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("a prompt is text, and messages are a list of objects; neither is empty")
+    return tuple(map(_message, messages))
+
+
+def _message(entry: object) -> Message:
+    match entry:
+        case {"role": str(role), "content": str(content)}:
+            return Message(role, content)
+    raise ValueError(f"a message has a role and a content, both text, not {str(entry)[:60]}")
+
+
+def _tokens(entry: object) -> tuple[int, ...]:
+    if not isinstance(entry, list) or not entry or any(type(token) is not int or token < 0 for token in entry):
+        raise ValueError("tokens are a list of whole numbers, not negative, and not empty")
+    return tuple(entry)

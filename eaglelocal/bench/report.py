@@ -1,78 +1,163 @@
-"""The result of a measurement: a table for people, and the JSON object of the interface."""
+"""The result of a measurement for people, at 80 columns: a table, the means, and what must be said beside.
+
+Tokens per second are medians, speed-ups geometric means over prompts. `?` and `~` stand where an interval
+does not bear out its mean. Does not compute: results.py does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from eaglelocal.bench.pairs import Run
-from eaglelocal.bench.statistics import bounded_mean, geometric_mean
-from eaglelocal.core.events import EngineInfo
+from eaglelocal.bench.asking import MIN_TOKENS
+from eaglelocal.bench.findings import Findings
+from eaglelocal.bench.identity import Difference, Finding
+from eaglelocal.bench.results import Comparison, Run, Summary
+from eaglelocal.bench.statistics import Bound
 
 HEAD = (
-    f"{'category':<11}{'spec':>5}{'pairs':>7}{'plain':>8}{'spec':>8}  {'speedup (95 %)':<22}{'accepted':>9}{'same':>7}"
+    f"{'category':<11}{'spec':>7}{'pairs':>6}{'plain':>8}{'spec':>8}  "
+    f"{'speed-up, 95 %':<18}{'length':>7}{'ttft':>6}{'same':>6}"
 )
+UNSURE, WIDE = "?", "~"
+MARKS = {
+    UNSURE: "the interval holds 1.00: no difference is shown",
+    WIDE: "the interval is wider than the difference it is about",
+}
+MORE = "more --pairs make it narrower"
+SHOWN_DIFFERENCES = 6
+NAME_COLUMNS = 10
+
+
+def report(findings: Findings) -> str:
+    """Everything, as lines; what matters most comes last."""
+    parts = [
+        table(findings.runs),
+        compared(findings.adaptive),
+        "\n".join(notes(findings)),
+        "\n".join(map(summary_line, findings.summaries)),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def table(runs: Sequence[Run]) -> str:
-    """One line a category and draft length; tok/s are medians, speed-ups geometric means over pairs."""
-    return "\n".join([HEAD, *map(line, runs), *(summary(runs, spec) for spec in specs(runs))])
+    """One line a category and mode; tok/s are medians, the time to the first token is in seconds."""
+    return "\n".join([HEAD, *map(line, runs)])
 
 
 def line(run: Run) -> str:
-    bound = run.speedup
-    interval = f"{bound.mean:.2f}x  {bound.low:.2f} .. {bound.high:.2f}"
-    return (
-        f"{run.category:<11}{run.spec:>5}{len(run.pairs):>7}{run.plain_tok_s:>8.1f}{run.spec_tok_s:>8.1f}  "
-        f"{interval:<22}{run.acceptance_length:>9.2f}{run.num_identical:>4}/{len(run.pairs)}"
+    start = f"{name_of(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
+    end = f"{run.acceptance_length:>7.2f}{seconds(run.ttft_s):>6}{same(run):>6}"
+    if run.speedup is None:
+        return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
+    return f"{start}{rate(run.plain_tok_s):>8}{rate(run.tok_s):>8}  {interval(run.speedup):<18}{end}"
+
+
+def name_of(category: str, concurrency: int) -> str:
+    """`chat`, `mixed x4`."""
+    return category[:NAME_COLUMNS] if concurrency == 1 else f"{category} x{concurrency}"
+
+
+def rate(tok_s: float | None) -> str:
+    """Four digits or so: 1234, 123.4, 1.23."""
+    if tok_s is None:
+        return "-"
+    return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}" if tok_s >= 10 else f"{tok_s:.2f}"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def same(run: Run) -> str:
+    return f"{run.num_identical}/{run.num_answers}"
+
+
+def interval(bound: Bound) -> str:
+    """`1.52x 1.40..1.65`, and a mark."""
+    if not bound.is_known:
+        return f"{bound.mean:.2f}x one prompt"
+    return f"{bound.mean:.2f}x {bound.low:.2f}..{bound.high:.2f} {mark(bound)}".rstrip()
+
+
+def mark(bound: Bound) -> str:
+    if not bound.shows_difference:
+        return UNSURE
+    return WIDE if bound.is_wide else ""
+
+
+def summary_line(summary: Summary) -> str:
+    where = "" if summary.concurrency == 1 else f" with {summary.concurrency} at once"
+    bound = summary.speedup
+    judged = f"95 %: {bound.low:.2f}..{bound.high:.2f}, at least {bound.least:.2f}" if bound.is_known else "one prompt"
+    worst = f"; worst: {summary.worst.category} {summary.worst.speedup.mean:.2f}x" if summary.worst.speedup else ""
+    return f"{summary.side}{where}: {bound.mean:.2f}x plain ({judged}){worst if summary.concurrency == 1 else ''}"
+
+
+def compared(comparisons: Sequence[Comparison]) -> str:
+    """Sides against each other: with the best fixed length in hindsight, or with another server."""
+    if not comparisons:
+        return ""
+    head = f"{'category':<11}{'spec':>7}{'against':>10}  {'ratio, 95 %':<19}{'at least':>9}"
+    return "\n".join([head, *map(comparison_line, comparisons)])
+
+
+def comparison_line(one: Comparison) -> str:
+    start = f"{name_of(one.category, one.concurrency):<11}{one.side:>7}{one.other:>10}"
+    least = f"{one.ratio.least:.2f}" if one.ratio.is_known else "-"
+    return f"{start}  {interval(one.ratio):<19}{least:>9}"
+
+
+def notes(findings: Findings) -> Iterator[str]:
+    """What a reader must not miss."""
+    bounds = [run.speedup for run in findings.runs if run.speedup is not None and run.speedup.is_known]
+    bounds += [one.ratio for one in findings.adaptive if one.ratio.is_known]
+    used = [sign for sign in MARKS if any(mark(bound) == sign for bound in bounds)]
+    yield from (f"{sign} {MARKS[sign]}" for sign in used)
+    if used:
+        yield f"  {MORE}"
+    yield from short_lines(findings.runs)
+    if findings.num_other_prompts:
+        yield f"the server counted {findings.num_other_prompts} prompts otherwise: it may have another chat template"
+    num_reused = max((run.num_reused for run in findings.runs), default=0)
+    if num_reused:
+        yield f"up to {num_reused} prompts of a line were partly cached, and left out of its ttft"
+    yield from differences([difference for run in findings.runs for difference in run.differences])
+    yield from verdicts(findings.summaries)
+
+
+def short_lines(runs: Sequence[Run]) -> Iterator[str]:
+    num_short = max(
+        (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
     )
+    if num_short:
+        yield f"{num_short} prompts have an answer of fewer than {MIN_TOKENS} tokens, which has no speed"
 
 
-def specs(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(run.spec for run in runs))
+def verdicts(summaries: Sequence[Summary]) -> Iterator[str]:
+    """A warning for each mean that its interval does not bear out."""
+    for summary in summaries:
+        bound, where = summary.speedup, f" with {summary.concurrency} at once" if summary.concurrency > 1 else ""
+        claim = f"warning: {summary.side}{where}: {bound.mean:.2f}x"
+        if not bound.is_known:
+            yield f"{claim} rests on one prompt, so nothing is known of its error"
+        elif not bound.shows_difference:
+            yield f"{claim} is not distinguishable from plain ({bound.low:.2f}..{bound.high:.2f})"
+        elif bound.is_wide:
+            yield f"{claim} is uncertain by more than the gain itself ({bound.low:.2f}..{bound.high:.2f})"
 
 
-def summary(runs: Sequence[Run], spec: str) -> str:
-    mine = [run for run in runs if run.spec == spec]
-    every = bounded_mean([pair.speedup for run in mine for pair in run.pairs])
-    worst = min(mine, key=lambda run: run.speedup.mean)
-    return (
-        f"spec {spec}: {mean_of(runs, spec):.2f}x over {len(mine)} categories (geometric mean; all pairs "
-        f"{every.low:.2f} .. {every.high:.2f}), worst {worst.speedup.mean:.2f}x in {worst.category}"
-    )
+def differences(found: Sequence[Difference]) -> Iterator[str]:
+    """Wrong texts first; near-ties are named, with their gap."""
+    order = list(Finding)[::-1]
+    ranked = sorted(found, key=lambda one: (one.finding is not Finding.DIFFERENT, order.index(one.finding)))
+    yield from map(difference_line, ranked[:SHOWN_DIFFERENCES])
+    if len(ranked) > SHOWN_DIFFERENCES:
+        counts = [(finding, sum(one.finding is finding for one in found)) for finding in Finding]
+        yield "in all " + ", ".join(f"{count} {finding.value}" for finding, count in counts if count)
 
 
-def as_object(runs: Sequence[Run], info: EngineInfo, machine: str) -> dict[str, object]:
-    best = max(specs(runs), key=lambda spec: mean_of(runs, spec))
-    return {
-        "target": info.target,
-        "draft": info.draft,
-        "machine": machine,
-        "runs": [run_object(run) for run in runs],
-        "spec": best,
-        "geomean_speedup": mean_of(runs, best),
-        "worst_speedup": min(run.speedup.mean for run in runs if run.spec == best),
-    }
-
-
-def mean_of(runs: Sequence[Run], spec: str) -> float:
-    """Geometric mean over the categories at one draft length."""
-    return geometric_mean([run.speedup.mean for run in runs if run.spec == spec])
-
-
-def run_object(run: Run) -> dict[str, object]:
-    bound = run.speedup
-    return {
-        "category": run.category,
-        "concurrency": 1,
-        "spec": run.spec,
-        "plain_tok_s": run.plain_tok_s,
-        "spec_tok_s": run.spec_tok_s,
-        "speedup": bound.mean,
-        "speedup_low": bound.low,
-        "speedup_high": bound.high,
-        "acceptance_length": run.acceptance_length,
-        "ttft_s": run.ttft_s,
-        "pairs": len(run.pairs),
-        "identical": run.num_identical == len(run.pairs),
-        "num_identical": run.num_identical,
-    }
+def difference_line(one: Difference) -> str:
+    gap = "" if one.gap is None else f" (gap {one.gap:.3g})"
+    return f"text of {one.side} parts from plain in {one.category} at token {one.index + 1}: {one.finding.value}{gap}"

@@ -15,7 +15,7 @@ from eaglelocal.cli.context_window import turns_to_forget
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.report import honest_line
 from eaglelocal.cli.session import Answer, Outcome, Session
-from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.errors import EagleLocalError
 
 Show = Callable[[tuple[Piece, ...]], None]
@@ -71,6 +71,8 @@ def _after(outcome: Outcome, event: RequestEvent, show: Show) -> Outcome:
             return replace(outcome, text=outcome.text + event.text, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
+        case SpeculationChanged():  # the line after the answer says how it ended
+            return outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,110 +1,252 @@
-"""`eaglelocal bench`: what speculation gains here, measured in alternating pairs."""
+"""`eaglelocal bench`: what speculation gains here, measured in alternating pairs on one engine.
+
+From flags to a measurement and its report; what is asked in which order, and what it means, is the bench
+room's. A run that is stopped or fails reports what it has.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglelocal.cli import flags
+from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
+from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.errors import UsageError
+from eaglelocal.cli.session import Choice
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.bench.pairs import Run
-    from eaglelocal.bench.prompts import Conversation
-    from eaglelocal.core.events import EngineInfo
-    from eaglelocal.hub.wish import Wish
+    from eaglelocal.bench.asking import Side
+    from eaglelocal.bench.measure import Lap, OnAsk
+    from eaglelocal.bench.order import Task
+    from eaglelocal.bench.prompts import Prompt
+    from eaglelocal.cli.session import Model
+    from eaglelocal.client.http_client import HttpClient
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.core.sampling import SamplingParams
+    from eaglelocal.settings import Settings
 
-DEFAULT_PAIRS = 5
+DEFAULT_PAIRS = 3
+MIN_ANSWER = 16  # tokens: shorter answers have no speed worth the name
+OF_SETTINGS = frozenset(
+    {"target", "draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel"}
+)
+
+Parallel = Annotated[
+    str | None, typer.Option(metavar="N", help="Slots of the engine (default: the largest --concurrency).")
+]
 
 
 def bench(
-    target: Annotated[str, typer.Option(help="What to measure: demo, demo@1b:bf16, ./model.gguf.")] = "demo",
-    draft: Annotated[str, typer.Option(help="auto, or the path of a head or draft model.")] = "auto",
-    spec: Annotated[str, typer.Option(help="Draft lengths, such as 2,3,4; auto: as chat drafts.")] = "auto",
+    context: typer.Context,
+    target: flags.Target = None,
+    draft: flags.Draft = None,
+    spec: Annotated[
+        str | None, typer.Option(metavar="MODES", help="auto, pid and draft lengths to compare: auto,2,4,8.")
+    ] = None,
     category: Annotated[str, typer.Option(help="Kinds of work, such as chat,math; all if unset.")] = "",
-    prompts: Annotated[Path | None, typer.Option(help="Your own prompts, one a line, or JSON lines.")] = None,
-    pairs: Annotated[int, typer.Option(help="Prompts of each kind.", min=1)] = DEFAULT_PAIRS,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=2)] = 64,
-    threads: Annotated[int | None, typer.Option(help="Threads (default: the cores this process may use).")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your own prompts: lines of text, or JSON lines.")
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option(help=f"Prompts of each kind ({DEFAULT_PAIRS}; of a file: all).", min=1)
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is asked.", min=1)] = 1,
+    warm_up: Annotated[int, typer.Option(help="Answers of each mode before it counts.", min=0)] = 2,
+    concurrency: Annotated[str, typer.Option(metavar="N,...", help="Requests at once: 1,2,4,8.")] = "1",
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=MIN_ANSWER)] = 64,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of drawn answers; each prompt has its own.", min=0)] = 0,
+    against: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server the same prompts, in turn.")
+    ] = None,
+    against_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that server.")] = None,
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    ctx: flags.Ctx = None,
+    parallel: Parallel = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Measure plain against speculative decoding: pairs of runs, A B A B, as ratios.
+    """Measure speculative against plain decoding: the same prompts in turn on one engine, as ratios.
 
     \b
     eaglelocal bench
-    eaglelocal bench --target demo@1b:bf16 --spec 2,3,4 --pairs 20 --json
+    eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
+    eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
-    from eaglelocal.bench.prompts import built_in, from_file
-    from eaglelocal.bench.report import as_object, table
-    from eaglelocal.hub.wish import Wish
+    from eaglelocal.bench.modes import parse_levels, parse_modes
 
-    output = standard_output()
-    lengths = draft_lengths(spec)
-    asked = from_file(prompts) if prompts else built_in(tuple(filter(None, category.split(","))), pairs)
-    longest = max((n for n in lengths if n is not None), default=None)
-    wish = Wish(target=target, draft=draft, spec="auto" if longest is None else longest, threads=threads)
-    runs, info = measure(wish, asked, lengths, max_tokens=max_tokens, output=output)
-    output.data(f"{info.target} with {info.draft}, {info.threads} threads, {info.library}")
-    output.data(table(runs))
-    if as_json:
-        output.object(as_object(runs, info, machine_name()))
-
-
-def draft_lengths(spec: str) -> list[int | None]:
-    """`auto` or `2,3,4` -> lengths; None stands for auto."""
-    try:
-        lengths = [None if part == "auto" else int(part) for part in spec.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--spec must be auto or numbers such as 2,3,4, not {spec!r}") from error
-    if any(length is not None and length < 1 for length in lengths):
-        raise UsageError(f"a draft length to measure is at least 1, not {spec!r}", hint="plain runs are in every pair")
-    return lengths
-
-
-def measure(
-    wish: Wish,
-    asked: Mapping[str, Sequence[Conversation]],
-    lengths: Sequence[int | None],
-    *,
-    max_tokens: int,
-    output: Output,
-) -> tuple[Sequence[Run], EngineInfo]:
-    """Load both engines and run the pairs."""
-    import dataclasses
-
-    from eaglelocal.bench.pairs import Pairing
-    from eaglelocal.client.engine_client import EngineClient
-    from eaglelocal.core.events import LoadProgress
-    from eaglelocal.hub.resolve import resolve
-
+    settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
+    output = standard_output(colour=settings.colour)
+    wanted = Wanted(
+        modes=parse_modes(spec or str("auto" if settings.spec == "off" else settings.spec)),
+        levels=parse_levels(concurrency),
+        params=params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens),
+    )
+    asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
+    check_folder(svg)
     with contextlib.ExitStack() as opened:
-        progress = output.progress()
-        opened.callback(progress.finish)
-        plan = resolve(wish, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
-        if not plan.speculates:
-            raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
-        drafted = opened.enter_context(EngineClient(plan, on_progress=progress))
-        off = dataclasses.replace(plan, draft_kind="none", draft=None, num_draft_tokens=0, draft_reason="switched off")
-        plain = opened.enter_context(EngineClient(off, on_progress=progress))
-        info = drafted.start()
-        plain.start()
+        server = open_server(against, against_key_file, opened)
+        plan = plan_of(settings, wanted, output)
+        model = load_model(plan, output)
+        opened.callback(model.client.close)
+        tasks = tasks_of(asked, wanted, repeats)
+        result = measure(sides_of(model, wanted, server), tasks, wanted.params, plan=plan, output=output)
+    tell(result, Told(model.info, plan, wanted, against or ""), output, svg=svg, as_json=as_json)
+    if result.error is not None:
+        raise result.error
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The prompts that count, by category, and those that warm up."""
+
+    prompts: dict[str, list[Prompt]]
+    warm_up: list[Prompt]
+
+
+# ---- before
+def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: int) -> SamplingParams:
+    """Greedy unless a temperature is named here: the one of the settings is for chats."""
+    from eaglelocal.core.sampling import GREEDY, SamplingParams
+
+    if temperature == 0:
+        return dataclasses.replace(GREEDY, max_tokens=max_tokens)
+    return SamplingParams(
+        temperature=temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        seed=seed,
+        max_tokens=max_tokens,
+    )
+
+
+def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> Asked:
+    """From the file, or held-out tasks of the embedded model's corpus; those have others to warm up with."""
+    from eaglelocal.bench.prompts import built_in, by_category, from_file
+
+    if file is not None:
+        prompts = from_file(file, categories)
+        return Asked(by_category(prompts, pairs), prompts[:num_warm_up])
+    num = pairs or DEFAULT_PAIRS
+    found = by_category(built_in(categories, num + num_warm_up))
+    spare = [kind[num + i] for i in range(num_warm_up) for kind in found.values()]
+    return Asked({category: kind[:num] for category, kind in found.items()}, spare[:num_warm_up])
+
+
+def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
+    from eaglelocal.bench.order import tasks
+
+    return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
+
+
+def check_folder(svg: Path | None) -> None:
+    """Said now, not after minutes of measuring."""
+    if svg is not None and not svg.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder for the chart {svg}")
+
+
+def open_server(url: str | None, key_file: Path | None, opened: contextlib.ExitStack) -> HttpClient | None:
+    """Raises what is wrong with it before a model is loaded."""
+    if url is None:
+        return None
+    from eaglelocal.client.http_client import HttpClient
+
+    client = opened.enter_context(HttpClient(url, api_key=read_key(key_file)))
+    client.start()
+    return client
+
+
+def read_key(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the key in {file}: {error}") from error
+
+
+def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
+    """Loaded for `auto`, which allows every mode a request."""
+    slots = max(*wanted.levels, settings.parallel)
+    wish = dataclasses.replace(wish_of(settings, Choice()), spec="auto", parallel=slots)
+    plan = make_plan(wish, output)
+    if not plan.speculates:
+        raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
+    return plan
+
+
+def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Side]:
+    """Plain decoding first."""
+    from eaglelocal.bench.asking import Freshness, Side
+    from eaglelocal.bench.measure import PLAIN
+    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.core.request import OFF
+
+    client, info = model.client, model.info
+    assert isinstance(client, EngineClient)
+    fresh = Freshness(client, num_slots=info.num_slots, n_vocab=info.n_vocab)
+    ours = [
+        Side(PLAIN, client, OFF, fresh.restore),
+        *(Side(str(spec), client, spec, fresh.restore) for spec in wanted.modes),
+    ]
+    return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
+
+
+# ---- meanwhile
+def measure(
+    sides: Sequence[Side], tasks: Sequence[Task], params: SamplingParams, *, plan: Plan, output: Output
+) -> Result:
+    """Ctrl-C and failures end it early; what was measured is kept."""
+    from eaglelocal.bench.identity import Examiner, tie_bound_of
+    from eaglelocal.bench.measure import Measuring
+
+    laps: list[Lap] = []
+    error: EagleLocalError | None = None
+    examiner = Examiner(sides[0], bound=tie_bound_of(plan))
+    progress = output.progress()
+    measuring = Measuring(sides, params, examiner=examiner, on_ask=teller(progress))
+    try:
+        measuring.run(tasks, laps)
+    except KeyboardInterrupt:
+        error = Cancelled("stopped")
+    except EagleLocalError as failure:
+        error = failure
+    finally:
         progress.finish()
-        pairs_done = output.progress()
-        opened.callback(pairs_done.finish)
-
-        def on_pair(label: str, done: int, total: int) -> None:
-            pairs_done(LoadProgress(done / total, f"pair {done} of {total}"))
-
-        return Pairing(plain, drafted, max_tokens).run(asked, lengths, on_pair), info
+    return Result(laps, sum(task.counts for task in tasks), error)
 
 
-def machine_name() -> str:
-    """The processor or GPU that the figures belong to."""
-    from eaglelocal.probe.probe import probe
+def teller(progress: Callable[[LoadProgress], None]) -> OnAsk:
+    """Shows what is measured; on a terminal, how long it will still take, too."""
+    began_s = time.monotonic()
 
-    machine = probe()
-    return ", ".join(gpu.name or "GPU" for gpu in machine.gpus) or machine.cpu.name or "unknown"
+    def tell(task: Task, done: int, total: int) -> None:
+        at_once = f", {task.concurrency} at once" if task.concurrency > 1 else ""
+        what = f"measuring{at_once}"
+        if sys.stderr.isatty():
+            left_s = (time.monotonic() - began_s) * (total - done) / max(done, 1)
+            what = f"{task.category}{at_once}{f', about {duration(left_s)} left' if done else ''}"
+        progress(LoadProgress(done / total, what))
+
+    return tell
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

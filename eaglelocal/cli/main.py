@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, probe
+from eaglelocal.cli import bench, chat, config, probe, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("bench")(bench.bench)
+app.command("tune")(tune.tune)
 app.command("probe")(probe.probe)
 app.add_typer(config.app, name="config")
 

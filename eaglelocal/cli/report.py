@@ -11,6 +11,7 @@ from itertools import zip_longest
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.core.stats import SpeculationStats
 
 BAR_CELLS = 20
@@ -20,7 +21,7 @@ def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
     """Who answers: target, draft with its length or why there is none, context."""
     lines = [f"target   {info.target}"]
     if plan.speculates:
-        lines.append(f"draft    {info.draft}, {_count(plan.num_draft_tokens, 'token')} ahead")
+        lines.append(f"draft    {info.draft}, {ahead(plan.spec)}")
     else:
         lines.append(f"draft    none: {_no_draft(info, plan)}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
@@ -30,8 +31,19 @@ def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """The same in one line."""
     if plan.speculates:
-        return f"{info.target} · {info.draft}, {plan.num_draft_tokens} ahead · context {info.n_ctx}"
+        return f"{info.target} · {info.draft}, {ahead(plan.spec)} · context {info.n_ctx}"
     return f"{info.target} · no draft: {_no_draft(info, plan)} · context {info.n_ctx}"
+
+
+def ahead(spec: Spec) -> str:
+    """How much is drafted, for people."""
+    match spec.drafting:
+        case Drafting.FIXED:
+            return f"{_count(spec.num_draft_tokens, 'token')} ahead"
+        case Drafting.PID:
+            return "as long as a PID rule says"
+        case _:
+            return "as much as pays"
 
 
 def _no_draft(info: EngineInfo, plan: Plan) -> str:

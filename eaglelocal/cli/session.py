@@ -14,7 +14,7 @@ from eaglelocal.cli.context_window import TokenEstimate, calibrated
 from eaglelocal.cli.conversation import Conversation, Turn
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, RequestError
 
@@ -92,7 +92,7 @@ class Session:
     model: Model
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
-    max_draft: int | None = None  # of the requests; None: as planned
+    spec: Spec | None = None  # of the requests; None: as planned
     choice: Choice = field(default_factory=Choice)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Session:
             id=f"chat-{self.num_asked}",
             messages=self.conversation.messages(question, num_forgotten=num_forgotten),
             params=self.params,
-            max_draft=self.max_draft,
+            spec=self.spec,
         )
 
     def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:
@@ -126,7 +126,7 @@ class Session:
         old, new = self.model.plan, self.garage.plan(choice)
         if new != old:
             self._replace(old, new)
-        self.choice, self.max_draft = choice, None
+        self.choice, self.spec = choice, None
 
     def _replace(self, old: Plan, new: Plan) -> None:
         self.close()

@@ -22,7 +22,7 @@ class Slash:
 COMMANDS: dict[str, Slash] = {
     "/help": Slash("", "this list"),
     "/stats": Slash("", "figures of this session and of the engine"),
-    "/spec": Slash("[on|off|auto|N]", "draft ahead, or not, or at most N tokens"),
+    "/spec": Slash("[auto|off|pid|N]", "draft as much as pays, not at all, or N tokens"),
     "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
     "/clear": Slash("", "forget the conversation, keep the system message"),
     "/retry": Slash("", "ask the last question again"),

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from eaglelocal.cli import conversation_file
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.report import model_lines, total_lines
+from eaglelocal.cli.report import ahead, model_lines, total_lines
 from eaglelocal.cli.session import Choice, Session
 from eaglelocal.cli.slash import Command, help_lines
-from eaglelocal.core.plan import MAX_DRAFT_TOKENS
+from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.errors import UsageError
 
-SPEC_HINT = "/spec on, /spec off, /spec auto or /spec N"
+SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 
 
 class Leave(Exception):
@@ -58,39 +58,35 @@ def _stats(desk: Desk, argument: str) -> None:
 
 
 def _spec(desk: Desk, argument: str) -> None:
-    if argument in ("", "off"):
-        desk.session.max_draft = 0 if argument else desk.session.max_draft
-    elif argument in ("on", "auto"):
-        _draft(desk, None)
-    else:
-        _draft(desk, _draft_length(argument))
+    if argument:
+        _draft(desk, wished(argument))
     desk.say(_spec_line(desk.session))
 
 
-def _draft_length(argument: str) -> int:
-    if not argument.isascii() or not argument.isdigit() or int(argument) > MAX_DRAFT_TOKENS:
-        raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT)
-    return int(argument)
+def wished(argument: str) -> Spec:
+    """What `/spec ARGUMENT` asks for. Raises UsageError."""
+    try:
+        return AUTO if argument == "on" else parse_spec(argument)
+    except UsageError:
+        raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT) from None
 
 
-def _draft(desk: Desk, num_tokens: int | None) -> None:
-    """Change what requests ask for; load again when this model was loaded for less."""
+def _draft(desk: Desk, spec: Spec) -> None:
+    """Change what requests ask for; load again when this model was loaded without any draft."""
     session = desk.session
-    loaded = session.model.plan.num_draft_tokens if session.model.plan.speculates else 0
-    if num_tokens != 0 and loaded < (num_tokens or 1):
-        spec = "auto" if num_tokens is None else str(num_tokens)
-        _load(desk, replace(session.choice, spec=spec))
-    session.max_draft = num_tokens
+    if spec != OFF and not session.model.plan.speculates:
+        _load(desk, replace(session.choice, spec=str(spec)))
+    session.spec = spec
 
 
 def _spec_line(session: Session) -> str:
     plan = session.model.plan
-    if session.max_draft == 0:
+    spec = session.spec or plan.spec
+    if spec == OFF:
         return "speculation off: switched off"
     if not plan.speculates:
         return f"speculation off: {session.model.info.draft_reason or plan.draft_reason or 'no draft is loaded'}"
-    ahead = plan.num_draft_tokens if session.max_draft is None else min(session.max_draft, plan.num_draft_tokens)
-    return f"speculation on: {ahead} ahead, {session.model.info.draft}"
+    return f"speculation on: {ahead(spec)}, {session.model.info.draft}"
 
 
 def _system(desk: Desk, argument: str) -> None:

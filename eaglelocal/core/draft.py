@@ -22,7 +22,8 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # drafter's own probability of the token, given its parent; NaN if not asked
+    confidences: tuple[float, ...] = ()  # how sure the drafter is of the token, given its parent; NaN if not asked
+    drafter: str = ""  # name of who proposed it
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -47,7 +48,13 @@ class Draft:
         return None
 
     def plus(self, parent: int, token: int, confidence: float) -> Draft:
-        return Draft((*self.tokens, token), (*self.parents, parent), (*self.confidences, confidence))
+        return Draft((*self.tokens, token), (*self.parents, parent), (*self.confidences, confidence), self.drafter)
+
+    def first(self, count: int) -> Draft:
+        """The nodes that were proposed first; parents come before their children."""
+        if count >= len(self.tokens):
+            return self
+        return Draft(self.tokens[:count], self.parents[:count], self.confidences[:count], self.drafter)
 
 
 def chain(*tokens: int) -> Draft:

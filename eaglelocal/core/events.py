@@ -95,6 +95,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationChanged:
+    """Drafting for a request fell asleep because it did not pay, or woke because it does again."""
+
+    request_id: str
+    state: str  # on, asleep
+    reason: str  # for people: "0.94x over the last 64 tokens, acceptance 0.31"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """Totals since the engine started; gauges of this moment."""
 
@@ -114,7 +123,7 @@ class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
-RequestEvent = Started | Tokens | Finished | Failed
+RequestEvent = Started | Tokens | SpeculationChanged | Finished | Failed
 EngineEvent = Ready | LoadFailed | LoadProgress | RequestEvent | SnapshotTaken
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_DRAFT_TOKENS = 16
+from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
+
 MAX_SLOTS = 16
 
 
@@ -18,11 +19,11 @@ class Plan:
 
     target: Path
     target_label: str
-    draft_kind: str = "none"  # none, eagle3, draft_model
+    draft_kind: str = "none"  # none, ngram, eagle3, draft_model
     draft: Path | None = None
     draft_label: str = "none"
     draft_reason: str = ""  # why there is no draft
-    num_draft_tokens: int = 0  # 0: speculation off
+    spec: Spec = AUTO  # of requests that wish nothing else
     n_ctx: int = 2048  # positions per slot
     num_slots: int = 1
     threads: int | None = None  # None: the physical cores this process may use
@@ -35,4 +36,9 @@ class Plan:
 
     @property
     def speculates(self) -> bool:
-        return self.draft_kind != "none" and self.num_draft_tokens > 0
+        return self.draft_kind != "none" and self.spec.max_draft > 0
+
+    @property
+    def max_draft(self) -> int:
+        """Drafted rows of a slot that memory is set aside for: requests may wish another spec than the plan's."""
+        return MAX_DRAFT_TOKENS if self.speculates else 0

@@ -3,8 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import UsageError
+
+MAX_DRAFT_TOKENS = 16
+
+
+class Drafting(Enum):
+    """Who decides how much is drafted."""
+
+    AUTO = "auto"  # measured goodput: as much as pays, by any drafter, nothing where nothing pays
+    FIXED = "fixed"  # always a chain of a given length, no lookup
+    PID = "pid"  # a length that follows the recent acceptance, for comparison
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What `--spec` says: `auto`, `off`, `pid`, or the number of draft tokens."""
+
+    drafting: Drafting = Drafting.AUTO
+    num_draft_tokens: int = 0  # of FIXED
+
+    @property
+    def max_draft(self) -> int:
+        """Most drafted rows of a slot in one step."""
+        if self.drafting is Drafting.FIXED:
+            return self.num_draft_tokens
+        return 0 if self.drafting is Drafting.OFF else MAX_DRAFT_TOKENS
+
+    def __str__(self) -> str:
+        return str(self.num_draft_tokens) if self.drafting is Drafting.FIXED else self.drafting.value
+
+
+AUTO, OFF, PID = Spec(), Spec(Drafting.OFF), Spec(Drafting.PID)
+
+
+def fixed(num_draft_tokens: int) -> Spec:
+    return Spec(Drafting.FIXED, num_draft_tokens) if num_draft_tokens else OFF
+
+
+def parse_spec(text: str | int) -> Spec:
+    """Raises UsageError for what is none."""
+    for spec in (AUTO, OFF, PID):
+        if text == spec.drafting.value:
+            return spec
+    try:
+        length = int(text)
+    except ValueError:
+        length = -1
+    if not 0 <= length <= MAX_DRAFT_TOKENS:
+        raise UsageError(f"--spec must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}")
+    return fixed(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +79,7 @@ class ChatRequest:
     text: str | None = None
     tokens: tuple[int, ...] = ()
     params: SamplingParams = field(default_factory=SamplingParams)
-    max_draft: int | None = None  # None: as the policy decides; 0: do not draft; n: at most n
+    spec: Spec | None = None  # None: as the engine was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +89,4 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     params: SamplingParams
-    max_draft: int | None = None
+    spec: Spec | None = None

@@ -49,5 +49,4 @@ class Sequence:
     @property
     def draft_room(self) -> int:
         """Drafted tokens that can be of use: the last token emitted needs no draft."""
-        room = max(self.num_left - 1, 0)
-        return room if self.request.max_draft is None else min(room, self.request.max_draft)
+        return max(self.num_left - 1, 0)

@@ -13,6 +13,8 @@ from typing import Protocol
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.draft import ROOT
 
+MAX_REMEMBERED = 64  # rows of a sleeping slot: a head that wakes from them drafts as well as from all
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -44,9 +46,17 @@ class Committed:
     tokens: Sequence[int]
     features: Floats | None  # [len(tokens), taps, n_embd] if the drafter asked for taps
 
+    @property
+    def end(self) -> int:
+        """Position behind the last token."""
+        return self.first_position + len(self.tokens)
+
 
 class Drafter(Protocol):
-    """All verbs are batched over slots."""
+    """All verbs are batched over slots. A slot that sleeps is dozed through; `expand` and `observe` wake it."""
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -69,6 +79,9 @@ class Drafter(Protocol):
     def observe(self, committed: Sequence[Committed]) -> None:
         """Learn what was committed. Rows of a slot arrive in order and without holes."""
 
+    def doze(self, committed: Sequence[Committed]) -> None:
+        """Remember the newest rows of slots that sleep, and do no work."""
+
     def drop(self, slot: int, position: int) -> None:
         """Tokens of the slot from `position` on are void; 0 forgets the slot."""
 
@@ -78,6 +91,7 @@ class Drafter(Protocol):
 class NoDrafter:
     """Proposes nothing and asks for nothing: plain decoding."""
 
+    name = "none"
     taps: tuple[int, ...] = ()
     reuse_margin = 0
     native_s = 0.0
@@ -86,6 +100,9 @@ class NoDrafter:
         return [[] for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:
+        pass
+
+    def doze(self, committed: Sequence[Committed]) -> None:
         pass
 
     def drop(self, slot: int, position: int) -> None:

@@ -34,6 +34,7 @@ class DraftModel:
     confident  tell the probability of each child, which costs a pass over the vocabulary
     """
 
+    name = "draft_model"
     taps: tuple[int, ...] = ()
     reuse_margin = 0
 
@@ -46,6 +47,7 @@ class DraftModel:
         return self._context.native_s
 
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        self._write_long_queues()  # of slots that have slept
         rows = Batch([], [], [], [])
         asked = [row for node in nodes for row in self._add_rows(node, rows)]
         if not asked:
@@ -74,9 +76,15 @@ class DraftModel:
         slot.waiting = []
 
     def observe(self, committed: Sequence[Committed]) -> None:
+        self.doze(committed)
+        self._write_long_queues()
+
+    def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             self._commit(rows)
-        most = min(MAX_WAITING_TOKENS, self._context.n_batch // len(self._slots) - 1)
+
+    def _write_long_queues(self) -> None:
+        most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
         for index, slot in self._slots.items():
             if len(slot.waiting) > most:  # the next drafts of all slots must fit one batch together
                 self._write(index, slot)

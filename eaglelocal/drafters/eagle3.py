@@ -1,5 +1,7 @@
 """EAGLE-3 and EAGLE-3.1 heads: drafts from the target's own hidden states.
 
+A slot that sleeps keeps its newest rows and nothing else; it wakes from them alone, in one encode call.
+
 The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the fused feature of the
 target at P. The pair of the newest row waits until the token behind it is known; it is then written in
 the same call that drafts from it, so a cycle costs one encode and one decode a drafted token.
@@ -23,7 +25,7 @@ import numpy as np
 
 from eaglelocal.core.batch import Floats, PairBatch
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.base import MAX_REMEMBERED, Child, Committed, Node
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
@@ -41,15 +43,24 @@ class HeadTraits:
 
 @dataclass(slots=True)
 class SlotState:
-    num_written: int = 0  # pairs of committed tokens in the head's cache
+    """Positions are the target's. The cache holds pairs start..num_written-1: it may begin anywhere, without holes."""
+
+    start: int = 0
+    num_written: int = 0  # position behind the last pair of committed tokens in the head's cache
     waiting_tokens: list[int] = field(default_factory=list)
     waiting_states: list[Floats] = field(default_factory=list)
     tail: Floats | None = None  # g of the newest committed row, whose next token is not known yet
     states: dict[int, Floats] = field(default_factory=dict)  # node -> state behind it
+    remembered: Committed | None = None  # the newest rows, while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
+        """Position behind the last pair, written or waiting."""
         return self.num_written + len(self.waiting_tokens)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_pairs == self.start
 
 
 class Eagle3:
@@ -58,6 +69,7 @@ class Eagle3:
     confident  tell the probability of each child, which costs a pass over the vocabulary
     """
 
+    name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
     def __init__(self, head: HeadContext, traits: HeadTraits, *, confident: bool = False) -> None:
@@ -70,6 +82,7 @@ class Eagle3:
         return self._head.native_s
 
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+        self._wake([node.slot for node in nodes if node.is_root])
         rows = PairRows()
         able = [node for node in nodes if self._add_rows(node, rows)]
         if not able:
@@ -114,12 +127,40 @@ class Eagle3:
         return fed
 
     def observe(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots.get(rows.slot)
+            if slot is not None and slot.remembered is not None and slot.remembered.end < rows.first_position:
+                self._begin_at(rows.slot, rows.first_position)
+        self._wake([rows.slot for rows in committed])
+        self._take(committed)
+
+    def _take(self, committed: Sequence[Committed]) -> None:
         fused = self._fuse([c.features for c in committed])
         start = 0
         for rows in committed:
             self._queue_pairs(rows, fused[start : start + len(rows.tokens)])
             start += len(rows.tokens)
         self._write_long_queues()
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots.setdefault(rows.slot, SlotState())
+            slot.remembered = newest(joined(slot.remembered, rows))
+
+    def _wake(self, slots: Sequence[int]) -> None:
+        """Begin anew from what was remembered: the pairs before it were not written and would be a hole."""
+        woken = []
+        for index in slots:
+            slot = self._slots.get(index)
+            if slot is not None and slot.remembered is not None:
+                woken.append(slot.remembered)
+                self._begin_at(index, slot.remembered.first_position)
+        if woken:
+            self._take(woken)
+
+    def _begin_at(self, index: int, position: int) -> None:
+        self._head.remove(index, 0)
+        self._slots[index] = SlotState(start=position, num_written=position)
 
     def _fuse(self, features: list[Floats | None]) -> Floats:
         """Tapped rows of all slots -> g [rows, width], in one encoder call."""
@@ -138,6 +179,9 @@ class Eagle3:
             if position < slot.num_pairs:
                 continue
             state = slot.tail if i == 0 else fused[i - 1]
+            if state is None and slot.is_empty:  # the first row of a text has no state before it
+                slot.start = slot.num_written = position + 1
+                continue
             if state is None or position != slot.num_pairs:
                 raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_pairs}")
             slot.waiting_tokens.append(token)
@@ -158,7 +202,12 @@ class Eagle3:
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
         state = self._slots.setdefault(slot, SlotState())
+        state.remembered = newest(before(state.remembered, position))
         keep = max(position - 1, 0)
+        if keep <= state.start:
+            self._head.remove(slot, 0)
+            self._slots[slot] = SlotState(remembered=state.remembered)
+            return
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
@@ -197,6 +246,35 @@ class PairRows:
         """Pieces of at most `size` rows, none of which asks for anything."""
         cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
+
+
+def joined(old: Committed | None, new: Committed) -> Committed:
+    """Both, where the new rows follow the old ones or replace the last of them; else the new ones alone."""
+    kept = before(old, new.first_position)
+    if kept is None or kept.end != new.first_position or kept.features is None or new.features is None:
+        return new
+    features = np.concatenate([kept.features, new.features])
+    return Committed(new.slot, kept.first_position, [*kept.tokens, *new.tokens], features)
+
+
+def before(rows: Committed | None, position: int) -> Committed | None:
+    """The rows before a position."""
+    if rows is None or rows.end <= position:
+        return rows
+    count = position - rows.first_position
+    return cut(rows, 0, count) if count > 0 else None
+
+
+def newest(rows: Committed | None) -> Committed | None:
+    """At most MAX_REMEMBERED of them."""
+    if rows is None or len(rows.tokens) <= MAX_REMEMBERED:
+        return rows
+    return cut(rows, len(rows.tokens) - MAX_REMEMBERED, len(rows.tokens))
+
+
+def cut(rows: Committed, first: int, last: int) -> Committed:
+    features = None if rows.features is None else rows.features[first:last]
+    return Committed(rows.slot, rows.first_position + first, rows.tokens[first:last], features)
 
 
 def make_unit_rms(rows: Floats, eps: float) -> None:

@@ -1,34 +1,47 @@
-"""The draft loop: ask the drafter for children, let the policy choose, until it has the draft it wants."""
+"""The draft loop: ask the drafters for children, let the step's choice decide, until it has the drafts it wants."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from dataclasses import dataclass
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.base import Drafter, Node
-from eaglelocal.speculation.policy import Policy
+from eaglelocal.speculation.choice import StepChoice
 
 EMPTY = Draft()
 
 
-def grow(sequences: Several[Sequence], drafter: Drafter, *, policy: Policy, max_draft: int) -> dict[int, Draft]:
-    """A draft for each decoding sequence, by slot; empty where the policy or the drafter wants none.
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What is to be verified, by slot, and what drafting it took: drafter, rows, seconds of each draft step."""
 
-    `max_draft` is what the batch has room for, whatever the policy wants.
-    """
-    drafts = {s.slot: EMPTY for s in sequences}
-    room = {s.slot: min(s.draft_room, max_draft) for s in sequences}
-    frontier = [root_of(s) for s in sequences]
-    while frontier := [n for n in frontier if policy.extend(drafts[n.slot], room[n.slot])]:
-        grown: list[Node] = []
-        for node, children in zip(frontier, drafter.expand(frontier), strict=True):
-            for child in children:
-                index = len(drafts[node.slot])
-                drafts[node.slot] = drafts[node.slot].plus(node.index, child.token, child.confidence)
-                grown.append(Node(node.slot, index, node.index, child.token, node.position + 1))
-        frontier = grown
-    return drafts
+    drafts: Mapping[int, Draft]
+    steps: Several[tuple[str, int, float]]
+
+
+def grow(sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice) -> Drafted:
+    """Each drafter in turn, the cheapest first, a level of all its slots at a time."""
+    roots = {s.slot: root_of(s) for s in sequences}
+    steps: list[tuple[str, int, float]] = []
+    for drafter in drafters:
+        frontier = dict(roots)
+        while slots := choice.growing(drafter.name):
+            nodes = [frontier[slot] for slot in slots]
+            started_at = time.perf_counter()
+            proposed = drafter.expand(nodes)
+            steps.append((drafter.name, len(nodes), time.perf_counter() - started_at))
+            for node, children in zip(nodes, proposed, strict=True):
+                if children:
+                    child = children[0]
+                    choice.add(node.slot, drafter.name, child.token, child.confidence)
+                    frontier[node.slot] = Node(node.slot, node.index + 1, node.index, child.token, node.position + 1)
+                else:
+                    choice.end(node.slot, drafter.name)
+    return Drafted(choice.chosen(), steps)
 
 
 def root_of(sequence: Sequence) -> Node:

@@ -10,6 +10,8 @@ import contextlib
 import resource
 import sys
 import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
 
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import Draft, Verdict
@@ -19,23 +21,26 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     RequestEvent,
+    SpeculationChanged,
     Started,
     Tokens,
 )
 from eaglelocal.core.ports import Context, Vocabulary
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.core.stats import SpeculationCounter, SpeculationStats
+from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
 from eaglelocal.engine.answering import Answering, Clock
-from eaglelocal.engine.drafting import EMPTY, grow
+from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.ledger import Ledger, StepTimes
 from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
-from eaglelocal.speculation.policy import Policy
+from eaglelocal.speculation.choice import Seat, StepChoice
+from eaglelocal.speculation.controller import Controller, StepReport
 from eaglelocal.speculation.verify import verify
+from eaglelocal.speculation.watch import State
 from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
 
@@ -48,21 +53,21 @@ class Engine:
         *,
         context: Context,
         vocabulary: Vocabulary,
-        drafter: Drafter,
-        policy: Policy,
+        drafters: Several[Drafter],
+        controller: Controller,
         scheduler: Scheduler,
         info: EngineInfo,
     ) -> None:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
-        self._drafter, self._policy, self._scheduler = drafter, policy, scheduler
+        self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
         self._runner = Runner(context)
         self._intake = Intake(vocabulary, context.n_ctx)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
         self._outbox: list[RequestEvent] = []
-        self._ledger = Ledger()
+        self._ledger = Ledger(controller.costs)
         self._owned = contextlib.ExitStack()
 
     # ---- what the process asks
@@ -96,13 +101,15 @@ class Engine:
         """One step for every slot; returns what there is to tell."""
         self._ledger.begin(self._native_s)
         self._admit()
-        plan = self._scheduler.schedule(self._policy.max_draft)
+        plan = self._scheduler.schedule(max(map(self._controller.max_draft, self._answers), default=0))
         if not (plan.decode or plan.prefill):
             return self._told([])
         try:
-            drafts = grow(plan.decode, self._drafter, policy=self._policy, max_draft=plan.max_draft)
+            drafted = grow(plan.decode, self._drafters, self._choice(plan))
+            drafts = drafted.drafts
             self._ledger.mark()
             decoded = self._runner.run(plan, drafts)
+            self._ledger.mark()
             verdicts = self._judge(plan, drafts, decoded)
             self._ledger.mark()
             self._commit(plan, drafts, decoded, verdicts)
@@ -110,6 +117,7 @@ class Engine:
             return self._told(self._give_up(plan, error))
         num_drafted = sum(map(len, drafts.values()))
         times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_drafted)
+        self._outbox += self._learn(plan, drafted, verdicts, times)
         return self._told(self._tell(verdicts, drafts, times))
 
     def snapshot(self) -> EngineSnapshot:
@@ -120,28 +128,21 @@ class Engine:
             steps=totals.steps,
             prompt_tokens=totals.prompt_tokens,
             generated_tokens=totals.generated_tokens,
-            speculation=self._speculation(self._ledger.counter, None, self._policy.max_draft),
+            speculation=self._ledger.counter.stats(
+                state="on" if self._drafters else "off", reason=self.info.draft_reason, speedup_estimate=None
+            ),
             host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
         )
 
-    def warm_up(self, *, max_s: float = 2.0) -> None:
-        """Decode a few rows, so that weights are in memory and it is known what drafted rows cost."""
-        started_at = time.perf_counter()
-        self._time_rows(1)  # the first decode reads the weights from disk and tells nothing
-        most = min(self._context.n_batch, self._context.n_ctx)
-        draft, slots = 1 + self._policy.max_draft, self.info.num_slots
-        sizes = sorted({min(size, most) for size in (1, draft, slots, slots * draft)})
-        seconds: dict[int, list[float]] = {size: [] for size in sizes}
-        for repetition in range(5):
-            for size in sizes:
-                seconds[size].append(self._time_rows(size))
-            if repetition >= 2 and time.perf_counter() - started_at > max_s:
-                break
-        self._ledger.costs.calibrate(seconds)
+    def warm_up(self, max_rows: int) -> None:
+        self.time_rows(1)
+        most = min(self._context.n_batch, self._context.n_ctx, max_rows)
+        sizes = [n for n in (1, 2, 4, 8, 17) if n <= most]
+        self._controller.costs.calibrate({n: [self.time_rows(n) for _ in range(3)] for n in sizes})
 
-    def _time_rows(self, num_rows: int) -> float:
+    def time_rows(self, num_rows: int) -> float:
         """Seconds of a decode of a chain of rows in the first slot, which is left empty."""
         started_at = time.perf_counter()
         rows = list(range(num_rows))
@@ -161,6 +162,37 @@ class Engine:
         self._owned.close()
 
     # ---- the parts of a step
+    def _choice(self, plan: StepPlan) -> StepChoice:
+        return self._controller.choice(
+            [Seat(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
+            num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
+            num_cells=num_cells(plan),
+        )
+
+    def _learn(
+        self, plan: StepPlan, drafted: Drafted, verdicts: dict[int, Verdict], times: StepTimes
+    ) -> list[RequestEvent]:
+        """Teach the controller what the step did and took; tell whose drafting fell asleep or woke."""
+        if not plan.decode:
+            return []
+        num_prefill_rows = sum(chunk.count for chunk in plan.prefill)
+        num_drafted = sum(map(len, drafted.drafts.values()))
+        changes = self._controller.learn(
+            StepReport(
+                num_rows=len(plan.decode) + num_drafted + num_prefill_rows,
+                num_prefill_rows=num_prefill_rows,
+                num_cells=num_cells(plan),
+                decode_s=times.decode_s,
+                draft_steps=drafted.steps,
+                other_s=times.total_s - times.decode_s - sum(seconds for _, _, seconds in drafted.steps),
+                verdicts={s.slot: (drafted.drafts[s.slot], verdicts[s.slot]) for s in plan.decode},
+            )
+        )
+        return [
+            SpeculationChanged(self._answers[change.slot].request_id, shown_state(change.state), change.reason)
+            for change in changes
+        ]
+
     def _admit(self) -> None:
         for admission in self._scheduler.admit():
             sequence = admission.sequence
@@ -170,6 +202,7 @@ class Engine:
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
             text = AnswerText(self._pieces, sequence.request.params.stop)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
+            self._controller.begin(sequence.slot, sequence.request.spec)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
             self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
 
@@ -177,7 +210,8 @@ class Engine:
         if admission.is_cut:
             slot = admission.sequence.slot
             self._context.remove(slot, admission.sequence.num_reused)
-            self._drafter.drop(slot, admission.num_unchanged)
+            for drafter in self._drafters:
+                drafter.drop(slot, admission.num_unchanged)
 
     def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
         """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""
@@ -187,7 +221,7 @@ class Engine:
             self._forget(answer.sequence.slot)
         return [Failed(answer.request_id, error) for answer in answers]
 
-    def _judge(self, plan: StepPlan, drafts: dict[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
+    def _judge(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
         """Verdicts by slot: of every draft, and of every prompt whose last row was decoded."""
         verdicts = {}
         for sequence in plan.decode:
@@ -208,12 +242,20 @@ class Engine:
             limit=sequence.num_left,
         )
 
-    def _commit(self, plan: StepPlan, drafts: dict[int, Draft], decoded: Decoded, verdicts: dict[int, Verdict]) -> None:
-        """Drop rejected cells, and show the drafter what stays."""
+    def _commit(
+        self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded, verdicts: dict[int, Verdict]
+    ) -> None:
+        """Drop rejected cells, and show the drafters what stays."""
         kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
             kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
-        self._drafter.observe(kept)
+        awake = [rows for rows in kept if self._controller.is_awake(rows.slot)]
+        asleep = [rows for rows in kept if not self._controller.is_awake(rows.slot)]
+        for drafter in self._drafters:
+            if awake:
+                drafter.observe(awake)
+            if asleep:
+                drafter.doze(asleep)
 
     def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
@@ -229,7 +271,7 @@ class Engine:
         self._scheduler.cached(sequence, tokens)
         return Committed(slot, first, tokens, decoded.features(rows))
 
-    def _tell(self, verdicts: dict[int, Verdict], drafts: dict[int, Draft], times: StepTimes) -> list[RequestEvent]:
+    def _tell(self, verdicts: dict[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes) -> list[RequestEvent]:
         events: list[RequestEvent] = []
         for slot, verdict in verdicts.items():
             answer = self._answers[slot]
@@ -256,6 +298,7 @@ class Engine:
     def _finish(self, answer: Answering, reason: str) -> Finished:
         self._release(answer)
         timings = answer.clock.timings(answer.sequence.num_emitted)
+        state, because = self._state(answer.sequence.slot)
         return Finished(
             answer.request_id,
             reason,
@@ -263,7 +306,9 @@ class Engine:
             prompt_tokens=answer.sequence.num_prompt,
             completion_tokens=answer.sequence.num_emitted,
             timings=timings,
-            speculation=self._speculation(answer.counter, answer.speedup(timings.decode_s), self._most(answer)),
+            speculation=answer.counter.stats(
+                state=state, reason=because, speedup_estimate=answer.speedup(timings.decode_s)
+            ),
         )
 
     def _release(self, answer: Answering) -> None:
@@ -273,26 +318,36 @@ class Engine:
 
     def _forget(self, slot: int) -> None:
         self._context.remove(slot, 0)
-        self._drafter.drop(slot, 0)
+        for drafter in self._drafters:
+            drafter.drop(slot, 0)
         self._scheduler.forget(slot)
 
-    def _most(self, answer: Answering) -> int:
-        """Tokens that may be drafted at once for an answer: by the policy and by its request."""
-        wanted = answer.sequence.request.max_draft
-        return self._policy.max_draft if wanted is None else min(wanted, self._policy.max_draft)
-
-    def _speculation(self, counter: SpeculationCounter, speedup: float | None, length: int) -> SpeculationStats:
-        off = self.info.draft_reason or "switched off"
-        state, reason = ("on", f"{length} tokens") if length else ("off", off)
-        return counter.stats(state=state, reason=reason, speedup_estimate=speedup)
+    def _state(self, slot: int) -> tuple[str, str]:
+        """Whether an answer is drafted for, and how or why not."""
+        if not self._drafters:
+            return "off", self.info.draft_reason or "switched off"
+        state, reason = self._controller.state(slot)
+        return shown_state(state), reason
 
     @property
     def _native_s(self) -> float:
-        return self._context.native_s + self._drafter.native_s
+        return self._context.native_s + sum(drafter.native_s for drafter in self._drafters)
 
 
 def sequences_of(plan: StepPlan) -> list[Sequence]:
     return [*plan.decode, *(chunk.sequence for chunk in plan.prefill)]
+
+
+def num_cells(plan: StepPlan) -> int:
+    """Cached positions of the slots that decode."""
+    return sum(len(sequence.tokens) for sequence in plan.decode)
+
+
+def shown_state(state: State | None) -> str:
+    """A probe is too short to be told of."""
+    if state is None:
+        return "off"
+    return "on" if state is State.AWAKE else "asleep"
 
 
 def last(tokens: list[int], count: int) -> list[int]:

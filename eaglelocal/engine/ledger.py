@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.answering import Answering
-from eaglelocal.speculation.costs import RowCosts
+from eaglelocal.speculation.costs import StepCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Rows and seconds of one step."""
 
+    total_s: float
+    decode_s: float  # the target's decode
     draft_s: float  # drafting, and showing the drafter what was committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
@@ -36,8 +38,8 @@ class Totals:
 class Ledger:
     """The engine's stopwatch and its books."""
 
-    def __init__(self) -> None:
-        self.costs, self.totals, self.counter = RowCosts(), Totals(), SpeculationCounter()
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
         self._ended_at: float | None = None  # of the step before, if this one follows at once
         self._started_at = self._native_s = 0.0
         self._marks: list[float] = []
@@ -48,22 +50,26 @@ class Ledger:
         self._native_s, self._marks = native_s, [now]
 
     def mark(self) -> None:
-        """A part of the step is over: drafting, then verification."""
+        """A part of the step is over: drafting, decoding, then sampling."""
         self._marks.append(time.perf_counter())
 
     def end(self, native_s: float, *, num_rows: int, num_drafted: int) -> StepTimes:
-        began_at, drafted_at, verified_at = self._marks
+        began_at, drafted_at, decoded_at, sampled_at = self._marks
         ended_at = time.perf_counter()
-        verify_s = verified_at - drafted_at
+        decode_s = decoded_at - drafted_at
+        verify_s = sampled_at - drafted_at
         host_s = ended_at - self._started_at - (native_s - self._native_s)
+        total_s = ended_at - self._started_at
         self._ended_at = ended_at
         self.totals.steps += 1
         self.totals.host_s += host_s
         return StepTimes(
-            draft_s=drafted_at - began_at + ended_at - verified_at,
+            total_s=total_s,
+            draft_s=drafted_at - began_at + ended_at - sampled_at,
+            decode_s=decode_s,
             verify_s=verify_s,
             host_s=host_s,
-            plain_s=self.costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted),
+            plain_s=self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted),
             ended_at=ended_at,
         )
 

@@ -22,6 +22,7 @@ ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon")
 # no kernel multiplies with these: type_traits_cpu in ggml-cpu.c has no vec_dot for them
 NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
 
 
@@ -112,14 +113,26 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
 
 
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """llama-vocab.cpp: GGML_ASSERT(id_to_token.size() == token_to_id.size()), so no token may be there twice."""
     texts = keys.header.string_bytes(TOKENS_KEY) or []
     distinct = set(texts)
-    if len(distinct) == len(texts) and b"" not in distinct and b"\0" not in b"".join(texts):
-        return  # nearly every file; the loop below takes longer
+    if len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts):  # of few files; the rest is slower
+        yield from _repeated_tokens(texts)
+    if texts and keys.header.metadata.get("tokenizer.ggml.model") == "llama":
+        yield from _missing_bytes(distinct)
+
+
+def _repeated_tokens(texts: list[bytes]) -> Iterator[str]:
+    """llama-vocab.cpp: GGML_ASSERT(id_to_token.size() == token_to_id.size())."""
     seen: dict[bytes, int] = {}
     for token, text in enumerate(texts):
         word = text.partition(b"\0")[0] or b"[EMPTY_%d]" % token  # as llama.cpp reads it
         first = seen.setdefault(word, token)
         if first != token:
             yield f"tokens {first} and {token} are both {word[:32]!r}"
+
+
+def _missing_bytes(tokens: set[bytes]) -> Iterator[str]:
+    """byte_to_token of llama-vocab.cpp throws out of the library on a text with a letter that no token spells."""
+    for byte in UTF8_BYTES:
+        if b"<0x%02X>" % byte not in tokens and not (0 < byte < 0x80 and bytes([byte]) in tokens):
+            yield f"no token stands for the byte 0x{byte:02X}"

@@ -31,9 +31,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
 
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
-    problem = state_problem(target)
-    if problem:
-        raise IncompatibleError(f"cannot draft for {target.name}: {problem}", hint=HINT)
+    check_rolls_back(target)
     if (kind or architecture_of(header)) == "eagle3":
         head = EagleInfo.from_header(header)
         check_pair(head, target)
@@ -43,6 +41,13 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
     if problem:
         raise IncompatibleError(f"the draft model {draft.name} does not fit {target.name}: {problem}", hint=HINT)
     return draft
+
+
+def check_rolls_back(target: ModelInfo) -> None:
+    """Raises IncompatibleError where nothing can draft for the target, not even a lookup."""
+    problem = state_problem(target)
+    if problem:
+        raise IncompatibleError(f"cannot draft for {target.name}: {problem}", hint=HINT)
 
 
 def head_obstacle(target: ModelInfo) -> str:

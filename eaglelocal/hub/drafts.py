@@ -12,17 +12,17 @@ from pathlib import Path
 
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import head_obstacle, read_draft
+from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file, looks_like_path
 from eaglelocal.hub.targets import FoundTarget, label_of
 
-UNDERSTOOD = "`auto`, `none`, or the path of a .gguf file"
+UNDERSTOOD = "`auto`, `ngram`, `none`, or the path of a .gguf file"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDraft:
-    """What drafts; kind is `none`, `eagle3` or `draft_model`, and `reason` says why it is none."""
+    """What drafts; kind is `none`, `ngram`, `eagle3` or `draft_model`. `reason` says why there is no model for it."""
 
     kind: str = "none"
     path: Path | None = None
@@ -38,7 +38,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "auto":
             return _automatic(target)
         case "ngram":
-            raise UsageError("the draft 'ngram' is not available yet", hint=f"understood are {UNDERSTOOD}")
+            return lookup(target, reason="")
     if not looks_like_path(reference):
         raise UsageError(f"unknown draft {reference!r}", hint=f"understood are {UNDERSTOOD}")
     return draft_at(existing_file(reference), target)
@@ -55,10 +55,17 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
     return FoundDraft("eagle3", path, f"{dialect} head {label}")
 
 
+def lookup(target: FoundTarget, reason: str) -> FoundDraft:
+    """Drafts from what was already said, which needs no model. Raises IncompatibleError as any draft does."""
+    check_rolls_back(target.info)
+    return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
+
+
 def _automatic(target: FoundTarget) -> FoundDraft:
-    problem = head_obstacle(target.info)
+    problem = state_problem(target.info)
     if problem:
         return FoundDraft(reason=problem)
-    if target.head is None:
-        return FoundDraft(reason="no draft is known for this target")
+    problem = head_obstacle(target.info)
+    if problem or target.head is None:
+        return lookup(target, reason=problem or "no head is known for this target")
     return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")

@@ -1,40 +1,307 @@
-"""What a target decode of n rows costs, relative to one row.
+"""What steps cost: target decodes by rows and context, draft steps, and whatever a step takes beside them.
 
-Machines drift by the minute, so seconds measured at different times say little; ratios of decodes that
-were measured side by side do. What a step would have taken with fewer rows follows from its own time.
+Machines drift by the minute, by a third and more, and take everything with them; so what is kept is relative to
+one level, that of a decode of one row, and only the level follows fast. Sizes that ran are never smoothed over:
+a curve is a step function. Sizes that never ran lie on straight lines between those that did; beyond the largest
+of them each row costs at least its share of it, for a decode can always be split into several.
+
+Context: attention adds a price for each cached position, once for the decode (reading the cache) and once for
+each row (arithmetic). Both are learnt as slopes, whatever the size, so a long context needs no calibration of its
+own. Measured, 1 B bf16 on two cores: 2048 cells add 24, 35, 62, 114, 208 ms to 1, 2, 4, 8, 16 rows; the two slopes
+give 23, 36, 62, 113, 216.
+
 Knows no clock: whoever measures reports what it took.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
+from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
+
+MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
+NUM_RECENT = 15  # draft steps and overheads whose median counts
+STORED_DEVIATION = 0.05  # at least, of a ratio that was measured on another day
+GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
+STORED_LEVEL_DEVIATION = 0.5
+FORMAT = 1
 
 
-class RowCosts:
-    """Cost of n rows as a multiple of one row: measured sizes, straight lines between and beyond them."""
+class StepCosts:
+    """Everything is learnt from samples; `seconds`, `draft_seconds` and `overhead` predict."""
 
     def __init__(self) -> None:
-        self._points: list[tuple[int, float]] = []  # (rows, ratio), ascending
+        self._filter = CostFilter()
+        self._num_samples: dict[int, int] = {}  # by rows
+        self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
+        self._overheads = {False: Recent(), True: Recent()}
+        self._kilocells = 0.0  # of the last decode
+        self._one_s = 0.0  # a decode of one row with no context
+        self._slopes = (0.0, 0.0)
+        self._ratios: list[float] = []  # [rows]; empty: to be computed again
+        self._most = 0  # rows that were ever asked for
 
+    # ---- what is predicted
     @property
     def is_known(self) -> bool:
-        return len(self._points) > 1
+        """Have two sizes been measured? Before that every size is said to cost the same."""
+        return len(self._num_samples) > 1
 
-    def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
-        """Take measured decodes by number of rows; single rows must be among them."""
-        single = statistics.median(seconds[1])
-        self._points = sorted((rows, statistics.median(took) / single) for rows, took in seconds.items())
+    def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
+        """A decode of num_rows, each of which attends to num_cells (None: as many as the last one).
 
-    def ratio(self, num_rows: int) -> float:
+        0.0 before anything was measured.
+        """
+        if num_rows >= len(self._ratios):
+            self._tabulate(num_rows)
+        kilocells = self._kilocells if num_cells is None else num_cells / 1000
+        per_cell, per_row_cell = self._slopes
+        return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
+
+    def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Seconds of num_rows rows / seconds of one row."""
-        if not self.is_known:
-            return 1.0
-        at = min(max(bisect_right(self._points, (num_rows, 0.0)), 1), len(self._points) - 1)
-        (low, low_ratio), (high, high_ratio) = self._points[at - 1], self._points[at]
-        return low_ratio + (high_ratio - low_ratio) * (num_rows - low) / (high - low)
+        one_s = self.seconds(1, num_cells)
+        return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
 
-    def plain_seconds(self, step_s: float, *, num_rows: int, num_plain_rows: int) -> float:
+    def plain_seconds(
+        self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
+    ) -> float:
         """What a decode that took step_s with num_rows would have taken with num_plain_rows."""
-        return step_s * self.ratio(num_plain_rows) / self.ratio(num_rows)
+        return step_s * self.ratio(num_plain_rows, num_cells) / self.ratio(num_rows, num_cells)
+
+    def num_samples(self, num_rows: int) -> int:
+        """Decodes of exactly this size that were seen."""
+        return self._num_samples.get(num_rows, 0)
+
+    def deviation(self, num_rows: int) -> float:
+        """How uncertain the ratio of a size is: 0.05 means by about 5 %."""
+        if num_rows in self._filter.places or num_rows == 1:
+            return self._filter.deviation(num_rows)
+        return GUESSED_DEVIATION[num_rows > max(self._filter.places, default=1)]
+
+    def draft_seconds(self, drafter: str, num_rows: int) -> float:
+        """A draft step; 0.0 for a drafter that has not drafted yet: trying it tells."""
+        steps = self._drafters.get(drafter)
+        if not steps:
+            return 0.0
+        if num_rows in steps:
+            return self._unit_s * steps[num_rows].median
+        return self._unit_s * lines({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+
+    def overhead(self, drafted: bool) -> float:
+        """What a step takes beside decode and draft steps; a kind of step not seen yet is taken for the other."""
+        recent = self._overheads[drafted] or self._overheads[not drafted]
+        return self._unit_s * recent.median
+
+    def measured(self) -> MeasuredCosts:
+        """What really ran, to be shown."""
+        ratios = self._filter.ratios
+        sizes = sorted(rows for rows in self._num_samples if rows in ratios)
+        return MeasuredCosts(
+            decodes=tuple(SizeCost(rows, self._unit_s * ratios[rows], self._num_samples[rows]) for rows in sizes),
+            draft_steps=tuple(
+                (drafter, SizeCost(rows, self._unit_s * steps[rows].median, steps[rows].num_samples))
+                for drafter, steps in sorted(self._drafters.items())
+                for rows in sorted(steps)
+            ),
+            context=self._context(),
+            noise=self._filter.noise,
+            plain_overhead_s=self.overhead(False),
+            drafted_overhead_s=self.overhead(True),
+        )
+
+    # ---- what is measured
+    def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
+        """Take decodes that were measured side by side over an empty context; single rows must be among them."""
+        single = statistics.median(seconds[1])
+        noise = self._filter.noise = noise_of(seconds.values())
+        self._filter.set_level(math.log(single), noise)
+        for rows, took in seconds.items():
+            self._filter.set_ratio(rows, statistics.median(took) / single, noise * math.sqrt(2 / len(took)))
+            self._num_samples[rows] = self.num_samples(rows) + len(took)
+        self._ratios = []
+
+    def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
+        """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
+        if not (0 < num_rows <= MAX_ROWS and 0.0 < seconds < math.inf):
+            return
+        is_kept = num_rows == 1 or num_rows in self._filter.places
+        guess = 1.0 if is_kept else self._guess(num_rows)
+        self._kilocells = num_cells / 1000
+        self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess)
+        self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + 1
+        self._ratios = []
+
+    def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
+        steps = self._drafters.setdefault(drafter, {})
+        if num_rows not in steps:
+            steps[num_rows] = Recent()
+        steps[num_rows].add(seconds / self._unit_s)
+
+    def learn_overhead(self, drafted: bool, seconds: float) -> None:
+        self._overheads[drafted].add(seconds / self._unit_s)
+
+    # ---- what outlives the process
+    def state(self) -> dict[str, object]:
+        """Everything learnt, as plain data."""
+        known = self._filter
+        sizes = [[n, r, known.deviation(n), self.num_samples(n)] for n, r in known.ratios.items()]
+        drafters = {
+            name: [[rows, step.median] for rows, step in sorted(steps.items())]
+            for name, steps in self._drafters.items()
+        }
+        overheads = [recent.median if recent else None for recent in self._overheads.values()]
+        return {
+            "format": FORMAT,
+            "level": known.level,
+            "slopes": [*known.slopes, known.slope_deviation],
+            "sizes": sizes,
+            "drafters": drafters,
+            "overheads": overheads,
+        }
+
+    def restore(self, state: object) -> bool:
+        """Begin with what was learnt earlier. False: the data is not understood, and nothing has changed."""
+        try:
+            saved = _Saved.read(state)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return False
+        self._take(saved)
+        return True
+
+    # ---- inside
+    @property
+    def _unit_s(self) -> float:
+        """Seconds of one row with no context; what everything is kept relative to. Before a decode: a second."""
+        return math.exp(self._filter.level)
+
+    def _context(self) -> ContextCost | None:
+        if self._filter.slope_deviation > SLOPE_DEVIATION / 2:
+            return None
+        per_cell, per_row_cell = self._filter.slopes
+        return ContextCost(self._unit_s * per_cell / 1000, self._unit_s * per_row_cell / 1000)
+
+    def _guess(self, num_rows: int) -> float:
+        """Believe something of a size that runs for the first time, and make room to learn better."""
+        guess, deviation = self.ratio(num_rows, 0), self.deviation(num_rows)
+        self._filter.set_ratio(num_rows, guess, deviation)
+        return guess
+
+    def _tabulate(self, num_rows: int) -> None:
+        """Ratios of every size up to num_rows, and as far as they were asked for before."""
+        self._most = max(num_rows, self._most)
+        self._ratios = lines(self._filter.ratios, self._most) if self.is_known else [1.0] * (self._most + 1)
+        self._slopes = self._filter.slopes
+        self._one_s = self._unit_s if self._num_samples else 0.0
+
+    def _take(self, saved: _Saved) -> None:
+        known = self._filter = CostFilter()
+        known.set_level(saved.level, STORED_LEVEL_DEVIATION)
+        known.set_slopes(*saved.slopes)
+        for rows, ratio, deviation, _ in saved.sizes:
+            known.set_ratio(rows, ratio, max(deviation, STORED_DEVIATION))
+        self._num_samples = {rows: samples for rows, _, _, samples in saved.sizes if samples}
+        self._drafters = {
+            name: {rows: Recent([median]) for rows, median in steps} for name, steps in saved.drafters.items()
+        }
+        self._overheads = {
+            drafted: Recent([] if median is None else [median])
+            for drafted, median in zip((False, True), saved.overheads, strict=True)
+        }
+        self._ratios = []
+
+
+class Recent:
+    """The median of the last few samples."""
+
+    __slots__ = ("_values", "median", "num_samples")
+
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self._values: deque[float] = deque(maxlen=NUM_RECENT)
+        self.median, self.num_samples = 0.0, 0
+        for value in values:
+            self.add(value)
+
+    def __bool__(self) -> bool:
+        return self.num_samples > 0
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+        self.num_samples += 1
+        self.median = sorted(self._values)[len(self._values) // 2]
+
+
+def noise_of(samples: Iterable[Sequence[float]]) -> float:
+    """Standard deviation of the logarithm of one decode, from repeated ones; no less than a few cannot rule out."""
+    spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
+    return max(NOISE, 2 * statistics.mean(spreads)) if spreads else NOISE
+
+
+def lines(points: Mapping[int, float], most: int) -> list[float]:
+    """Costs of 0 .. most rows from those of some sizes, ascending: on lines between them, steeper beyond.
+
+    >>> lines({1: 1.0, 3: 2.0}, 5)
+    [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
+    """
+    sizes, costs = list(points), list(points.values())
+    last, cost = sizes[-1], costs[-1]
+    slope = cost / last
+    if len(sizes) > 1:
+        slope = max(slope, (cost - costs[-2]) / (last - sizes[-2]))
+    rows = np.arange(most + 1)
+    table: list[float] = (np.interp(rows, sizes, costs) + slope * np.maximum(rows - last, 0)).tolist()
+    table[0] = 0.0
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    """What `state` gave, read back and checked."""
+
+    level: float
+    slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
+    sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
+    drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
+    overheads: list[float | None]  # plain, drafted
+
+    @classmethod
+    def read(cls, state: Any) -> _Saved:
+        """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+        if state["format"] != FORMAT:
+            raise ValueError(f"format {state['format']!r}")
+        per_cell, per_row_cell, deviation = (_within(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else _within(median, 0.0, 1e9) for median in state["overheads"])
+        return cls(
+            level=_within(state["level"], -30.0, 10.0),
+            slopes=(per_cell, per_row_cell, deviation),
+            sizes=[
+                (_count(n, 1), _within(ratio, 1e-3, 1e6), _within(deviation, 0.0, 10.0), _count(samples, 0))
+                for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
+            ],
+            drafters={
+                str(name): [(_count(n, 1), _within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                for name, steps in state["drafters"].items()
+            },
+            overheads=[plain, drafted],
+        )
+
+
+def _within(value: Any, low: float, high: float) -> float:
+    number = float(value)
+    if not low <= number <= high:  # NaN too
+        raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
+    return number
+
+
+def _count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r} is no count")
+    return value

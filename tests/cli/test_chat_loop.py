@@ -20,6 +20,7 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.session import Choice, Garage, Model, Session
 from eaglelocal.cli.slash_actions import Desk
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
 
@@ -33,7 +34,7 @@ class Talk:
     client: ScriptedClient
     folder: Path
     lines: list[Line]
-    num_draft_tokens: int = 4
+    spec: Spec = AUTO
     params: SamplingParams = field(default_factory=SamplingParams)
     chosen: list[Choice] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
@@ -42,7 +43,7 @@ class Talk:
 
     def __post_init__(self) -> None:
         output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
-        plan = scripted_plan(self.client.label, num_draft_tokens=self.num_draft_tokens)
+        plan = scripted_plan(self.client.label, spec=self.spec)
         self.session = Session(Garage(self._plan, self._load), Model(self.client, plan, self.client.info), self.params)
         self._loop = Loop(Asker(self.session, output), Desk(self.session, output, self.folder), self._read)
 
@@ -63,8 +64,8 @@ class Talk:
         if choice.target == "missing":
             raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
         self.chosen.append(choice)
-        ahead = int(choice.spec) if choice.spec and choice.spec.isdigit() else self.num_draft_tokens
-        return scripted_plan(choice.target or "scripted model", num_draft_tokens=ahead)
+        spec = parse_spec(choice.spec) if choice.spec else self.spec
+        return scripted_plan(choice.target or "scripted model", spec=spec)
 
     def _load(self, plan: Plan) -> Model:
         assert self.client.num_closed, "two models in memory"
@@ -84,10 +85,10 @@ def talk(tmp_path: Path) -> Start:
         *lines: Line,
         scripts: tuple[Script, ...] = (says("hello there", 1),),
         n_ctx: int = 2048,
-        num_draft_tokens: int = 4,
+        spec: Spec = AUTO,
     ) -> Talk:
         client = ScriptedClient(scripts, n_ctx=n_ctx)
-        return Talk(client, tmp_path / "conversations", list(lines), num_draft_tokens)
+        return Talk(client, tmp_path / "conversations", list(lines), spec)
 
     return start
 
@@ -152,25 +153,18 @@ def test_a_blank_makes_it_text_and_so_does_a_second_line(talk: Start) -> None:
 def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     chat = talk("/spec off", "a", "/spec on", "b", "/spec 2", "c", "/spec 0", "d")
     chat.run()
-    assert [request.max_draft for request in chat.client.requests] == [0, None, 2, 0]
+    assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed(2), OFF]
     assert "speculation off: switched off" in chat.stderr.getvalue()
     assert "speculation on: 2 ahead" in chat.stderr.getvalue()
     assert chat.loaded == []
 
 
-def test_spec_beyond_what_is_loaded_loads_again_and_keeps_the_talk(talk: Start) -> None:
-    chat = talk("a", "/spec 7", "b")
+def test_spec_loads_again_where_the_model_was_loaded_without_a_draft(talk: Start) -> None:
+    chat = talk("a", "/spec 7", "b", spec=OFF)
     chat.run()
     assert chat.chosen == [Choice(spec="7")]
     assert chat.client.num_closed == 1
     assert [turn.question for turn in chat.turns] == ["a", "b"]
-
-
-def test_spec_on_where_nothing_can_draft_says_so_and_loads_nothing(talk: Start) -> None:
-    chat = talk("/spec on", num_draft_tokens=0)
-    chat.run()
-    assert "speculation off: no draft is known" in chat.stderr.getvalue()
-    assert chat.loaded == []
 
 
 @pytest.mark.parametrize("argument", ["-1", "1.5", "many", "1000", "²"])

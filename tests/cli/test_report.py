@@ -8,6 +8,7 @@ from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.report import answer_object, honest_line, model_lines, total_lines
 from eaglelocal.core.events import EngineSnapshot, Finished
+from eaglelocal.core.request import OFF
 from eaglelocal.core.stats import SpeculationStats, Timings
 
 TIMINGS = Timings(
@@ -97,8 +98,6 @@ def test_the_model_names_itself() -> None:
     client = ScriptedClient((says("x"),), label="embedded guide at the cost of a 0.3 B model")
     text = "\n".join(model_lines(client.info, scripted_plan(client.label)))
     assert "embedded guide at the cost of a 0.3 B model" in text
-    assert "scripted head, 4 tokens ahead" in text
+    assert "scripted head, as much as pays" in text
     assert "context  2048 tokens" in text
-    assert "none: no draft is known" in "\n".join(
-        model_lines(client.info, scripted_plan(client.label, num_draft_tokens=0))
-    )
+    assert "none: no draft is known" in "\n".join(model_lines(client.info, scripted_plan(client.label, spec=OFF)))

@@ -20,11 +20,13 @@ from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.errors import EagleLocalError
 
 PARAMS = ContextParams(n_ctx=64, n_batch=32, num_sequences=1, threads=1)
+EVERY_BYTE = "".join(map(chr, [*range(1, 0x800), *range(0x800, 0xFFFF, 0x1000), *range(0x10000, 0x110000, 0x10000)]))
 ROWS = Batch([5, 6, 7], [0, 1, 2], [(0,)] * 3, [True] * 3)
 
 
 def use_target(model: Model) -> None:
-    for token in model.vocabulary.tokenize("hi there", add_special=True, parse_special=True):
+    model.vocabulary.tokenize(EVERY_BYTE, add_special=True, parse_special=True)
+    for token in range(model.vocabulary.n_tokens):
         model.vocabulary.piece(token)
     context = LlamaContext(model, PARAMS)
     try:

@@ -25,6 +25,7 @@ class TargetShape:
     type: str = "F32"  # of the matrices: F32, BF16, Q8_0, Q4_0
     layer_gain: float = 1.0  # what layers add to the residual stream; near 0 the last token alone decides
     arch: str = "llama"
+    tokenizer: str = "gpt2"  # byte-level BPE; or "llama", SentencePiece with a token for each byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,10 @@ def write_target(path: Path, shape: TargetShape | None = None) -> Path:
     writer = gguf.GGUFWriter(str(path), s.arch)
     heads = s.n_embd // HEAD_SIZE
     write_shape(writer, n_embd=s.n_embd, n_layer=s.n_layer, n_ff=s.n_ff, heads=heads, n_ctx=s.n_ctx)
-    write_vocabulary(writer, s.n_vocab)
+    if s.tokenizer == "llama":
+        write_sentencepiece(writer, s.n_vocab)
+    else:
+        write_vocabulary(writer, s.n_vocab)
     matrix = Matrices(writer, rng, s.type)
     matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
     matrix("output.weight", s.n_vocab, s.n_embd)
@@ -195,6 +199,16 @@ def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(n_vocab - 1)
     writer.add_add_bos_token(False)
+
+
+def write_sentencepiece(writer: gguf.GGUFWriter, n_vocab: int) -> None:
+    words = [f"w{i}" for i in range(n_vocab - 259)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words])
+    writer.add_token_scores([0.0] * n_vocab)
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * len(words)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
 
 
 def finish(writer: gguf.GGUFWriter) -> None:

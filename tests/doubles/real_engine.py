@@ -11,7 +11,7 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 
@@ -21,7 +21,10 @@ TINY = TargetShape(n_embd=64, n_layer=4, n_ff=64, layer_gain=0.3)
 
 
 def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Engine:
-    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "num_draft_tokens": 4}
+    """A fixed draft length of 4, unless `spec` says otherwise; `num_draft_tokens` is short for a fixed one."""
+    length = changes.pop("num_draft_tokens", 4)
+    assert isinstance(length, int)
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed(length)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
     return build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.speculation.policy import Fixed
+from eaglelocal.speculation.choice import Drafters
+from eaglelocal.speculation.controller import Controller
+from eaglelocal.speculation.costs import StepCosts
 
 from .scripted_context import LetterVocabulary, ScriptedContext, Table
 
@@ -62,14 +64,18 @@ class Rig:
         self.engine = Engine(
             context=self.context,
             vocabulary=LetterVocabulary(table.n_vocab),
-            drafter=drafter,
-            policy=Fixed(num_draft_tokens),
+            drafters=(drafter,) if num_draft_tokens else (),
+            controller=fixed_controller(drafter.name, num_draft_tokens),
             scheduler=self.scheduler,
             info=INFO,
         )
 
     def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:
         return drive(self.engine, requests, cancel_at)
+
+
+def fixed_controller(drafter: str, num_draft_tokens: int) -> Controller:
+    return Controller(fixed(num_draft_tokens), Drafters(drafter), StepCosts())
 
 
 def drive(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, RequestEvent, Started, Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationCounter, SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
@@ -88,7 +88,7 @@ class ScriptedAnswer:
         )
 
     def _speculation(self, said: int) -> SpeculationStats:
-        if self.request.max_draft == 0:
+        if self.request.spec == OFF:
             return SpeculationStats(state="off", reason="switched off")
         counter = SpeculationCounter()
         accepted = len([index for index in self.script.drafted if index < said])
@@ -145,11 +145,11 @@ class ScriptedClient:
         self.num_closed += 1
 
 
-def scripted_plan(label: str, *, num_draft_tokens: int = 4) -> Plan:
+def scripted_plan(label: str, *, spec: Spec = AUTO) -> Plan:
     return Plan(
         target=Path("scripted.gguf"),
         target_label=label,
-        draft_kind="eagle3" if num_draft_tokens else "none",
-        draft_label="scripted head" if num_draft_tokens else "none",
-        num_draft_tokens=num_draft_tokens,
+        draft_kind="none" if spec == OFF else "eagle3",
+        draft_label="none" if spec == OFF else "scripted head",
+        spec=spec,
     )

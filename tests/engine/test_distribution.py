@@ -16,7 +16,7 @@ import pytest
 from doubles.chi_square import p_value, upper_gamma
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, RawLogits, real_engine
-from doubles.rig import INFO, drive
+from doubles.rig import INFO, drive, fixed_controller
 from doubles.scripted_context import (
     LetterVocabulary,
     ScriptedContext,
@@ -34,7 +34,6 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.speculation.policy import Fixed
 
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
 NUM_TOKENS = 3
@@ -90,8 +89,8 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
     return Engine(
         context=context,
         vocabulary=LetterVocabulary(TABLE.n_vocab),
-        drafter=drafter,
-        policy=Fixed(length),
+        drafters=(drafter,),
+        controller=fixed_controller(drafter.name, length),
         scheduler=Scheduler(num_slots=4, n_ctx=context.n_ctx, n_batch=context.n_batch, reuse_margin=margin),
         info=INFO,
     )

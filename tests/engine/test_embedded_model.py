@@ -17,7 +17,7 @@ from doubles.rig import drive
 
 from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
@@ -46,7 +46,7 @@ def opened(**changes: object) -> Engine:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Engine]:
-    engine = opened(draft_kind="none", draft=None, num_draft_tokens=0)
+    engine = opened(draft_kind="none", draft=None)
     yield engine
     engine.close()
 
@@ -83,7 +83,7 @@ def asked(engine: Engine, seed: int) -> list[ChatRequest]:
 def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
     """Draft as told, with random cancels; the number of near-ties at which the text differs from the plain one."""
     same = {"draft_kind": "draft_model", "draft": plan_of().target} if drafter == "same model" else {}
-    engine = opened(num_draft_tokens=length, num_slots=slots, **same)
+    engine = opened(spec=fixed(length), num_slots=slots, **same)
     rng = random.Random(length * 10 + slots)
     requests = asked(engine, seed=length * 10 + slots)
     told = drive(engine, requests, cancel_at={r.id: rng.randrange(25) for r in requests if rng.random() < 0.3})

@@ -22,7 +22,7 @@ from eaglelocal.client.answer import Answer
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.errors import EngineError, ModelFileError
@@ -36,7 +36,7 @@ EMBEDDED = Plan(
     draft_kind="eagle3",
     draft=DEMO / "guide-head.gguf",
     draft_label="its own head",
-    num_draft_tokens=4,
+    spec=fixed(4),
     threads=1,
 )
 

@@ -10,7 +10,7 @@ from doubles.rig import drive
 
 from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 
 DIALECTS = {
@@ -31,7 +31,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan_of(target: Path, head: Path | None = None, **changes: object) -> Plan:
     fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1}
     if head is not None:
-        fields |= {"draft_kind": "eagle3", "draft": head, "num_draft_tokens": 4}
+        fields |= {"draft_kind": "eagle3", "draft": head, "spec": fixed(4)}
     return Plan(target=target, target_label="random", **(fields | changes))  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from eaglelocal.assembly import build
 from eaglelocal.backend.library import CHECKED_VERSION, bind, check_version, load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import fixed
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import (
     EagleLocalError,
@@ -42,7 +43,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plan_of(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Plan:
-    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1, "num_draft_tokens": 4}
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1, "spec": fixed(4)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": draft.stem if draft else "none"} | changes
     return Plan(target=target, target_label=target.stem, **fields)  # type: ignore[arg-type]
 
@@ -298,7 +299,7 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         closed.append(type(model).__name__)
         really_close(model)
 
-    def fail(engine: Engine) -> None:
+    def fail(engine: Engine, max_rows: int) -> None:
         closed.clear()  # the planned model of the rehearsal is long gone
         raise EngineError("no first decode")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from doubles.scripted_context import ScriptedContext, Table
+from doubles.chains import TABLE, best, draft_chain, root, true_chain
+from doubles.scripted_context import ScriptedContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,35 +13,9 @@ from eaglelocal.drafters.base import Committed, Node
 from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS, DraftModel
 from eaglelocal.errors import EngineError
 
-TABLE = Table(seed=3)
-
 
 def committed(slot: int, text: list[int], first: int) -> Committed:
     return Committed(slot, first, text[first:], None)
-
-
-def root(slot: int, text: list[int]) -> Node:
-    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
-
-
-def best(text: list[int]) -> int:
-    return int(TABLE.after(text).argmax())
-
-
-def draft_chain(drafter: DraftModel, slot: int, text: list[int], length: int) -> list[int]:
-    node, drafted = root(slot, text), list[int]()
-    for _ in range(length):
-        (children,) = drafter.expand([node])
-        drafted.append(children[0].token)
-        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
-    return drafted
-
-
-def true_chain(text: list[int], length: int) -> list[int]:
-    grown = list(text)
-    for _ in range(length):
-        grown.append(best(grown))
-    return grown[len(text) :]
 
 
 def new_drafter(n_batch: int = 64) -> tuple[DraftModel, ScriptedContext]:

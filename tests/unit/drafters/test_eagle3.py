@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from doubles.scripted_context import START, ScriptedHead, Table, next_state
+from doubles.chains import TABLE, best, draft_chain, root, true_chain
+from doubles.scripted_context import START, ScriptedHead, next_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +14,6 @@ from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.base import Child, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, make_unit_rms
 from eaglelocal.errors import EngineError
-
-TABLE = Table(seed=3)
 
 
 def state_after(tokens: list[int]) -> int:
@@ -28,31 +27,6 @@ def committed(slot: int, text: list[int], first: int) -> Committed:
     """Rows first.. of a text, with the features that ScriptedContext gives."""
     features = [(state_after(text[: i + 1]), i, text[i]) for i in range(first, len(text))]
     return Committed(slot, first, text[first:], np.array(features, np.float32)[:, None])
-
-
-def root(slot: int, text: list[int]) -> Node:
-    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
-
-
-def best(text: list[int]) -> int:
-    return int(TABLE.after(text).argmax())
-
-
-def draft_chain(drafter: Eagle3, slot: int, text: list[int], length: int) -> list[int]:
-    """Tokens of a chain behind the last token of `text`."""
-    node, drafted = root(slot, text), list[int]()
-    for _ in range(length):
-        (children,) = drafter.expand([node])
-        drafted.append(children[0].token)
-        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
-    return drafted
-
-
-def true_chain(text: list[int], length: int) -> list[int]:
-    grown = list(text)
-    for _ in range(length):
-        grown.append(best(grown))
-    return grown[len(text) :]
 
 
 def new_drafter(n_batch: int = 64) -> tuple[Eagle3, ScriptedHead]:

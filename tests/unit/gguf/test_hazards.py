@@ -47,11 +47,20 @@ def tensor(name: str, kind: int, shape: tuple[int, ...]) -> Change:
     return lambda built: built.tensors.append(TensorBytes(name, shape, data, kind))
 
 
+def sentencepiece(*absent: int, spelled: str = "") -> Change:
+    """A vocabulary that spells what it lacks byte by byte."""
+    texts = [f"<0x{byte:02X}>" for byte in range(256) if byte not in absent]
+    return lambda built: tokens("<unk>", *texts, *spelled)(built.put("tokenizer.ggml.model", STRING, "llama"))
+
+
 EPSILON = "attention.layer_norm_rms_epsilon"
 ENDING: list[tuple[str, Change, str]] = [
     ("gemma3", tokens("a", "b", "a"), r"tokens 0 and 2 are both b'a'"),
     ("gemma3", tokens("a", "a\0b"), "tokens 0 and 1 are both"),
     ("gemma3", tokens("", "[EMPTY_0]"), r"tokens 0 and 1 are both b'\[EMPTY_0\]'"),
+    ("gemma3", sentencepiece(0x68), "no token stands for the byte 0x68"),
+    ("gemma3", sentencepiece(0), "no token stands for the byte 0x00"),
+    ("gemma3", sentencepiece(0xE2), "no token stands for the byte 0xE2"),
     ("gemma3", key(f"gemma3.{EPSILON}", -1e-5, F32), "epsilon is -"),
     ("gemma3", key(f"gemma3.{EPSILON}", float("nan"), F32), "epsilon is nan"),
     ("gemma3", key(f"gemma3.{EPSILON}", float("inf"), F32), "epsilon is inf"),
@@ -74,6 +83,7 @@ ENDING: list[tuple[str, Change, str]] = [
 ]
 LAWFUL: list[tuple[str, Change]] = [
     ("gemma3", tokens("a", "b", "", "[EMPTY_3]", b"\xff", b"\xfe")),
+    ("gemma3", sentencepiece(0x68, 0xC0, 0xFF, spelled="h")),
     ("gemma3", key(f"gemma3.{EPSILON}", 0.0, F32)),
     ("gemma3", key("gemma3.rope.dimension_count", 8)),
     ("qwen3", key("qwen3.rope.dimension_count", 16)),

@@ -13,9 +13,10 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AUTO, PID, Spec, fixed
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.resolve import DEFAULT_DRAFT_TOKENS, resolve
+from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
@@ -130,7 +131,9 @@ def test_a_path_becomes_a_plan(target: str) -> None:
     assert found == Plan(
         target=Path(target),
         target_label="tiny (target.gguf)",
-        draft_reason="no draft is known for this target",
+        draft_kind="ngram",
+        draft_label="lookup in the text so far",
+        draft_reason="no head is known for this target",
         n_ctx=512,
         num_slots=2,
         threads=3,
@@ -139,13 +142,13 @@ def test_a_path_becomes_a_plan(target: str) -> None:
         split="row",
         kv_type="q8_0",
     )
-    assert not found.speculates
+    assert found.speculates
 
 
 def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     found = plan(target="demo@native")
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
-    assert (found.draft_kind, found.num_draft_tokens) == ("eagle3", DEFAULT_DRAFT_TOKENS)
+    assert (found.draft_kind, found.spec) == ("eagle3", AUTO)
     assert found.target_label == "embedded guide (native size)"
     assert found.draft_label == "its own EAGLE-3.1 head"
     assert found.speculates
@@ -258,12 +261,14 @@ def test_a_context_that_the_model_does_not_know(target: str, ctx: int) -> None:
         plan(target=target, ctx=ctx)
 
 
-@pytest.mark.parametrize(("spec", "num_tokens"), [("auto", DEFAULT_DRAFT_TOKENS), (1, 1), (16, 16)])
-def test_draft_length(shipped: Path, spec: str | int, num_tokens: int) -> None:
-    assert plan(target="demo@native", spec=spec).num_draft_tokens == num_tokens
+@pytest.mark.parametrize(
+    ("spec", "meant"), [("auto", AUTO), ("pid", PID), (1, fixed(1)), ("4", fixed(4)), (16, fixed(16))]
+)
+def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
+    assert plan(target="demo@native", spec=spec).spec == meant
 
 
-@pytest.mark.parametrize("spec", [-1, 17, "on", "4"])
+@pytest.mark.parametrize("spec", [-1, 17, "on", "4.5"])
 def test_wrong_draft_length(shipped: Path, spec: str | int) -> None:
     with pytest.raises(UsageError, match="--spec must be"):
         plan(target="demo@native", spec=spec)
@@ -283,7 +288,7 @@ def test_wrong_slots(shipped: Path, parallel: int) -> None:
 def test_switched_off(shipped: Path, wish: dict[str, object], reason: str) -> None:
     found = plan(target="demo@native", **wish)
     assert (found.draft_kind, found.draft, found.draft_label) == ("none", None, "none")
-    assert (found.draft_reason, found.num_draft_tokens) == (reason, 0)
+    assert (found.draft_reason, found.speculates) == (reason, False)
 
 
 def test_switched_off_does_not_look_at_the_draft(target: str) -> None:
@@ -294,7 +299,7 @@ def test_switched_off_does_not_look_at_the_draft(target: str) -> None:
 def test_a_head_by_path(tmp_path: Path, target: str, modern: bool, label: str) -> None:
     path = Head(modern=modern).write(tmp_path / "head.gguf")
     found = plan(target=target, draft=str(path), spec=2)
-    assert (found.draft_kind, found.draft, found.num_draft_tokens) == ("eagle3", path, 2)
+    assert (found.draft_kind, found.draft, found.spec) == ("eagle3", path, fixed(2))
     assert found.draft_label.startswith(label + " ")
     assert found.draft_reason == ""
 
@@ -324,18 +329,18 @@ def test_drafts_that_do_not_fit(tmp_path: Path, target: str, make: Callable[[Pat
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"),
+    ("architecture", "kind", "reason"),
     [
-        ("lfm2", "lfm2 keeps recurrent state, which cannot be rolled back yet"),
-        ("mamba", "mamba keeps recurrent state, which cannot be rolled back yet"),
-        ("gemma3", "llama.cpp gives no layer inputs for the architecture gemma3"),
+        ("lfm2", "none", "lfm2 keeps recurrent state, which cannot be rolled back yet"),
+        ("mamba", "none", "mamba keeps recurrent state, which cannot be rolled back yet"),
+        ("gemma3", "ngram", "llama.cpp gives no layer inputs for the architecture gemma3"),
     ],
 )
-def test_targets_that_a_head_cannot_draft_for(tmp_path: Path, architecture: str, reason: str) -> None:
+def test_targets_that_a_head_cannot_draft_for(tmp_path: Path, architecture: str, kind: str, reason: str) -> None:
     path = str(Model(architecture).write(tmp_path / "m.gguf"))
     head = str(Head().write(tmp_path / "head.gguf"))
     automatic = plan(target=path)
-    assert (automatic.draft_kind, automatic.draft_reason) == ("none", reason)
+    assert (automatic.draft_kind, automatic.draft_reason) == (kind, reason)
     with pytest.raises(IncompatibleError) as error:
         plan(target=path, draft=head)
     assert reason in error.value.message
@@ -348,13 +353,18 @@ def test_a_draft_model_needs_no_layer_inputs(tmp_path: Path) -> None:
     assert plan(target=path, draft=draft).draft_kind == "draft_model"
 
 
-@pytest.mark.parametrize(
-    ("reference", "words"), [("ngram", "not available yet"), ("eagle", "unknown draft"), ("user/repo", "unknown draft")]
-)
-def test_unknown_drafts(target: str, reference: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as error:
+def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target: str) -> None:
+    found = plan(target=target, draft="ngram")
+    assert (found.draft_kind, found.draft, found.draft_reason) == ("ngram", None, "")
+    with pytest.raises(IncompatibleError, match="mamba keeps recurrent state"):
+        plan(target=str(Model("mamba").write(tmp_path / "m.gguf")), draft="ngram")
+
+
+@pytest.mark.parametrize("reference", ["eagle", "user/repo"])
+def test_unknown_drafts(target: str, reference: str) -> None:
+    with pytest.raises(UsageError, match="unknown draft") as error:
         plan(target=target, draft=reference)
-    assert "`auto`, `none`" in error.value.hint
+    assert "`auto`, `ngram`, `none`" in error.value.hint
 
 
 def test_a_missing_draft(target: str) -> None:

@@ -1,0 +1,189 @@
+"""Asking a side: so many prompts at once, when what arrived, and what that makes in tokens per second.
+
+Prompts are asked with nothing cached. A slot keeps the cache of its last request, so the side that is
+asked second would find its prompt there: its time to the first token would measure that, and a drafter
+would begin without the rows that it never saw. So before each ask every slot of the engine is given one
+token of its own to hold (Freshness). What was reused all the same is counted and told; times to the first
+token are taken from answers that reused next to nothing.
+
+One request alone has the speed that the engine tells: from its first to its last token. Several at once
+have the tokens that came after every one of them had its first, by the time until the last: prefill is
+left out, and that answers end one after the other is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import count
+from queue import SimpleQueue
+
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.client.http_stream import NO_ID
+from eaglelocal.client.port import Client
+from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.request import OFF, ChatRequest, Spec
+from eaglelocal.core.sampling import GREEDY, SamplingParams
+from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.errors import EngineError
+
+MIN_TOKENS = 8  # of an answer that has a speed: a few steps are no rate, and one more draft would halve or double it
+MAX_REUSED = 0.1  # share of a prompt found in the cache, up to which the time to the first token counts
+
+
+def nothing() -> None:
+    """A server is asked not to reuse anything (HttpClient); there is nothing to restore."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is compared: a client, and how it is asked to draft (None: as it was started).
+
+    `restore` is called before each ask: it makes the client forget the prompts before.
+    """
+
+    label: str
+    client: Client
+    spec: Spec | None = None
+    restore: Callable[[], None] = nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer, as far as a measurement is concerned."""
+
+    pieces: tuple[Piece, ...]
+    text: str
+    num_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    decode_s: float
+    ttft_s: float
+    speculation: SpeculationStats
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(piece.token for piece in self.pieces)
+
+    @property
+    def tok_s(self) -> float:
+        """0 where the answer is too short to have a speed."""
+        if self.num_tokens < MIN_TOKENS or self.decode_s <= 0:
+            return 0.0
+        return (self.num_tokens - 1) / self.decode_s
+
+    def is_same_as(self, other: Answered) -> bool:
+        """By token ids; by text where a server does not tell them."""
+        if NO_ID in (*self.tokens, *other.tokens):
+            return self.text == other.text
+        return self.tokens == other.tokens
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.cached_tokens <= MAX_REUSED * self.prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A side's answers to prompts that it was asked at once, and their tokens per second together."""
+
+    tok_s: float
+    answers: tuple[Answered, ...]
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The events of one request with their moments; filled by a client's thread, read by one other."""
+
+    request: ChatRequest
+    events: list[tuple[float, RequestEvent]] = field(default_factory=list)
+    _queue: SimpleQueue[tuple[float, RequestEvent]] = field(default_factory=SimpleQueue)
+
+    def arrive(self, event: RequestEvent) -> None:
+        self._queue.put((time.perf_counter(), event))
+
+    def wait(self) -> Finished:
+        """The end of the answer. Raises the error of a failure."""
+        while True:
+            self.events.append(self._queue.get())
+            match self.events[-1][1]:
+                case Failed(error=error):
+                    raise error
+                case Finished() as finished:
+                    return finished
+
+    @property
+    def tokens(self) -> list[tuple[float, Tokens]]:
+        return [(moment, event) for moment, event in self.events if isinstance(event, Tokens) and event.pieces]
+
+    def num_tokens_after(self, moment_s: float) -> float:
+        """A server may tell several tokens as one piece: each piece counts as its share of all."""
+        last = self.events[-1][1]
+        num_pieces = len(self.pieces)
+        per_piece = last.completion_tokens / num_pieces if isinstance(last, Finished) and num_pieces else 1.0
+        return per_piece * sum(len(event.pieces) for moment, event in self.tokens if moment > moment_s)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(piece for _, event in self.tokens for piece in event.pieces)
+
+
+def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str) -> Phase:
+    """Ask all at once and wait for all. Raises what failed; whoever interrupts leaves nothing running."""
+    requests = [
+        ChatRequest(id=f"{name}-{i}", messages=p.messages, tokens=p.tokens, params=how, spec=side.spec)
+        for i, (p, how) in enumerate(zip(prompts, params, strict=True))
+    ]
+    arrivals = [Arrivals(request) for request in requests]
+    with ExitStack() as running:
+        for one in arrivals:
+            running.callback(side.client.cancel, one.request.id)
+            side.client.submit(one.request, one.arrive)
+        answers = tuple(answered(one, one.wait()) for one in arrivals)
+        running.pop_all()
+    return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals), answers)
+
+
+def answered(arrivals: Arrivals, finished: Finished) -> Answered:
+    if finished.reason == "cancelled":
+        raise EngineError("an answer was cancelled that nobody wanted to end")
+    started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
+    pieces = arrivals.pieces
+    return Answered(
+        pieces=pieces,
+        text="".join(piece.text for piece in pieces) + finished.text,
+        num_tokens=finished.completion_tokens,
+        prompt_tokens=finished.prompt_tokens,
+        cached_tokens=started.cached_tokens if started else 0,
+        decode_s=finished.timings.decode_s,
+        ttft_s=finished.timings.ttft_s,
+        speculation=finished.speculation,
+    )
+
+
+def joint_tok_s(arrivals: Sequence[Arrivals]) -> float:
+    """Tokens a second of requests that ran at once; 0 where they have too few tokens to tell."""
+    told = [one.tokens for one in arrivals]
+    if not all(told):
+        return 0.0
+    first_s = max(tokens[0][0] for tokens in told)
+    last_s = max(tokens[-1][0] for tokens in told)
+    num_tokens = sum(one.num_tokens_after(first_s) for one in arrivals)
+    return num_tokens / (last_s - first_s) if num_tokens >= MIN_TOKENS else 0.0
+
+
+class Freshness:
+    """Makes an engine forget what it was asked last: every slot gets one token, another one each time."""
+
+    def __init__(self, client: Client, *, num_slots: int, n_vocab: int) -> None:
+        self._side = Side("fresh", client, OFF)
+        self._num_slots, self._n_vocab = num_slots, n_vocab
+        self._numbers: Iterator[int] = count()
+
+    def restore(self) -> None:
+        taken = [next(self._numbers) for _ in range(self._num_slots)]
+        prompts = [Prompt("", tokens=(number % self._n_vocab,)) for number in taken]
+        once = replace(GREEDY, max_tokens=1)
+        ask(self._side, prompts, [once] * len(prompts), name=f"fresh-{taken[0]}")

@@ -1,0 +1,48 @@
+"""All that laps amount to, put together once for the report, the chart and the object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal.bench.measure import PLAIN, Lap
+from eaglelocal.bench.results import Comparison, Run, Summary, against, against_best_fixed, runs, summaries
+from eaglelocal.core.request import Drafting, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`modes` are our own sides; a server's runs stand among the others."""
+
+    modes: tuple[str, ...]
+    runs: tuple[Run, ...]
+    summaries: tuple[Summary, ...]
+    comparisons: tuple[Comparison, ...]
+    num_other_prompts: int = 0  # prompts that the server counted otherwise than we did
+
+    @property
+    def adaptive(self) -> tuple[Comparison, ...]:
+        """Comparisons worth a line: fixed lengths among themselves are in the table."""
+        return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
+
+
+def findings_of(laps: Sequence[Lap], specs: Sequence[Spec], *, server: str | None) -> Findings:
+    modes = [str(spec) for spec in specs]
+    sides = [*modes, *([server] if server else [])]
+    fixed = [str(spec) for spec in specs if spec.drafting is Drafting.FIXED]
+    found = runs(laps, sides)
+    compared = against_best_fixed(laps, modes, fixed)
+    if server:
+        compared += against(laps, modes, server)
+    others = num_other_prompts(laps, server) if server else 0
+    return Findings(tuple(modes), tuple(found), tuple(summaries(laps, found, sides)), tuple(compared), others)
+
+
+def num_other_prompts(laps: Sequence[Lap], server: str) -> int:
+    """Another chat template, or none, gives the same messages another number of tokens."""
+    pairs = [
+        (ours.prompt_tokens, theirs.prompt_tokens)
+        for lap in laps
+        for ours, theirs in zip(lap.phases[PLAIN].answers, lap.phases[server].answers, strict=True)
+    ]
+    return sum(theirs > 0 and ours != theirs for ours, theirs in pairs)

@@ -1,0 +1,73 @@
+"""The measurement itself: every task answered by every side in turn, and compared with plain decoding.
+
+Knows sides and tasks; what the figures mean is for results.py. What has been measured lies in a list of
+the caller's, so that it is there when a run is stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eaglelocal.bench.asking import Phase, Side, ask
+from eaglelocal.bench.identity import Difference, Examiner, first_difference
+from eaglelocal.bench.order import Task, rotated
+from eaglelocal.core.sampling import SamplingParams
+
+PLAIN = "plain"
+OnAsk = Callable[[Task, int, int], None]  # what is asked now, asks done, asks in all
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """A task and what every side made of it, by label."""
+
+    task: Task
+    phases: Mapping[str, Phase]
+    differences: tuple[Difference, ...] = ()
+
+
+class Measuring:
+    """Runs tasks. The first side is the plain one; sides of other servers have no token ids to compare."""
+
+    def __init__(self, sides: Sequence[Side], params: SamplingParams, *, examiner: Examiner, on_ask: OnAsk) -> None:
+        assert sides[0].label == PLAIN
+        self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
+        self._num_asked = 0
+
+    def run(self, tasks: Sequence[Task], laps: list[Lap]) -> None:
+        """Adds a lap for each task that counts."""
+        total = len(tasks) * len(self._sides)
+        for task in tasks:
+            lap = self._lap(task, total)
+            if task.counts:
+                laps.append(lap)
+
+    def _lap(self, task: Task, total: int) -> Lap:
+        phases: dict[str, Phase] = {}
+        params = self._drawn(task)
+        for side in rotated(self._sides, task.turn):
+            self._on_ask(task, self._num_asked, total)
+            self._num_asked += 1
+            side.restore()
+            phases[side.label] = ask(side, task.prompts, params, name=f"bench-{self._num_asked}")
+        return Lap(task, phases, tuple(self._differences(task, params, phases)) if task.counts else ())
+
+    def _drawn(self, task: Task) -> list[SamplingParams]:
+        """A seed for each answer, the same for all sides: one seed gives one text, however it is drafted."""
+        first = (self._params.seed or 0) + task.turn * len(task.prompts)
+        return [replace(self._params, seed=(first + i) % _SEEDS) for i in range(len(task.prompts))]
+
+    def _differences(
+        self, task: Task, params: Sequence[SamplingParams], phases: Mapping[str, Phase]
+    ) -> Iterator[Difference]:
+        for side in self._sides[1:]:
+            if side.spec is None:
+                continue
+            pairs = zip(phases[PLAIN].answers, phases[side.label].answers, strict=True)
+            for prompt, how, (plain, other) in zip(task.prompts, params, pairs, strict=True):
+                flip = first_difference(plain.tokens, other.tokens)
+                if flip is not None:
+                    common = plain.tokens[: flip.index]
+                    yield self._examiner.examine(prompt, how, other=side, flip=flip, common=common)

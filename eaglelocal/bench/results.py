@@ -1,0 +1,192 @@
+"""What laps amount to: speed-ups over plain decoding, modes against each other, and what must be said beside.
+
+Pure. A pair is a lap in which both sides have a speed; the others are counted as too short. Units of the
+statistics are prompts (or waves of prompts), their repeats averaged; of a single prompt its repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.bench.asking import Answered
+from eaglelocal.bench.identity import Difference
+from eaglelocal.bench.measure import PLAIN, Lap
+from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
+
+WHOLE = "all"  # categories together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A side against plain decoding in one category, at one number of requests at once."""
+
+    category: str
+    concurrency: int
+    side: str
+    speedup: Bound | None  # None: no pair of answers was long enough
+    plain_tok_s: float | None
+    tok_s: float | None
+    acceptance_length: float
+    plain_ttft_s: float | None  # of answers to prompts that were not cached; None: there was none
+    ttft_s: float | None
+    num_pairs: int
+    num_short: int
+    num_answers: int
+    num_identical: int
+    num_reused: int  # answers to prompts of which the cache held a part
+    num_asleep: int  # answers at whose end drafting did not pay
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Speed of one side / of another, on the same prompts."""
+
+    category: str
+    concurrency: int
+    side: str
+    other: str
+    ratio: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A side over all categories at one number of requests at once."""
+
+    side: str
+    concurrency: int
+    speedup: Bound
+    worst: Run
+    num_pairs: int
+
+
+def groups(laps: Iterable[Lap]) -> dict[tuple[int, str], list[Lap]]:
+    """Laps by (concurrency, category), in the order in which they came up."""
+    found: dict[tuple[int, str], list[Lap]] = {}
+    for lap in laps:
+        found.setdefault((lap.task.concurrency, lap.task.category), []).append(lap)
+    return dict(sorted(found.items(), key=lambda entry: entry[0][0]))
+
+
+def sides_of(laps: Sequence[Lap], order: Sequence[str]) -> list[str]:
+    """The sides that were asked, plain decoding left out."""
+    return [side for side in order if side != PLAIN and any(side in lap.phases for lap in laps)]
+
+
+def runs(laps: Sequence[Lap], sides: Sequence[str]) -> list[Run]:
+    return [run_of(own, side) for own in groups(laps).values() for side in sides]
+
+
+def run_of(laps: Sequence[Lap], side: str) -> Run:
+    """Of laps of one category and concurrency."""
+    pairs = with_speeds(laps, side, PLAIN)
+    answers, plain = answers_of(laps, side), answers_of(laps, PLAIN)
+    return Run(
+        category=laps[0].task.category,
+        concurrency=laps[0].task.concurrency,
+        side=side,
+        speedup=bounded_mean([ratios(pairs, side, PLAIN)]) if pairs else None,
+        plain_tok_s=median([lap.phases[PLAIN].tok_s for lap in pairs]) if pairs else None,
+        tok_s=median([lap.phases[side].tok_s for lap in pairs]) if pairs else None,
+        acceptance_length=acceptance_length(answers),
+        plain_ttft_s=ttft_s(plain),
+        ttft_s=ttft_s(answers),
+        num_pairs=len(pairs),
+        num_short=len(laps) - len(pairs),
+        num_answers=len(answers),
+        num_identical=sum(a.is_same_as(b) for a, b in zip(plain, answers, strict=True)),
+        num_reused=sum(not answer.is_fresh for answer in (*plain, *answers)),
+        num_asleep=sum(answer.speculation.state == "asleep" for answer in answers),
+        differences=tuple(d for lap in laps for d in lap.differences if d.side == side),
+    )
+
+
+def with_speeds(laps: Iterable[Lap], *sides: str) -> list[Lap]:
+    return [lap for lap in laps if all(lap.phases[side].tok_s > 0 for side in sides)]
+
+
+def ratios(laps: Sequence[Lap], side: str, other: str) -> list[float]:
+    """One ratio of speeds a unit; of one unit alone its repeats."""
+    by_unit: dict[int, list[float]] = {}
+    for lap in laps:
+        by_unit.setdefault(lap.task.unit, []).append(lap.phases[side].tok_s / lap.phases[other].tok_s)
+    found = list(by_unit.values())
+    return found[0] if len(found) == 1 else [geometric_mean(repeats) for repeats in found]
+
+
+def answers_of(laps: Iterable[Lap], side: str) -> list[Answered]:
+    return [answer for lap in laps for answer in lap.phases[side].answers]
+
+
+def acceptance_length(answers: Iterable[Answered]) -> float:
+    stats = [answer.speculation for answer in answers]
+    num_drafts = sum(one.drafts for one in stats)
+    return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
+
+
+def ttft_s(answers: Iterable[Answered]) -> float | None:
+    fresh = [answer.ttft_s for answer in answers if answer.is_fresh]
+    return median(fresh) if fresh else None
+
+
+def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
+    """The mean over the categories' means; None where nothing has a speed."""
+    found = [ratios(with_speeds(own, side, other), side, other) for own in groups(laps).values()]
+    found = [own for own in found if own]
+    return bounded_mean(found) if found else None
+
+
+def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -> list[Summary]:
+    """One for each concurrency and side that has a speed."""
+    told = []
+    for level in sorted({run.concurrency for run in found}):
+        own = [lap for lap in laps if lap.task.concurrency == level]
+        for side in sides:
+            mine = [run for run in found if (run.concurrency, run.side) == (level, side) and run.speedup]
+            bound = over_all(own, side, PLAIN)
+            if bound is not None and mine:
+                worst = min(mine, key=lambda run: run.speedup.mean if run.speedup else 0.0)
+                told.append(Summary(side, level, bound, worst, sum(run.num_pairs for run in mine)))
+    return told
+
+
+def against_best_fixed(laps: Sequence[Lap], sides: Sequence[str], fixed: Sequence[str]) -> list[Comparison]:
+    """Every side against the fixed length that did best in each part: chosen in hindsight, on these very pairs."""
+    told = []
+    for category, part in parts(laps):
+        speedups = {length: over_all(part, length, PLAIN) for length in fixed}
+        means = {length: bound.mean for length, bound in speedups.items() if bound is not None}
+        if means:
+            best = max(means, key=lambda length: means[length])
+            told += compare(category, part, [side for side in sides if side != best], best)
+    return told
+
+
+def against(laps: Sequence[Lap], sides: Sequence[str], other: str) -> list[Comparison]:
+    """Every side against one of them, in each part."""
+    return [one for category, part in parts(laps) for one in compare(category, part, sides, other)]
+
+
+def parts(laps: Sequence[Lap]) -> list[tuple[str, list[Lap]]]:
+    """Laps by concurrency and category, and those of all categories of a concurrency together."""
+    told = []
+    for level in sorted({lap.task.concurrency for lap in laps}):
+        own = [lap for lap in laps if lap.task.concurrency == level]
+        found = [(category, part) for (_, category), part in groups(own).items()]
+        told += [*found, (WHOLE, own)] if len(found) > 1 else found
+    return told
+
+
+def compare(category: str, laps: Sequence[Lap], sides: Sequence[str], other: str) -> list[Comparison]:
+    ratios_of = [(side, over_all(laps, side, other)) for side in sides]
+    level = laps[0].task.concurrency
+    return [Comparison(category, level, side, other, bound) for side, bound in ratios_of if bound is not None]
+
+
+def main_side(told: Sequence[Summary], sides: Sequence[str]) -> str | None:
+    """The side whose mean stands for the run: `auto` if it was measured, else the fastest."""
+    first = [summary for summary in told if summary.concurrency == told[0].concurrency and summary.side in sides]
+    if not first:
+        return None
+    return next((s.side for s in first if s.side == "auto"), max(first, key=lambda s: s.speedup.mean).side)

@@ -1,0 +1,143 @@
+"""What was learnt of a machine's costs, kept on disk: one small file for each machine, model shape and set-up.
+
+Knows names and files, not what the learnt state means. A file that cannot be read, is not ours or belongs to
+another key is as good as none: a calibration can always be made again. Each is written beside its place and then
+moved there, so that engines which end at the same moment leave whole files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.header import Header
+from eaglelocal.probe.machine import Machine
+
+FORMAT = 1
+MAX_FILES = 64
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Everything that a curve of costs depends on."""
+
+    machine: str  # GPU and processor names
+    model: str  # of the target: a hash of its tensors' names, shapes and types
+    weights: str  # the type that most of its bytes have
+    draft: str  # likewise a hash, or the kind of draft where there is no file
+    threads: int
+    num_slots: int
+    kv_type: str
+    flash_attention: str
+    placement: str  # GPU layers, device and split
+    unified: bool  # one KV cache for all slots
+    library: str  # llama.cpp build
+
+    @property
+    def file_name(self) -> str:
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def key_of(
+    plan: Plan, machine: Machine, target: Header, draft: Header | None, *, threads: int, unified: bool, library: str
+) -> Key:
+    return Key(
+        machine=machine_name(machine),
+        model=shape_of(target),
+        weights=main_type(target),
+        draft=shape_of(draft) if draft else plan.draft_kind,
+        threads=threads,
+        num_slots=plan.num_slots,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention,
+        placement=f"{plan.gpu_layers}, {plan.device}, {plan.split}",
+        unified=unified,
+        library=library,
+    )
+
+
+def machine_name(machine: Machine) -> str:
+    """GPUs first, then chip and processor, as far as they are known."""
+    gpus = [gpu.name or "GPU" for gpu in machine.gpus]
+    chips = [machine.unified.chip] if machine.unified and machine.unified.chip else []
+    return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
+
+
+def shape_of(header: Header) -> str:
+    """What decides over speed: two models of one shape share a curve, whatever they have learnt."""
+    architecture = header.metadata.get("general.architecture")
+    tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
+    return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
+
+
+def main_type(header: Header) -> str:
+    num_bytes: dict[str, int] = {}
+    for tensor in header.tensors.values():
+        num_bytes[tensor.type.name] = num_bytes.get(tensor.type.name, 0) + tensor.nbytes
+    return max(num_bytes, key=lambda name: num_bytes[name], default="none")
+
+
+def load(key: Key) -> object | None:
+    """The state that was saved under this very key; None if there is none that can be read."""
+    path = folder() / key.file_name
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(MAX_FILE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if (
+        not isinstance(content, dict)
+        or content.get("format") != FORMAT
+        or content.get("key") != dataclasses.asdict(key)
+    ):
+        return None
+    state: object = content.get("state")
+    return state
+
+
+def save(key: Key, state: object) -> bool:
+    """Keep a state for the next time, and drop the oldest beyond MAX_FILES. False: the disk would not have it."""
+    path = folder() / key.file_name
+    content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, json.dumps(content, indent=1))
+        _drop_oldest(path.parent)
+    except OSError:
+        return False
+    return True
+
+
+def folder() -> Path:
+    return locations.calibrations_dir()
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _drop_oldest(folder: Path) -> None:
+    """Other engines may do the same at this moment: what is gone already is no failure."""
+    aged: list[tuple[float, Path]] = []
+    for path in (*folder.glob("*.json"), *folder.glob(".*.part")):
+        with contextlib.suppress(FileNotFoundError):
+            aged.append((path.stat().st_mtime, path))
+    for _, path in sorted(aged, reverse=True)[MAX_FILES:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""What a measurement says to its reader: what was measured, the table, the chart, the JSON object.
+
+Knows where each part goes; the parts are the bench room's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal.cli.output import Output
+from eaglelocal.errors import EagleLocalError, ResourceError
+
+if TYPE_CHECKING:
+    from eaglelocal.bench.measure import Lap
+    from eaglelocal.bench.results import Run
+    from eaglelocal.core.events import EngineInfo
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.core.request import Spec
+    from eaglelocal.core.sampling import SamplingParams
+
+SERVER_SIDE = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is compared, how many ask at once, and how answers are drawn."""
+
+    modes: tuple[Spec, ...]
+    levels: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured, and why there is not all of it."""
+
+    laps: list[Lap]
+    num_tasks: int
+    error: EagleLocalError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a result belongs to."""
+
+    info: EngineInfo
+    plan: Plan
+    wanted: Wanted
+    url: str
+
+
+def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+    """The table, the chart and the object of what there is."""
+    from eaglelocal.bench.findings import findings_of
+    from eaglelocal.bench.objects import result_object
+    from eaglelocal.bench.report import report
+
+    num_laps = len(result.laps)
+    if result.error is not None:
+        output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
+    if not num_laps:
+        return
+    findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.url else None)
+    output.data("\n".join(head_lines(told)))
+    output.data(f"\n{report(findings)}")
+    if svg is not None:
+        write_chart(svg, findings.runs, told)
+        output.message(f"chart: {svg}")
+    if as_json:
+        output.object({**head_object(told), **result_object(findings), "complete": num_laps == result.num_tasks})
+
+
+def head_lines(told: Told) -> list[str]:
+    info, params = told.info, told.wanted.params
+    drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+    return [
+        f"target   {info.target}",
+        f"draft    {info.draft}",
+        f"machine  {machine_name()}, {info.threads} threads, {info.library}",
+        f"answers  {drawn}, at most {params.max_tokens} tokens, prompts not cached",
+        *([f"server   {told.url}"] if told.url else []),
+    ]
+
+
+def head_object(told: Told) -> dict[str, object]:
+    from eaglelocal.bench.identity import tie_bound_of
+
+    info, params = told.info, told.wanted.params
+    return {
+        "target": info.target,
+        "draft": info.draft,
+        "machine": machine_name(),
+        "threads": info.threads,
+        "library": info.library,
+        "slots": info.num_slots,
+        "temperature": params.temperature,
+        "max_tokens": params.max_tokens,
+        "tie_bound": tie_bound_of(told.plan),
+        "server": told.url or None,
+    }
+
+
+def write_chart(file: Path, runs: Sequence[Run], told: Told) -> None:
+    from eaglelocal.bench.chart import chart
+
+    drawn = chart(
+        runs, title=f"{told.info.target}: speed over plain decoding", subtitle=f"{told.info.draft}, {machine_name()}"
+    )
+    try:
+        file.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(f"cannot write the chart {file}: {error.strerror}") from error
+
+
+def machine_name() -> str:
+    """The processor or GPU that the figures belong to."""
+    from eaglelocal.probe.probe import probe
+
+    machine = probe()
+    return ", ".join(gpu.name or "GPU" for gpu in machine.gpus) or machine.cpu.name or "unknown"

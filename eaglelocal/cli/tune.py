@@ -1,0 +1,116 @@
+"""`eaglelocal tune`: what decodes of n rows cost here, and what draft length that implies.
+
+The engine runs in its own process, as in every command: a native crash ends the measurement, not the terminal. It
+measures as it always does, at its start and with every real step; this command only sees to it that every draft
+length has its steps, in turn, and asks what was learnt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from eaglelocal.cli import flags
+from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.session import Answer, ChatClient, Choice
+from eaglelocal.core.events import Failed, LoadProgress, Tokens
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError
+
+if TYPE_CHECKING:
+    from eaglelocal.core.costs import MeasuredCosts
+
+TIME_BOX_S = 15.0
+STEPS = 6  # of a draft length, until it is the next one's turn
+PROMPT = "A draft of several tokens is checked by one decode of the target; what it costs depends on the machine."
+
+
+def tune(
+    context: typer.Context,
+    target: flags.Target = None,
+    draft: flags.Draft = None,
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    ctx: flags.Ctx = None,
+    as_json: flags.AsJson = False,
+) -> None:
+    """Measure what rows cost on this machine, and what that implies for drafting.
+
+    \b
+    eaglelocal tune
+    eaglelocal tune --target demo@1b:bf16 --threads 2 --json
+    """
+    from eaglelocal.calibrations import machine_name
+    from eaglelocal.cli.tune_report import report_lines, report_object
+    from eaglelocal.probe.probe import probe
+
+    settings = settings_of(context.params)
+    output = standard_output(colour=settings.colour)
+    plan = make_plan(wish_of(settings, Choice()), output)
+    model = load_model(plan, output)
+    try:
+        costs = measure(model.client, plan, output)
+    finally:
+        model.client.close()
+    machine = machine_name(probe())
+    for line in report_lines(costs, model.info, machine):
+        output.data(line)
+    if as_json:
+        output.object(report_object(costs, model.info, machine))
+
+
+def measure(client: ChatClient, plan: Plan, output: Output) -> MeasuredCosts:
+    """Let every draft length run in turn for a while; what the engine has learnt then."""
+    progress = output.progress()
+    try:
+        exercise(
+            client,
+            range(plan.max_draft + 1),
+            clock=time.monotonic,
+            on_progress=lambda done, what: progress(LoadProgress(done, what)),
+        )
+    finally:
+        progress.finish()
+    costs = client.snapshot().costs
+    if not costs.decodes:
+        raise EngineError("the engine has measured nothing")
+    return costs
+
+
+def exercise(
+    client: ChatClient, lengths: range, *, clock: Callable[[], float], on_progress: Callable[[float, str], None]
+) -> None:
+    """Rounds over all lengths, so that a slow minute strikes them alike; one at least."""
+    began_at, rounds = clock(), 0
+    while rounds == 0 or clock() - began_at < TIME_BOX_S:
+        for length in lengths:
+            on_progress(min(1.0, (clock() - began_at) / TIME_BOX_S), "measuring draft lengths")
+            run_steps(client.stream(request_of(length, rounds, len(lengths))))
+        rounds += 1
+
+
+def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
+    """A request that never ends before its steps are done: however much of each draft is accepted."""
+    params = SamplingParams(temperature=0.0, max_tokens=(STEPS + 2) * num_lengths, ignore_eos=True)
+    return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed(length))
+
+
+def run_steps(answer: Answer) -> None:
+    """Follow an answer for a few steps; then it has served."""
+    steps = 0
+    for event in answer:
+        if isinstance(event, Failed):
+            raise event.error
+        steps += isinstance(event, Tokens)
+        if steps == STEPS:
+            answer.cancel()

@@ -1,0 +1,191 @@
+"""What measured costs imply for the draft length, and how that is shown. Pure: figures in, text and plain dicts out.
+
+    tokens of a step    E(k) = 1 + a + ... + a^k, with k drafted and each accepted with probability a
+    its seconds         C(k) = decode of k + 1 rows + k draft steps + the rest
+    speed-up            E(k) * C(0) / C(k)
+
+(Leviathan et al. 2023, with measured decodes in place of equal ones.) The rest is what a step takes beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.speculation.costs import lines
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+CLIFF = 0.3  # of a plain decode, for one row more
+BAR_CELLS = 30
+MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """The best draft length where each drafted token is accepted with a given probability; 0: plain."""
+
+    acceptance: float
+    num_draft_tokens: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Implications:
+    """Costs of a step by its number of drafted tokens, and what follows from them."""
+
+    seconds: list[float]  # [drafted tokens]
+
+    @classmethod
+    def of(cls, costs: MeasuredCosts) -> Implications:
+        sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
+        decodes = lines(sizes, max(sizes))[1:]
+        draft_s = draft_step_s(costs)
+        drafted = [decode + k * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)]
+        return cls([decodes[0] + costs.plain_overhead_s, *drafted[1:]])
+
+    def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
+        tokens = sum(acceptance**depth for depth in range(num_draft_tokens + 1))
+        return tokens * self.seconds[0] / self.seconds[num_draft_tokens]
+
+    def best(self, acceptance: float) -> Implied:
+        """Over all lengths: costs are steps, and a climb would stop at the first."""
+        length = max(range(len(self.seconds)), key=lambda k: self.speedup(k, acceptance))
+        return Implied(acceptance, length, self.speedup(length, acceptance))
+
+    def break_even(self) -> float | None:
+        """The acceptance above which some draft pays, in hundredths; None: not even when all are accepted."""
+        paying = (percent / 100 for percent in range(101) if self.best(percent / 100).num_draft_tokens)
+        return next(paying, None)
+
+
+def draft_step_s(costs: MeasuredCosts) -> float:
+    """Of the dearest drafter, one node a step; 0.0 where nothing drafts."""
+    first: dict[str, float] = {}
+    for drafter, cost in costs.draft_steps:
+        first.setdefault(drafter, cost.seconds)
+    return max(first.values(), default=0.0)
+
+
+def cliffs(costs: MeasuredCosts) -> list[int]:
+    """Sizes that cost CLIFF of a plain decode more than the one before, for each row more."""
+    pairs = zip(costs.decodes, costs.decodes[1:], strict=False)
+    one_s = costs.decodes[0].seconds
+    return [
+        high.num_rows
+        for low, high in pairs
+        if high.seconds - low.seconds > CLIFF * one_s * (high.num_rows - low.num_rows)
+    ]
+
+
+# ---- for people
+def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[str]:
+    """At most 80 columns."""
+    return [
+        f"{info.target} with {info.draft}, {info.threads} threads",
+        f"{machine}, {info.library}",
+        "",
+        *curve_lines(costs),
+        "",
+        *beside_lines(costs),
+        "",
+        *implied_lines(costs),
+    ]
+
+
+def curve_lines(costs: MeasuredCosts) -> list[str]:
+    one_s = costs.decodes[0].seconds
+    scale = BAR_CELLS / max(cost.seconds for cost in costs.decodes)
+    shown = ["rows        ms   x one row   ms per extra row"]
+    before = None
+    for cost in costs.decodes:
+        extra = ""
+        if before is not None:
+            extra = f"{(cost.seconds - before.seconds) / (cost.num_rows - before.num_rows) * MS:+.2f}"
+        bar = "█" * max(1, round(cost.seconds * scale))
+        shown.append(
+            f"{cost.num_rows:4d} {cost.seconds * MS:9.2f} {cost.seconds / one_s:11.2f} {extra:>18}   {bar}".rstrip()
+        )
+        before = cost
+    return shown
+
+
+def beside_lines(costs: MeasuredCosts) -> list[str]:
+    """Draft steps, the rest of a step, and what context adds."""
+    steps = [
+        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows)}"
+        for drafter, cost in costs.draft_steps
+    ]
+    plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
+    return [
+        *(steps or ["draft step   none was measured: drafting is counted as free below"]),
+        f"the rest     {plain:.2f} ms a plain step, {drafted:.2f} ms a drafted one",
+        f"context      {_context_text(costs)}",
+    ]
+
+
+def _context_text(costs: MeasuredCosts) -> str:
+    if costs.context is None:
+        return "no long context was seen yet: what it adds is learnt while you chat"
+    once, each = (seconds * 1000 * MS for seconds in (costs.context.per_cell_s, costs.context.per_row_cell_s))
+    return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
+
+
+def _of_nodes(number: int) -> str:
+    return "" if number == 1 else f" for {number} nodes"
+
+
+def implied_lines(costs: MeasuredCosts) -> list[str]:
+    implications = Implications.of(costs)
+    return [
+        "accepted per token   best draft   speed",
+        *(_implied_line(implications.best(acceptance)) for acceptance in ACCEPTANCES),
+        "",
+        f"cliffs       {_cliff_text(costs)}",
+        f"verdict      {_verdict(implications.break_even())}",
+    ]
+
+
+def _implied_line(implied: Implied) -> str:
+    draft = f"{implied.num_draft_tokens} tokens" if implied.num_draft_tokens != 1 else "1 token"
+    return f"{implied.acceptance:18.2f}   {draft if implied.num_draft_tokens else 'none':<10}   {implied.speedup:.2f}x"
+
+
+def _cliff_text(costs: MeasuredCosts) -> str:
+    found = cliffs(costs)
+    return f"before {', '.join(map(str, found))} rows" if found else "none: every further row costs little"
+
+
+def _verdict(break_even: float | None) -> str:
+    if break_even is None:
+        return "drafting cannot pay here, even if every token were accepted"
+    return f"drafting pays from about {break_even:.0%} of the drafted tokens accepted"
+
+
+# ---- for programs
+def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[str, object]:
+    implications = Implications.of(costs)
+    one_s = costs.decodes[0].seconds
+    return {
+        "target": info.target,
+        "draft": info.draft,
+        "machine": machine,
+        "threads": info.threads,
+        "llama_cpp": info.library,
+        "rows": [
+            {"rows": c.num_rows, "seconds": c.seconds, "ratio": c.seconds / one_s, "samples": c.num_samples}
+            for c in costs.decodes
+        ],
+        "draft_steps": [
+            {"drafter": drafter, "rows": c.num_rows, "seconds": c.seconds} for drafter, c in costs.draft_steps
+        ],
+        "rest_s": {"plain": costs.plain_overhead_s, "drafted": costs.drafted_overhead_s},
+        "context_s": costs.context
+        and {"per_cell": costs.context.per_cell_s, "per_row_and_cell": costs.context.per_row_cell_s},
+        "implied": [
+            {"acceptance": i.acceptance, "draft_tokens": i.num_draft_tokens, "speedup": i.speedup}
+            for i in map(implications.best, ACCEPTANCES)
+        ],
+        "cliffs": cliffs(costs),
+        "break_even_acceptance": implications.break_even(),
+    }

@@ -1,0 +1,207 @@
+"""The client of a running server that speaks OpenAI's chat completions: llama-server, vLLM, our own.
+
+One thread and one connection a request; answers are streamed. Token ids are not in that protocol: pieces
+carry NO_ID, and a piece is what one chunk brought. Figures are llama.cpp's `timings` where the server
+sends them, else arrival times and OpenAI's `usage`. Knows sockets, http_stream.py knows what is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from urllib.parse import SplitResult, urlsplit
+
+from eaglelocal.client.http_stream import StreamedAnswer, chat_body, data_lines, refusal
+from eaglelocal.client.port import OnEvent
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
+
+SILENCE_S = 600.0  # a server that says nothing for so long has failed: long prompts take minutes on small machines
+MAX_REPLY_BYTES = 4 * 2**20
+MAX_LINE_BYTES = 2**20
+
+
+class HttpClient:
+    """Implements client.port.Client. `start` finds the model's name; requests may come from any thread."""
+
+    def __init__(self, url: str, *, api_key: str = "") -> None:
+        self._url, self._parts, self._api_key = url, parse_url(url), api_key
+        self._model = ""
+        self._has_extensions = True  # until the server refuses fields that are not OpenAI's
+        self._lock = threading.Lock()
+        self._running: dict[str, _Exchange] = {}
+        self._num_generated = 0
+        self._closed = False
+
+    @property
+    def state(self) -> str:
+        return "closed" if self._closed else "ready" if self._model else "loading"
+
+    def start(self) -> EngineInfo:
+        """Raises EngineError when nothing answers, RequestError when it refuses."""
+        reply = self._get("/models")
+        names = [str(entry.get("id")) for entry in reply.get("data") or () if isinstance(entry, dict)]
+        if not names:
+            raise EngineError(
+                f"{self._url} names no model", hint="the address of an OpenAI-compatible server is wanted"
+            )
+        self._model = names[0]
+        return EngineInfo(
+            target=self._model,
+            draft="none",
+            draft_reason="not told by the server",
+            n_ctx=0,
+            num_slots=0,
+            n_vocab=0,
+            chat_template=True,
+            threads=0,
+            model_bytes=0,
+            load_s=0.0,
+            library=self._url,
+        )
+
+    def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
+        exchange = _Exchange(request, on_event)
+        with self._lock:
+            if request.id in self._running:
+                raise RequestError(f"a request with the id {request.id!r} is still running")
+            self._running[request.id] = exchange
+        threading.Thread(target=self._converse, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
+
+    def cancel(self, request_id: str) -> None:
+        with self._lock:
+            exchange = self._running.get(request_id)
+        if exchange is not None:
+            exchange.hang_up()
+
+    def snapshot(self) -> EngineSnapshot:
+        """What was asked through this client; what else the server does it does not tell."""
+        stats, running = SpeculationStats(reason="not told by the server"), len(self._running)
+        return EngineSnapshot(running, 0, 0, 0, self._num_generated, stats, 0.0, 0.0, 0)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            running = list(self._running.values())
+        for exchange in running:
+            exchange.hang_up()
+
+    def __enter__(self) -> HttpClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ---- on the thread of a request
+    def _converse(self, exchange: _Exchange) -> None:
+        last: Finished | Failed
+        try:
+            last = self._answer(exchange)
+        except EagleLocalError as error:
+            last = Failed(exchange.request.id, error)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            last = Failed(exchange.request.id, EngineError(f"{self._url} broke off: {error or type(error).__name__}"))
+        if exchange.is_cancelled:
+            last = exchange.answer.finished(exchange.request.id, "cancelled")
+        with self._lock:
+            del self._running[exchange.request.id]
+            self._num_generated += exchange.answer.num_tokens
+        exchange.on_event(last)
+
+    def _answer(self, exchange: _Exchange) -> Finished:
+        with contextlib.closing(self._connect()) as connection:
+            response = self._ask(connection, exchange)
+            while data := next(response, ""):
+                pieces = exchange.answer.take(data, time.perf_counter())
+                if pieces:
+                    exchange.on_event(Tokens(exchange.request.id, pieces))
+        if not exchange.answer.finish_reason:
+            raise EngineError(f"{self._url} ended in the middle of an answer")
+        return exchange.answer.finished(exchange.request.id)
+
+    def _ask(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
+        """The data lines of the reply. Fields that only llama.cpp knows are left out where a server minds them."""
+        response = self._post(connection, exchange)
+        if response.status == http.client.BAD_REQUEST and self._has_extensions:
+            response.read()
+            connection.close()
+            self._has_extensions = False
+            response = self._post(connection, exchange)
+        if response.status != http.client.OK:
+            raise refusal(self._url, response.status, response.read(MAX_REPLY_BYTES))
+        return data_lines(iter(lambda: response.readline(MAX_LINE_BYTES), b""))
+
+    def _post(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> http.client.HTTPResponse:
+        path, body = chat_body(exchange.request, self._model, extensions=self._has_extensions)
+        exchange.answer.asked_at = time.perf_counter()
+        headers = {"Content-Type": "application/json", **self._headers}
+        connection.request("POST", self._parts.path + path, json.dumps(body), headers)
+        exchange.socket = connection.sock  # the response takes it from the connection
+        if exchange.is_cancelled:
+            exchange.hang_up()
+        return connection.getresponse()
+
+    # ---- connections
+    def _get(self, path: str) -> dict[str, list[object]]:
+        try:
+            with contextlib.closing(self._connect()) as connection:
+                connection.request("GET", self._parts.path + path, headers=self._headers)
+                response = connection.getresponse()
+                body = response.read(MAX_REPLY_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            hint = "is the server running, and this its address?"
+            raise EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint) from error
+        if response.status != http.client.OK:
+            raise refusal(self._url, response.status, body)
+        try:
+            reply = json.loads(body)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise EngineError(f"{self._url}{path} does not answer with a JSON object")
+        return reply
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        return kind(self._parts.hostname or "", self._parts.port, timeout=SILENCE_S)
+
+
+class _Exchange:
+    """One request on its way."""
+
+    def __init__(self, request: ChatRequest, on_event: OnEvent) -> None:
+        self.request, self.on_event = request, on_event
+        self.answer = StreamedAnswer()
+        self.socket: socket.socket | None = None
+        self.is_cancelled = False
+
+    def hang_up(self) -> None:
+        self.is_cancelled = True
+        if self.socket is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                self.socket.shutdown(socket.SHUT_RDWR)
+
+
+def parse_url(url: str) -> SplitResult:
+    """`http://host:port`, with or without /v1. Raises UsageError."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        is_good = False
+    if not is_good or parts.query or parts.fragment or parts.username:
+        raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
+    path = parts.path.rstrip("/")
+    return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")

@@ -1,0 +1,98 @@
+"""What decodes cost on this machine, measured before the first request within a time box.
+
+Knows a way to time a decode of some rows, and a clock; knows no context and keeps nothing. On a GPU the timing
+must wait for the device.
+
+    1. one decode thrown away: it reads the weights from disk
+    2. where a stored curve is at hand: one and four rows, in 0.5 s; if their ratio still holds, that is all
+    3. one, two, four and eight rows, three times in turn
+    4. the other sizes that a policy may want, in groups with one row among them, until 2 s are over
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+FIRST_SIZES = (1, 2, 4, 8)
+OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # where curves were seen to jump comes first
+PER_SLOT = (1, 2, 3, 5, 9, 17)  # rows of a slot, when all slots draft equally far
+TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
+REPETITIONS = 3
+GROUP = 4
+
+Seconds = dict[int, list[float]]  # by rows
+
+
+class Calibration:
+    """One calibration: `run` gives seconds by rows, single rows always among them."""
+
+    def __init__(
+        self,
+        time_rows: Callable[[int], float],
+        clock: Callable[[], float],
+        *,
+        sizes: Sequence[int],
+        max_s: float = 2.0,
+        max_agreement_s: float = 0.5,
+    ) -> None:
+        self._time_rows, self._clock = time_rows, clock
+        self._sizes = sizes
+        self._max_s, self._max_agreement_s = max_s, max_agreement_s
+        self._seconds: Seconds = {}
+        self._ends_at = 0.0
+
+    def run(self, stored_ratio: Callable[[int], float] | None = None) -> Seconds:
+        """Measure; `stored_ratio` gives what a size cost on another day, relative to one row."""
+        self._time_rows(1)
+        began_at = self._clock()
+        if stored_ratio is not None and self._agrees(stored_ratio, began_at + self._max_agreement_s):
+            return self._seconds
+        self._ends_at = began_at + self._max_s
+        for group in self._groups():
+            self._measure(group)
+        return self._seconds
+
+    def _agrees(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
+        self._ends_at = ends_at
+        other = 4 if 4 in self._sizes else 2
+        self._measure([1, other])
+        measured = statistics.median(self._seconds[other]) / statistics.median(self._seconds[1])
+        return abs(math.log(measured / stored_ratio(other))) < math.log(TOLERANCE)
+
+    def _groups(self) -> Iterator[list[int]]:
+        yield [size for size in self._sizes if size in FIRST_SIZES]
+        others = [size for size in self._sizes if size not in FIRST_SIZES]
+        for at in range(0, len(others), GROUP):
+            yield [1, *others[at : at + GROUP]]
+
+    def _measure(self, group: Sequence[int]) -> None:
+        """Time sizes in turn, so that a slow moment strikes all of them. Two sizes are timed at any price."""
+        taken: Seconds = {size: [] for size in group}
+        for _ in range(REPETITIONS):
+            for size in group:
+                is_needed = not taken[size] and len(self._seconds) < 2 and size in group[:2]
+                if is_needed or self._clock() + self._expected(size, taken) < self._ends_at:
+                    taken[size].append(self._time_rows(size))
+        self._enter(taken)
+
+    def _expected(self, size: int, taken: Seconds) -> float:
+        """What a decode will take at most, by the next smaller size that was timed; 0.0 if there is none."""
+        timed = {rows: min(took) for rows, took in (*self._seconds.items(), *taken.items()) if took and rows <= size}
+        return timed[max(timed)] * size / max(timed) if timed else 0.0
+
+    def _enter(self, taken: Seconds) -> None:
+        """Scale a group to the moment of the first, by its single rows."""
+        before = self._seconds.get(1)
+        factor = statistics.median(before) / statistics.median(taken[1]) if before and taken[1] else 1.0
+        for size, took in taken.items():
+            if took:
+                self._seconds.setdefault(size, []).extend(seconds * factor for seconds in took)
+
+
+def useful_sizes(max_rows: int, *, num_slots: int) -> list[int]:
+    """Rows of a step worth knowing, most useful first; max_rows is the most that a step may have."""
+    together = [num_slots * rows for rows in PER_SLOT]
+    wanted = dict.fromkeys([*FIRST_SIZES, *together, *OTHER_SIZES, max_rows])
+    return [size for size in wanted if size <= max_rows or size in (1, 2)]

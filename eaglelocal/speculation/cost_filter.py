@@ -1,0 +1,168 @@
+"""Decode times -> the machine's level, the price of context and the shape over rows: an extended Kalman filter.
+
+    log seconds = level + log(ratio[rows] + (per_cell + per_row_cell * rows) * kilocells) + noise
+
+with ratio[1] = 1. The level wanders by the minute and takes all sizes with it, the rest hardly moves. The filter
+keeps apart what plain averages mix: a run of one size teaches the level alone, for nothing was measured beside it;
+a change of size teaches their ratio. Each size is a state of its own, so cliffs stay cliffs.
+
+The noise is learnt too: on a machine that is shared, single decodes may take ten times as long as others, and
+believing each would chase shadows. Robust: a surprise beyond 2.5 standard deviations counts as one of 2.5, so a step that met another program moves
+little. Three such in a row are no accident: the level, or that one size, is then held to be unknown and learnt
+afresh. Knows no clock and no policy.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+NOISE = 0.05  # standard deviation of the logarithm of a single decode, before it is known
+NOISE_RANGE = (0.01, 1.5)
+NOISE_RATE = 1 / 64  # how fast the noise is learnt, a step; slow beside a jump of the level
+LEVEL_DRIFT = 0.012  # of the level, a step
+SHAPE_DRIFT = 0.002  # of the ratio of a size, a step
+SLOPE_DRIFT = 0.0001  # of the price of context, a step
+MAX_SHAPE_DEVIATION = 0.3  # what a size that was long not seen is forgotten to
+SLOPE_DEVIATION = 0.1  # before anything is known of the price of 1000 cells, in decodes of one row
+CLIP = 2.5  # standard deviations
+SURPRISES = 3  # in a row, until they are believed
+AFRESH = 0.2**2  # variance added then
+MAX_SIZES = 64  # rows for which ratios are kept; the work of an update grows with the square
+LEVEL_DEVIATION = 5.0  # before anything is known
+
+LEVEL, PER_CELL, PER_ROW_CELL, FIRST_SIZE = 0, 1, 2, 3  # places in the state
+THE_LEVEL = 0  # key of its run of surprises, beside numbers of rows
+
+Floats = npt.NDArray[np.float64]
+
+
+class CostFilter:
+    """State and covariance; one row is the unit and has no ratio to learn."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}  # rows -> place in the state
+        self.noise = NOISE
+        self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and of the level
+        self._state: Floats = np.array([0.0, 0.02, 0.02])
+        self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
+        self._allocate()
+
+    # ---- what is known
+    @property
+    def level(self) -> float:
+        """Logarithm of the seconds of one row with no context."""
+        return float(self._state[LEVEL])
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Per 1000 cells, in decodes of one row: of the decode, and of each row."""
+        return float(self._state[PER_CELL]), float(self._state[PER_ROW_CELL])
+
+    @property
+    def slope_deviation(self) -> float:
+        """Of the slope that is known worse."""
+        return math.sqrt(float(self._diagonal[PER_CELL:FIRST_SIZE].max()))
+
+    @property
+    def ratios(self) -> dict[int, float]:
+        """Every kept size, ascending, with its seconds relative to one row; without context."""
+        values = np.exp(self._state[FIRST_SIZE:]).tolist()
+        known = {rows: values[place - FIRST_SIZE] for rows, place in self.places.items()} | {1: 1.0}
+        return dict(sorted(known.items()))
+
+    def deviation(self, num_rows: int) -> float:
+        """Standard deviation of the logarithm of a kept ratio."""
+        place = self.places.get(num_rows)
+        return 0.0 if place is None else math.sqrt(float(self._covariance[place, place]))
+
+    # ---- what is said
+    def set_level(self, level: float, deviation: float) -> None:
+        self._set(LEVEL, level, deviation)
+
+    def set_slopes(self, per_cell: float, per_row_cell: float, deviation: float) -> None:
+        self._set(PER_CELL, per_cell, deviation)
+        self._set(PER_ROW_CELL, per_row_cell, deviation)
+
+    def set_ratio(self, num_rows: int, ratio: float, deviation: float) -> None:
+        """Say what a size costs; the first time makes room for it. One row is the unit, and stays it."""
+        if num_rows == 1 or (num_rows not in self.places and self.is_full):
+            return
+        if num_rows not in self.places:
+            self.places[num_rows] = len(self._state)
+            self._state = np.append(self._state, 0.0)
+            self._covariance = np.pad(self._covariance, (0, 1))
+            self._allocate()
+        self._set(self.places[num_rows], math.log(ratio), deviation)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.places) >= MAX_SIZES
+
+    # ---- what is measured
+    def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float) -> None:
+        """Take one decode. `ratio` is what a size that is not kept is believed to cost."""
+        place = self.places.get(num_rows)
+        state, covariance, gradient = self._state, self._covariance, self._gradient
+        base = ratio if place is None else math.exp(state[place])
+        relative = base + (state[PER_CELL] + state[PER_ROW_CELL] * num_rows) * kilocells
+        gradient[PER_CELL] = kilocells / relative
+        gradient[PER_ROW_CELL] = num_rows * kilocells / relative
+        if place is not None:
+            gradient[place] = base / relative
+        shared = covariance @ gradient
+        deviation = math.sqrt(shared @ gradient + self.noise**2)
+        surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
+        clipped = max(-CLIP, min(CLIP, surprise))
+        shared /= deviation
+        state += shared * clipped
+        covariance -= shared[:, None] * shared  # symmetric to the last bit
+        self._learn_noise(clipped)
+        if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
+            np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
+        self._forget()
+        self._watch(num_rows, place, surprise, clipped)
+        if place is not None:
+            gradient[place] = 0.0
+
+    def _learn_noise(self, surprise: float) -> None:
+        """Until surprises are as large as expected: of a normal variable, 0.8 standard deviations on average."""
+        low, high = NOISE_RANGE
+        self.noise = min(high, max(low, self.noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
+
+    def _forget(self) -> None:
+        """What is not measured becomes uncertain."""
+        self._diagonal += (self._diagonal < self._forgotten) * self._drift
+
+    def _watch(self, num_rows: int, place: int | None, surprise: float, clipped: float) -> None:
+        sign = 0 if surprise == clipped else int(math.copysign(1, surprise))
+        of_level = self._run(THE_LEVEL, sign)
+        of_size = self._run(num_rows, sign)
+        if abs(of_level) >= SURPRISES:
+            self._diagonal[LEVEL] += AFRESH
+            self._runs.clear()
+        elif place is not None and abs(of_size) >= SURPRISES:
+            self._diagonal[place] += AFRESH
+            self._runs[num_rows] = 0
+
+    def _run(self, key: int, sign: int) -> int:
+        before = self._runs.get(key, 0)
+        run = self._runs[key] = before + sign if sign and before * sign >= 0 else sign
+        return run
+
+    def _set(self, place: int, value: float, deviation: float) -> None:
+        self._state[place] = value
+        self._covariance[place, :] = self._covariance[:, place] = 0.0
+        self._covariance[place, place] = deviation**2
+
+    def _allocate(self) -> None:
+        size = len(self._state)
+        self._gradient = np.zeros(size)
+        self._gradient[LEVEL] = 1.0
+        self._diagonal = self._covariance.reshape(-1)[:: size + 1]  # a view
+        num_sizes = size - FIRST_SIZE
+        self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_sizes]) ** 2
+        limits = [LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION, *[MAX_SHAPE_DEVIATION] * num_sizes]
+        self._forgotten = np.array(limits) ** 2  # variances that no forgetting goes beyond

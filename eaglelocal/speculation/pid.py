@@ -1,0 +1,36 @@
+"""A draft length that follows the recent acceptance rate by a PID rule: what EAGLE 3.1's description proposes.
+
+Here for comparison: it looks at acceptance alone and knows no costs, so it drafts on where verification is dear, and
+it never turns itself off.
+
+    error = accepted / drafted - TARGET_RATE;  length += P * error + I * sum(errors) + D * (error - last error)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TARGET_RATE = 0.6
+P, I, D = 0.8, 0.05, 0.3
+MAX_SUM = 4.0  # of errors: an integral that winds up would go on for long after a change
+FIRST_LENGTH, MAX_LENGTH = 3.0, 16.0
+
+
+@dataclass(slots=True)
+class LengthController:
+    """One slot's."""
+
+    length: float = FIRST_LENGTH
+    error_sum: float = 0.0
+    last_error: float = 0.0
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return round(self.length)
+
+    def saw(self, *, drafted: int, accepted: int) -> None:
+        error = accepted / drafted - TARGET_RATE
+        self.error_sum = min(max(self.error_sum + error, -MAX_SUM), MAX_SUM)
+        change = P * error + I * self.error_sum + D * (error - self.last_error)
+        self.length = min(max(self.length + change, 1.0), MAX_LENGTH)
+        self.last_error = error

@@ -1,0 +1,35 @@
+"""Chains of tokens of one scripted table: what a right drafter drafts, and drafting them step by step."""
+
+from __future__ import annotations
+
+from doubles.scripted_context import Table
+
+from eaglelocal.core.draft import ROOT
+from eaglelocal.drafters.base import Drafter, Node
+
+TABLE = Table(seed=3)
+
+
+def root(slot: int, text: list[int]) -> Node:
+    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
+
+
+def best(text: list[int]) -> int:
+    return int(TABLE.after(text).argmax())
+
+
+def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[int]:
+    """Tokens of a chain behind the last token of `text`."""
+    node, drafted = root(slot, text), list[int]()
+    for _ in range(length):
+        (children,) = drafter.expand([node])
+        drafted.append(children[0].token)
+        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
+    return drafted
+
+
+def true_chain(text: list[int], length: int) -> list[int]:
+    grown = list(text)
+    for _ in range(length):
+        grown.append(best(grown))
+    return grown[len(text) :]

@@ -1,0 +1,103 @@
+"""A server on the loopback interface that speaks OpenAI's chat completions; what it says is told by the test.
+
+Keeps the bodies it was sent. One thread a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Event = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class Script:
+    """What is answered. `hangs`: after the events the stream stays open until the test is over."""
+
+    events: Sequence[Event] = ()
+    status: int = 200
+    error: object = None
+    minds_extensions: bool = False  # as servers that check every field
+    hangs: bool = False
+    is_cut: bool = False  # no [DONE] at the end
+    models: object = field(default_factory=lambda: {"data": [{"id": "loopback-model"}]})
+    bodies: list[dict[str, object]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+def words(*said: str, timings: Mapping[str, object] | None = None) -> list[Event]:
+    """Chunks of an answer, as llama-server sends them."""
+    chunks: list[Event] = [{"choices": [{"delta": {"role": "assistant", "content": None}}]}]
+    chunks += [{"choices": [{"delta": {"content": word}, "finish_reason": None}]} for word in said]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    usage = {"prompt_tokens": 7, "completion_tokens": len(said)}
+    return [*chunks, {"choices": [], "usage": usage, **({"timings": timings} if timings else {})}]
+
+
+def handler(script: Script) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._note()
+            self._reply(200, script.models)
+
+        def do_POST(self) -> None:
+            self._note()
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            script.bodies.append(body)
+            if script.minds_extensions and "cache_prompt" in body:
+                self._reply(400, {"error": {"message": "unknown field cache_prompt"}})
+            elif script.status != 200:
+                self._reply(script.status, script.error)
+            else:
+                self._stream()
+
+        def _note(self) -> None:
+            script.paths.append(self.path)
+            script.keys.append(self.headers.get("Authorization", ""))
+
+        def _reply(self, status: int, value: object) -> None:
+            said = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def _stream(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            for event in script.events:
+                self.wfile.write(f": a comment\ndata: {json.dumps(event)}\n\n".encode())
+                self.wfile.flush()
+            if script.hangs:
+                script.over.wait(20)
+            elif not script.is_cut:
+                self.wfile.write(b"data: [DONE]\n\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    return Handler
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[str]:
+    """The server's address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(script))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        script.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

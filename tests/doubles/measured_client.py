@@ -1,0 +1,67 @@
+"""A client for measurements: what it answers, and how fast it says it was, is told by a function.
+
+Answers at once, on the thread that asks. Keeps what it was asked, and what was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from eaglelocal.client.port import OnEvent
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Started, Tokens
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer. `gaps` gives the logit gap to the second best token, by index; else it is wide."""
+
+    tokens: Sequence[int]
+    decode_s: float = 1.0
+    prompt_tokens: int = 10
+    cached_tokens: int = 0
+    gaps: dict[int, tuple[int, float]] = field(default_factory=dict)  # index -> (second best, gap)
+    fails: EagleLocalError | None = None
+
+
+@dataclass(slots=True)
+class MeasuredClient:
+    answer: Callable[[ChatRequest], Told]
+    requests: list[ChatRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    state: str = "ready"
+
+    def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
+        self.requests.append(request)
+        told = self.answer(request)
+        if told.fails is not None:
+            on_event(Failed(request.id, told.fails))
+            return
+        on_event(Started(request.id, told.prompt_tokens, told.cached_tokens))
+        tokens = list(told.tokens)[: request.params.max_tokens]
+        for index, token in enumerate(tokens):
+            on_event(Tokens(request.id, (Piece(token, f"<{token}>", False, sampled(told, index, token)),)))
+        timings = Timings(ttft_s=0.5, decode_s=told.decode_s)
+        stats = SpeculationStats(state="on", drafts=4, draft_tokens=8, accepted_tokens=4, emitted_tokens=8)
+        on_event(Finished(request.id, "length", "", told.prompt_tokens, len(tokens), timings, stats))
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    def start(self) -> EngineInfo:
+        raise AssertionError("a measurement does not start its clients")
+
+    def snapshot(self) -> EngineSnapshot:
+        raise AssertionError("a measurement needs no snapshot")
+
+    def close(self) -> None:
+        raise AssertionError("a measurement does not close its clients")
+
+
+def sampled(told: Told, index: int, token: int) -> Sampled:
+    second, gap = told.gaps.get(index, (token + 1, 5.0))
+    return Sampled(token, -0.1, (TokenLogprob(token, -0.1), TokenLogprob(second, -0.1 - gap)))

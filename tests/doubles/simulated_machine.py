@@ -1,0 +1,48 @@
+"""A machine whose decodes have a stepped cost curve, a level that drifts, noise, and now and then a hiccup."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+BF16 = (1.0, 1.1, 1.15, 1.22, 1.27, 1.29, 1.4, 1.5, 1.6, 1.8, 1.9, 2.05, 2.1, 2.2, 2.3, 2.37, 2.5)
+Q8_0 = (1.0, 1.86, 2.16, 2.74, 4.7, 4.74, 4.2, 3.45, 3.9, 4.0, 4.1, 4.15, 4.8, 5.2, 5.5, 5.76, 6.0)
+Q4_0 = (1.0, 2.22, 2.19, 1.74, 2.75, 4.5, 4.0, 3.51, 4.4, 5.0, 5.2, 5.47, 5.3, 5.2, 5.0, 4.92, 5.2)
+Level = Callable[[int], float]  # of a step's number
+
+
+def steady(step: int) -> float:
+    return 0.07
+
+
+def drifting(step: int) -> float:
+    """By 30 % up and down, a period of about a minute."""
+    return 0.07 * (1 + 0.3 * math.sin(step / 140))
+
+
+@dataclass
+class SimulatedMachine:
+    seed: int = 0
+    ratios: Sequence[float] = Q8_0  # [rows - 1]
+    level: Level = steady
+    noise: float = 0.05
+    hiccups: float = 0.05  # share of decodes that take two to five times as long
+    per_cell: float = 0.0  # per 1000 cells, in decodes of one row
+    per_row_cell: float = 0.0
+    step: int = 0
+    chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def true_seconds(self, num_rows: int, num_cells: int = 0) -> float:
+        context = (self.per_cell + self.per_row_cell * num_rows) * num_cells / 1000
+        return self.level(self.step) * (self.ratios[num_rows - 1] + context)
+
+    def decode(self, num_rows: int, num_cells: int = 0) -> float:
+        """Seconds as measured; a step passes."""
+        seconds = self.true_seconds(num_rows, num_cells) * math.exp(self.chance.gauss(0.0, self.noise))
+        self.step += 1
+        return seconds * self.chance.uniform(2, 5) if self.chance.random() < self.hiccups else seconds

@@ -1,0 +1,144 @@
+"""Asking a side: speeds alone and together, what arrived, and that nothing is cached."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.measured_client import MeasuredClient, Told
+
+from eaglelocal.bench.asking import MIN_TOKENS, Answered, Arrivals, Freshness, Side, answered, ask, joint_tok_s
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.client.http_stream import NO_ID
+from eaglelocal.core.events import Finished, Piece, Tokens
+from eaglelocal.core.request import OFF, ChatRequest, Request
+from eaglelocal.core.sampling import GREEDY
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EngineError, RequestError
+from eaglelocal.scheduler.scheduler import Scheduler
+
+PROMPT = Prompt("x", tokens=(1, 2, 3))
+
+
+def answer(num_tokens: int, *, decode_s: float = 1.0, prompt_tokens: int = 10, cached_tokens: int = 0) -> Answered:
+    pieces = tuple(Piece(i, f"{i} ", False) for i in range(num_tokens))
+    return Answered(pieces, "text", num_tokens, prompt_tokens, cached_tokens, decode_s, 0.1, SpeculationStats())
+
+
+def arrivals(*tokens: tuple[float, int], completion_tokens: int | None = None) -> Arrivals:
+    """So many pieces at each moment."""
+    one = Arrivals(ChatRequest(id="r"))
+    for moment, number in tokens:
+        one.events.append((moment, Tokens("r", (Piece(0, "", False),) * number)))
+    total = sum(number for _, number in tokens) if completion_tokens is None else completion_tokens
+    one.events.append((99.0, Finished("r", "stop", "", 1, total, Timings(), SpeculationStats())))
+    return one
+
+
+def test_an_answer_has_the_speed_from_its_first_to_its_last_token() -> None:
+    assert answer(21, decode_s=2.0).tok_s == pytest.approx(10.0)
+
+
+def test_a_short_answer_has_no_speed() -> None:
+    assert answer(MIN_TOKENS).tok_s > 0
+    assert answer(MIN_TOKENS - 1).tok_s == 0
+    assert answer(50, decode_s=0.0).tok_s == 0
+
+
+def test_a_prompt_that_was_cached_is_not_fresh() -> None:
+    assert answer(9, prompt_tokens=100, cached_tokens=10).is_fresh
+    assert not answer(9, prompt_tokens=100, cached_tokens=11).is_fresh
+
+
+def test_answers_are_the_same_by_token_ids_and_by_text_where_there_are_none() -> None:
+    pieces = (Piece(NO_ID, "t", False),) * 3
+    theirs = Answered(pieces, "text", 3, 10, 0, 1.0, 0.1, SpeculationStats())
+    assert answer(3).is_same_as(theirs)
+    assert theirs.is_same_as(answer(5))
+    assert not answer(3).is_same_as(answer(5))
+
+
+def test_together_counts_from_the_moment_when_all_have_begun_to_the_end_of_the_last() -> None:
+    first = arrivals((1.0, 1), (2.0, 3), (4.0, 4))
+    second = arrivals((3.0, 1), (5.0, 5), (7.0, 5))
+    assert joint_tok_s([first, second]) == pytest.approx((4 + 5 + 5) / (7.0 - 3.0))
+
+
+def test_together_too_few_tokens_are_no_speed() -> None:
+    assert joint_tok_s([arrivals((1.0, 1), (2.0, 3)), arrivals((1.5, 1), (2.0, 3))]) == 0.0
+    assert joint_tok_s([arrivals((1.0, 1), (2.0, 30)), arrivals()]) == 0.0
+
+
+def test_pieces_of_several_tokens_count_as_what_they_hold() -> None:
+    assert joint_tok_s([arrivals((1.0, 1), (2.0, 9), completion_tokens=20)]) == pytest.approx(18.0)
+
+
+def test_asking_gives_tokens_text_and_figures() -> None:
+    client = MeasuredClient(lambda request: Told(range(20), decode_s=0.5, prompt_tokens=30, cached_tokens=4))
+    phase = ask(Side("plain", client, OFF), [PROMPT], [GREEDY], name="a")
+    (got,) = phase.answers
+    assert (got.tokens, got.num_tokens, got.prompt_tokens, got.cached_tokens) == (tuple(range(20)), 20, 30, 4)
+    assert got.text.startswith("<0><1>")
+    assert phase.tok_s == got.tok_s == pytest.approx(38.0)
+    (request,) = client.requests
+    assert (request.tokens, request.spec) == ((1, 2, 3), OFF)
+    assert client.cancelled == []
+
+
+def test_a_failure_is_raised_and_the_others_are_cancelled() -> None:
+    def told(request: ChatRequest) -> Told:
+        return Told((), fails=RequestError("too long")) if request.id.endswith("1") else Told(range(9))
+
+    client = MeasuredClient(told)
+    with pytest.raises(RequestError, match="too long"):
+        ask(Side("plain", client), [PROMPT] * 3, [GREEDY] * 3, name="a")
+    assert sorted(client.cancelled) == ["a-0", "a-1", "a-2"]
+
+
+def test_an_interrupt_while_asking_leaves_nothing_running() -> None:
+    def told(request: ChatRequest) -> Told:
+        raise KeyboardInterrupt
+
+    client = MeasuredClient(told)
+    with pytest.raises(KeyboardInterrupt):
+        ask(Side("plain", client), [PROMPT], [GREEDY], name="a")
+    assert client.cancelled == ["a-0"]
+
+
+def test_an_answer_that_somebody_cancelled_is_no_measurement() -> None:
+    one = Arrivals(ChatRequest(id="r"))
+    one.arrive(Finished("r", "cancelled", "", 1, 0, Timings(), SpeculationStats()))
+    finished = one.wait()
+    with pytest.raises(EngineError, match="cancelled"):
+        answered(one, finished)
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 5])
+@pytest.mark.parametrize("num_asked", [1, 2, 5])
+def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: int) -> None:
+    """With the engine's own bookkeeping of slots: the same prompts again find nothing of theirs."""
+    scheduler = Scheduler(num_slots=num_slots, n_ctx=64, n_batch=64)
+    reused: list[int] = []
+
+    def serve(request: ChatRequest) -> Told:
+        scheduler.add(Request(id=request.id, prompt=request.tokens, params=request.params))
+        (admission,) = scheduler.admit()
+        reused.append(admission.sequence.num_reused)
+        scheduler.cached(admission.sequence, list(request.tokens[admission.sequence.num_reused :]))
+        scheduler.release(admission.sequence)
+        return Told((1,))
+
+    client = MeasuredClient(serve)
+    fresh = Freshness(client, num_slots=num_slots, n_vocab=100)
+    prompts = [Prompt("x", tokens=(50 + i, *range(20))) for i in range(min(num_asked, num_slots))]
+    for _ in range(12):
+        fresh.restore()
+        ask(Side("plain", client), prompts, [GREEDY] * len(prompts), name="a")
+    assert reused
+    assert max(reused) <= 1
+
+
+def test_freshness_is_plain_and_ends_at_once() -> None:
+    client = MeasuredClient(lambda request: Told((1, 2, 3)))
+    Freshness(client, num_slots=3, n_vocab=2).restore()
+    assert [r.spec for r in client.requests] == [OFF] * 3
+    assert [r.params.max_tokens for r in client.requests] == [1] * 3
+    assert [r.tokens for r in client.requests] == [(0,), (1,), (0,)]

@@ -1,0 +1,126 @@
+"""Texts that differ: where, and whether it is a near-tie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from doubles.measured_client import MeasuredClient, Told
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.bench.asking import Side
+from eaglelocal.bench.identity import (
+    Difference,
+    Examiner,
+    Finding,
+    Flip,
+    first_difference,
+    tie_bound,
+    tie_bound_of,
+    weight_type,
+)
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
+from eaglelocal.core.sampling import GREEDY, SamplingParams
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.wish import Wish
+
+BOUND = 0.05
+CHAT = Prompt("x", (Message("user", "hi"),))
+IDS = Prompt("x", tokens=(7, 8))
+TOKENS = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(TOKENS, TOKENS)
+def test_the_first_difference_is_the_first(a: list[int], b: list[int]) -> None:
+    flip = first_difference(a, b)
+    if flip is None:
+        assert a == b
+    else:
+        assert a[: flip.index] == b[: flip.index]
+        assert flip.plain != flip.other
+        assert a[flip.index : flip.index + 1] == ([] if flip.plain is None else [flip.plain])
+        assert b[flip.index : flip.index + 1] == ([] if flip.other is None else [flip.other])
+
+
+def examined(
+    told: Sequence[Told], flip: Flip, common: Sequence[int], *, prompt: Prompt = CHAT, params: SamplingParams = GREEDY
+) -> tuple[Difference, list[ChatRequest]]:
+    """The finding, when the answers to what is asked again are these in turn."""
+    waiting = list(told)
+    client = MeasuredClient(lambda request: waiting.pop(0))
+    plain, other = Side("plain", client, OFF), Side("auto", client, AUTO)
+    difference = Examiner(plain, bound=BOUND).examine(prompt, params, other=other, flip=flip, common=common)
+    assert not waiting
+    return difference, client.requests
+
+
+def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
+    told = Told([1, 2, 5, 9], gaps={2: (6, 0.01)})
+    difference, (request,) = examined([told], Flip(2, 5, 6), [1, 2])
+    assert difference == Difference("auto", "x", 2, Finding.NEAR_TIE, pytest.approx(0.01))
+    assert (request.messages, request.spec) == (CHAT.messages, OFF)
+    assert (request.params.max_tokens, request.params.logprobs) == (3, 2)
+
+
+def test_the_two_best_tokens_far_apart_are_different() -> None:
+    difference, _ = examined([Told([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
+    assert (difference.finding, difference.gap) == (Finding.DIFFERENT, pytest.approx(0.3))
+
+
+def test_a_third_token_is_different_however_close_the_best_are() -> None:
+    difference, _ = examined([Told([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
+    assert difference.finding is Finding.DIFFERENT
+
+
+def test_an_answer_that_ended_early_is_different() -> None:
+    difference, _ = examined([Told([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
+    assert difference.finding is Finding.DIFFERENT
+
+
+def test_token_ids_are_asked_from_the_common_prefix() -> None:
+    difference, (request,) = examined([Told([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
+    assert difference.finding is Finding.NEAR_TIE
+    assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
+
+
+def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
+    told = [Told([1, 3, 5]), Told([1, 2, 5], gaps={2: (6, 0.01)})]
+    difference, requests = examined(told, Flip(2, 5, 6), [1, 2])
+    assert difference.finding is Finding.NEAR_TIE
+    assert [request.spec for request in requests] == [OFF, AUTO]
+
+
+def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
+    difference, _ = examined([Told([1, 3, 5]), Told([1])], Flip(2, 5, 6), [1, 2])
+    assert (difference.finding, difference.gap) == (Finding.UNKNOWN, None)
+
+
+def test_drawn_texts_are_not_examined() -> None:
+    difference, requests = examined([], Flip(2, 5, 6), [1, 2], params=SamplingParams(temperature=0.7))
+    assert difference.finding is Finding.UNKNOWN
+    assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "kv_type", "bound"),
+    [
+        ("F32", "f16", 1e-3),
+        ("BF16", "f16", 0.05),
+        ("Q8_0", "f16", 0.1),
+        ("Q4_K", "f16", 0.2),
+        ("BF16", "q8_0", 0.1),
+        ("F32", "q4_0", 0.2),
+    ],
+)
+def test_bounds_by_weights_and_cache(weights: str, kv_type: str, bound: float) -> None:
+    assert tie_bound(weights, kv_type) == bound
+
+
+def test_the_weights_of_the_embedded_model() -> None:
+    assert weight_type(read_header(demo_sources()[0])) == "BF16"
+    plan = resolve(Wish(target="demo@native"), on_progress=lambda fraction, what: None)
+    assert tie_bound_of(plan) == 0.05

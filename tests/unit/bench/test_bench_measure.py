@@ -1,0 +1,233 @@
+"""A whole measurement on a client of known speeds: pairs, figures, report and object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+from doubles.measured_client import MeasuredClient, Told
+
+from eaglelocal.bench.asking import Side
+from eaglelocal.bench.findings import Findings, findings_of
+from eaglelocal.bench.identity import Examiner, Finding
+from eaglelocal.bench.measure import PLAIN, Lap, Measuring
+from eaglelocal.bench.objects import result_object
+from eaglelocal.bench.order import Task, tasks
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.report import report
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed
+from eaglelocal.core.sampling import GREEDY, SamplingParams
+from eaglelocal.errors import EngineError
+
+CATEGORIES = ("easy", "hard")
+COLUMNS = 79
+Answer = Callable[[ChatRequest], Told]
+
+
+def prompts(num: int) -> dict[str, list[Prompt]]:
+    """The first token tells the category, the second the prompt."""
+    return {name: [Prompt(name, tokens=(i, n)) for n in range(num)] for i, name in enumerate(CATEGORIES)}
+
+
+def paced(speeds: Mapping[str, tuple[float, float]], *, num_tokens: int = 21) -> Answer:
+    """Tokens per second of easy and hard prompts by mode; prompts differ a little among themselves."""
+
+    def told(request: ChatRequest) -> Told:
+        kind, number = request.tokens
+        tok_s = speeds[str(request.spec)][kind] * (1 + 0.02 * (number % 3))
+        return Told(range(num_tokens), decode_s=(num_tokens - 1) / tok_s)
+
+    return told
+
+
+def measured(
+    answer: Answer,
+    modes: tuple[Spec, ...],
+    planned: list[Task],
+    *,
+    params: SamplingParams = GREEDY,
+    server: Answer | None = None,
+) -> tuple[list[Lap], MeasuredClient]:
+    client = MeasuredClient(answer)
+    sides = [Side(PLAIN, client, OFF), *(Side(str(spec), client, spec) for spec in modes)]
+    if server is not None:
+        sides.append(Side("server", MeasuredClient(server)))
+    laps: list[Lap] = []
+    params = SamplingParams(temperature=params.temperature, seed=params.seed, max_tokens=64)
+    examiner = Examiner(sides[0], bound=0.05)
+    Measuring(sides, params, examiner=examiner, on_ask=lambda task, done, total: None).run(planned, laps)
+    return laps, client
+
+
+SPEEDS = {"off": (10.0, 10.0), "auto": (20.0, 9.0), "2": (16.0, 9.5), "8": (22.0, 4.0)}
+MODES = (AUTO, fixed(2), fixed(8))
+
+
+def found(num: int = 3) -> Findings:
+    laps, _ = measured(paced(SPEEDS), MODES, tasks(prompts(num), [1], repeats=1, warm_up=()))
+    return findings_of(laps, MODES, server=None)
+
+
+def test_every_side_answers_every_prompt_in_turning_order() -> None:
+    _, client = measured(paced(SPEEDS), MODES, tasks(prompts(2), [1], repeats=2, warm_up=()))
+    asked = [(request.tokens, str(request.spec)) for request in client.requests]
+    assert len(asked) == 2 * 2 * 2 * 4
+    laps = [asked[i : i + 4] for i in range(0, len(asked), 4)]
+    assert all(len({tokens for tokens, _ in lap}) == 1 and len({spec for _, spec in lap}) == 4 for lap in laps)
+    assert len({lap[0][1] for lap in laps}) > 1
+    assert len({request.id for request in client.requests}) == len(asked)
+
+
+def test_warm_up_is_asked_and_does_not_count() -> None:
+    planned = tasks(prompts(1), [1], repeats=1, warm_up=[Prompt("w", tokens=(0, 7))])
+    laps, client = measured(paced(SPEEDS), (AUTO,), planned)
+    assert len(laps) == 2
+    assert [request.tokens for request in client.requests[:2]] == [(0, 7)] * 2
+
+
+def test_speeds_over_plain_by_category_and_over_all() -> None:
+    findings = found()
+    easy, hard = (run for run in findings.runs if run.side == "auto")
+    assert easy.speedup is not None
+    assert hard.speedup is not None
+    assert (easy.speedup.mean, hard.speedup.mean) == pytest.approx((2.0, 0.9))
+    assert (easy.plain_tok_s, easy.tok_s) == pytest.approx((10.2, 20.4))
+    assert (easy.acceptance_length, easy.ttft_s) == (2.0, 0.5)
+    auto = findings.summaries[0]
+    assert (auto.side, auto.worst.category) == ("auto", "hard")
+    assert auto.speedup.mean == pytest.approx(math.sqrt(2.0 * 0.9))
+
+
+def test_modes_against_the_best_fixed_length_in_each_category_and_over_all() -> None:
+    compared = {(one.category, one.side): (one.other, one.ratio.mean) for one in found().comparisons}
+    assert compared["easy", "auto"] == ("8", pytest.approx(20 / 22))
+    assert compared["hard", "auto"] == ("2", pytest.approx(9 / 9.5))
+    assert compared["all", "auto"] == ("2", pytest.approx(math.sqrt(180 / 152)))
+    assert ("hard", "2") not in compared
+
+
+def test_repeats_of_a_prompt_are_one_unit() -> None:
+    planned = tasks(prompts(2), [1], repeats=3, warm_up=())
+    laps, _ = measured(paced(SPEEDS), (AUTO,), planned)
+    (easy, _) = findings_of(laps, (AUTO,), server=None).runs
+    assert easy.num_pairs == 6
+    once = findings_of(laps[: len(laps) // 3], (AUTO,), server=None).runs[0]
+    assert easy.speedup == once.speedup
+
+
+def test_answers_too_short_are_counted_and_told() -> None:
+    def told(request: ChatRequest) -> Told:
+        kind, number = request.tokens
+        return Told(range(3 if number == 0 or kind == 1 else 20))
+
+    laps, _ = measured(told, (AUTO,), tasks(prompts(3), [1], repeats=1, warm_up=()))
+    findings = findings_of(laps, (AUTO,), server=None)
+    easy, hard = findings.runs
+    assert (easy.num_pairs, easy.num_short) == (2, 1)
+    assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
+    assert "4 prompts have an answer of fewer than 8 tokens" in report(findings)
+    assert "answers too short" in report(findings)
+    told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
+    assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)
+
+
+def test_nothing_long_enough_is_a_report_all_the_same() -> None:
+    laps, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))
+    findings = findings_of(laps, (AUTO,), server=None)
+    told = result_object(findings)
+    assert (told["spec"], told["geomean_speedup"], told["summaries"]) == (None, None, [])
+    assert "fewer than 8 tokens" in report(findings)
+
+
+def test_a_text_that_differs_is_examined_and_named() -> None:
+    def told(request: ChatRequest) -> Told:
+        tokens = list(range(20))
+        if request.spec == AUTO:
+            tokens[5] = 99
+        gap = 0.01 if request.tokens[0] == 0 else 1.0
+        return Told(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
+
+    laps, _ = measured(told, (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))
+    findings = findings_of(laps, (AUTO,), server=None)
+    assert [d.finding for run in findings.runs for d in run.differences] == [Finding.NEAR_TIE, Finding.DIFFERENT]
+    lines = report(findings).splitlines()
+    (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
+    assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
+    runs = result_object(findings)["runs"]
+    assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
+
+
+def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
+    params = SamplingParams(temperature=0.7, seed=5)
+    _, client = measured(paced(SPEEDS), (AUTO,), tasks(prompts(3), [1, 2], repeats=2, warm_up=()), params=params)
+    by_mode = {spec: [(r.tokens, r.params.seed) for r in client.requests if r.spec == spec] for spec in (OFF, AUTO)}
+    assert by_mode[OFF] == by_mode[AUTO]
+    easy = [seed for tokens, seed in by_mode[OFF][: 2 * 6] if tokens[0] == 0]
+    assert len(set(easy)) == len(easy) == 6
+
+
+def test_several_at_once_are_a_category_of_their_own() -> None:
+    laps, client = measured(paced(SPEEDS), (AUTO,), tasks(prompts(2), [1, 4], repeats=1, warm_up=()))
+    findings = findings_of(laps, (AUTO,), server=None)
+    assert [(run.category, run.concurrency) for run in findings.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
+    assert findings.runs[2].num_answers == 4
+    assert {summary.concurrency for summary in findings.summaries} == {1, 4}
+    assert result_object(findings)["geomean_speedup"] == pytest.approx(math.sqrt(2.0 * 0.9))
+
+
+def test_a_server_is_compared_and_stands_apart() -> None:
+    def theirs(request: ChatRequest) -> Told:
+        return Told(range(21), decode_s=20 / 12.5, prompt_tokens=11)
+
+    planned = tasks(prompts(2), [1], repeats=1, warm_up=())
+    laps, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
+    findings = findings_of(laps, (AUTO,), server="server")
+    told = result_object(findings)
+    assert {run["spec"] for run in told["runs"]} == {"auto"}  # type: ignore[attr-defined]
+    assert {run["spec"] for run in told["server_runs"]} == {"server"}  # type: ignore[attr-defined]
+    ratio = {one.category: one.ratio.mean for one in findings.comparisons}
+    assert ratio["easy"] == pytest.approx(20 * math.sqrt(1.02) / 12.5)
+    assert findings.num_other_prompts == 4
+    assert "another chat template" in report(findings)
+
+
+def test_a_failure_leaves_what_was_measured() -> None:
+    pace = paced(SPEEDS)
+
+    def told(request: ChatRequest) -> Told:
+        return Told((), fails=EngineError("gone")) if request.tokens == (0, 1) else pace(request)
+
+    laps: list[Lap] = []
+    client = MeasuredClient(told)
+    sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
+    measuring = Measuring(sides, GREEDY, examiner=Examiner(sides[0], bound=0.1), on_ask=lambda task, done, total: None)
+    with pytest.raises(EngineError, match="gone"):
+        measuring.run(tasks(prompts(3), [1], repeats=1, warm_up=()), laps)
+    assert [lap.task.category for lap in laps] == ["easy", "hard"]
+    assert len(findings_of(laps, (AUTO,), server=None).runs) == 2
+
+
+@pytest.mark.parametrize("num", [1, 3, 12])
+def test_the_report_fits_eighty_columns(num: int) -> None:
+    assert max(map(len, report(found(num)).splitlines())) <= COLUMNS
+
+
+def test_a_claim_within_the_noise_is_warned_of() -> None:
+    def told(request: ChatRequest) -> Told:
+        _, number = request.tokens
+        return Told(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
+
+    laps, _ = measured(told, (AUTO,), tasks(prompts(4), [1], repeats=1, warm_up=()))
+    findings = findings_of(laps, (AUTO,), server=None)
+    assert "warning: auto: 1.04x is not distinguishable from plain" in report(findings)
+    assert result_object(findings)["summaries"][0]["distinguishable"] is False  # type: ignore[index]
+
+
+def test_the_object_keeps_the_keys_of_the_interface() -> None:
+    told = result_object(found())
+    keys = {"category", "concurrency", "spec", "plain_tok_s", "spec_tok_s", "speedup", "acceptance_length", "ttft_s"}
+    assert all(keys | {"identical"} <= set(run) for run in told["runs"])  # type: ignore[attr-defined]
+    assert {"runs", "geomean_speedup", "worst_speedup"} <= set(told)
+    assert told["spec"] == "auto"
+    assert told["worst_speedup"] == pytest.approx(0.9)

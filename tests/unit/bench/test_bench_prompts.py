@@ -1,0 +1,98 @@
+"""Prompts of the bench: the built-in kinds, and files in every form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.bench.prompts import Prompt, built_in, by_category, from_file, parse_line
+from eaglelocal.core.request import Message
+from eaglelocal.errors import UsageError
+
+
+def said(text: str, category: str = "prompts") -> Prompt:
+    return Prompt(category, (Message("user", text),))
+
+
+@pytest.mark.parametrize(
+    ("line", "prompt"),
+    [
+        ("Hello there", said("Hello there")),
+        ("[1, 2]", said("[1, 2]")),
+        ('{"prompt": "2+2", "category": "math"}', said("2+2", "math")),
+        ('{"prompt": "x", "category": null}', said("x")),
+        ('{"tokens": [1, 5, 0]}', Prompt("prompts", tokens=(1, 5, 0))),
+        (
+            '{"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "hi"}]}',
+            Prompt("prompts", (Message("system", ""), Message("user", "hi"))),
+        ),
+    ],
+)
+def test_lines_of_a_file(line: str, prompt: Prompt) -> None:
+    assert parse_line(line) == prompt
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("{not json", "not JSON"),
+        ('{"text": "x"}', "not none"),
+        ('{"prompt": "x", "tokens": [1]}', "not prompt, tokens"),
+        ('{"prompt": ""}', "neither is empty"),
+        ('{"prompt": 3}', "a prompt is text"),
+        ('{"messages": []}', "neither is empty"),
+        ('{"messages": ["hi"]}', "a role and a content"),
+        ('{"messages": [{"role": "user"}]}', "a role and a content"),
+        ('{"tokens": []}', "not empty"),
+        ('{"tokens": [1, -2]}', "not negative"),
+        ('{"tokens": [true]}', "whole numbers"),
+        ('{"tokens": "12"}', "a list"),
+    ],
+)
+def test_what_is_no_prompt_is_said_with_its_line(line: str, what: str, tmp_path: Path) -> None:
+    file = tmp_path / "prompts"
+    file.write_text(f"fine\n\n{line}\n")
+    with pytest.raises(UsageError, match=what) as told:
+        from_file(file)
+    assert "line 3" in told.value.message
+
+
+def test_a_missing_an_empty_and_a_binary_file_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        from_file(tmp_path / "none")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(UsageError, match="no prompt"):
+        from_file(tmp_path / "empty")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot read"):
+        from_file(tmp_path / "binary")
+
+
+def test_categories_of_a_file_are_chosen_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "prompts"
+    file.write_text('{"prompt": "a", "category": "x"}\nb\n')
+    assert from_file(file, ["x"]) == [said("a", "x")]
+    with pytest.raises(UsageError, match="poetry"):
+        from_file(file, ["poetry"])
+
+
+def test_an_unknown_category_is_said() -> None:
+    with pytest.raises(UsageError, match="poetry"):
+        built_in(["poetry"], 1)
+
+
+def test_the_built_in_kinds_are_the_six_and_copying() -> None:
+    sorted_in = by_category(built_in([], 3))
+    assert set(sorted_in) == {"chat", "summarise", "passage", "math", "translate", "python", "copy"}
+    assert all(len(set(prompts)) == 3 for prompts in sorted_in.values())
+    assert all(prompt.messages[-1].role == "user" for prompts in sorted_in.values() for prompt in prompts)
+
+
+def test_a_category_named_twice_is_asked_once() -> None:
+    assert len(built_in(["math", "math"], 2)) == 2
+
+
+def test_so_many_of_each_category() -> None:
+    prompts = [said("a", "x"), said("b", "y"), said("c", "x")]
+    assert by_category(prompts, 1) == {"x": [prompts[0]], "y": [prompts[1]]}

@@ -1,0 +1,453 @@
+"""Prompt lookup against a naive search, and owners that must never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from doubles.chains import root
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.draft import ROOT
+from eaglelocal.drafters.base import Child, Committed, Drafter, Node
+from eaglelocal.drafters.ngram import LONG_MATCH, MIN_MATCH, Ngram, confidence
+from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, SuffixAutomaton
+from eaglelocal.errors import EngineError
+
+NO_ANSWER = 10**6  # a prompt of that length: nothing of the request is an answer
+small_texts = st.lists(st.integers(0, 2), max_size=60)
+
+
+def committed(slot: int, text: Sequence[int], first: int = 0) -> Committed:
+    return Committed(slot, first, text[first:], None)
+
+
+def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Child]:
+    """What is drafted behind `text`, whose last token is the root."""
+    node, drafted = root(slot, text), list[Child]()
+    for index in range(length):
+        (children,) = drafter.expand([node])
+        if not children:
+            break
+        drafted.append(children[0])
+        node = Node(slot, index, node.index, children[0].token, node.position + 1)
+    return drafted
+
+
+def drafted_tokens(drafter: Drafter, slot: int, text: list[int], length: int) -> list[int]:
+    return [child.token for child in chain(drafter, slot, text, length)]
+
+
+def ends_of(part: list[int], text: list[int]) -> list[int]:
+    """Where `part` ends in `text`."""
+    return [end for end in range(len(part) - 1, len(text)) if text[end + 1 - len(part) : end + 1] == part]
+
+
+def longest_known_suffix(text: list[int], pieces: list[list[int]]) -> list[int]:
+    for length in range(len(text), 0, -1):
+        if any(ends_of(text[-length:], piece) for piece in pieces):
+            return text[-length:]
+    return []
+
+
+# ---- the automaton
+@given(small_texts)
+def test_a_growing_text_knows_the_longest_suffix_that_occurred_before(text: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for i, token in enumerate(text):
+        state, length = automaton.follow(automaton.last, len(automaton), token)
+        assert text[i + 1 - length : i + 1] == longest_known_suffix(text[: i + 1], [text[:i]])
+        if length:
+            assert automaton.latest[state] in ends_of(text[i + 1 - length : i + 1], text[:i])
+        automaton.extend([token])
+
+
+@given(st.lists(small_texts, max_size=4), small_texts)
+def test_a_cursor_follows_a_text_in_pieces_of_others(pieces: list[list[int]], text: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for piece in pieces:
+        automaton.break_off()
+        automaton.extend(piece)
+    cursor = Cursor(automaton)
+    for i, token in enumerate(text):
+        cursor.walk([token])
+        assert text[i + 1 - cursor.length : i + 1] == longest_known_suffix(text[: i + 1], pieces)
+    assert not cursor.is_outgrown
+    automaton.extend([1])
+    assert cursor.is_outgrown
+
+
+@given(small_texts, st.integers(0, 60), st.integers(1, 60))
+def test_counts_and_latest_places_are_of_real_occurrences(text: list[int], start: int, length: int) -> None:
+    automaton, state = SuffixAutomaton(), 0
+    automaton.extend(text)
+    part = text[start : start + length]
+    for token in part:
+        state = automaton.step(state, token)
+    if part:
+        assert automaton.latest[state] in ends_of(part, text)
+        assert 1 <= automaton.count[state] <= len(ends_of(part, text))
+
+
+def test_a_match_ends_at_a_break() -> None:
+    automaton = SuffixAutomaton()
+    for piece in ([1], [1, 2], [1]):
+        automaton.break_off()
+        automaton.extend(piece)
+    assert automaton.follow(automaton.last, len(automaton), 2)[1] == 2
+
+
+# ---- what is drafted
+def test_what_followed_last_time_is_drafted() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 3, 4, 5, 9, 1, 2]
+    drafter.observe([committed(0, text[:-1])])
+    assert drafted_tokens(drafter, 0, text, 4) == [3, 4, 5, 9]
+
+
+def test_of_equal_matches_the_most_recent_is_followed() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 5, 9, 1, 2]
+    drafter.observe([committed(0, text[:-1])])
+    assert drafted_tokens(drafter, 0, text, 2) == [5, 9]
+
+
+def test_a_longer_match_is_followed_rather_than_a_recent_one() -> None:
+    drafter = Ngram(100)
+    text = [7, 1, 2, 3, 8, 1, 2, 4, 9, 7, 1, 2]
+    drafter.observe([committed(0, text[:-1])])
+    assert drafted_tokens(drafter, 0, text, 1) == [3]
+
+
+def test_a_period_is_drafted_beyond_the_end_of_the_text() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(0, [5, 6, 7, 5, 6])])
+    assert drafted_tokens(drafter, 0, [5, 6, 7, 5, 6, 7], 7) == [5, 6, 7, 5, 6, 7, 5]
+
+
+def test_one_token_is_no_match() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(0, [1, 2, 3])])
+    assert drafted_tokens(drafter, 0, [1, 2, 3, 2], 3) == []
+    assert MIN_MATCH == 2
+
+
+def test_nodes_of_another_drafter_have_no_children() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 3, 4, 1, 2]
+    drafter.observe([committed(0, text[:-1])])
+    assert drafter.expand([Node(0, 0, ROOT, 3, 6)]) == [[]]
+    assert [c[0].token for c in drafter.expand([root(0, text)])] == [3]
+    assert drafter.expand([Node(0, 0, ROOT, 8, 6)]) == [[]]
+    assert [c[0].token for c in drafter.expand([Node(0, 0, ROOT, 3, 6)])] == [4]
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_drafts_continue_the_longest_match_of_the_own_text(data: st.DataObject) -> None:
+    drafter, state = Ngram(10_000), {slot: [list[int]()] for slot in range(2)}
+    texts: dict[int, list[int]] = {slot: [] for slot in state}
+    for slot in state:
+        drafter.belongs(slot, "", NO_ANSWER)
+    for _ in range(data.draw(st.integers(1, 12))):
+        slot = data.draw(st.sampled_from(list(state)))
+        text, pieces = texts[slot], state[slot]
+        if text and data.draw(st.integers(0, 3)) == 0:
+            keep = data.draw(st.integers(0, len(text) - 1))
+            drafter.drop(slot, keep)
+            del text[keep:]
+            state[slot] = pieces = [*pieces, text[-CONTEXT:]] if keep else [[]]
+        new = data.draw(st.lists(st.integers(0, 2), max_size=20))
+        again = data.draw(st.integers(0, min(3, len(text))))
+        text.extend(new)
+        pieces[-1].extend(new)
+        drafter.observe([committed(slot, text, len(text) - len(new) - again)])
+        check_draft(drafter, slot, text, pieces, data.draw(st.integers(0, 2)))
+
+
+def check_draft(drafter: Ngram, slot: int, text: list[int], pieces: list[list[int]], token: int) -> None:
+    match = longest_known_suffix([*pieces[-1], token], pieces)
+    drafted = drafted_tokens(drafter, slot, [*text, token], 6)
+    if len(match) < MIN_MATCH:
+        assert drafted == []
+        return
+    assert drafted in followers(match, pieces, [token, *drafted], len(drafted))
+    if len(drafted) < 6:  # the followed occurrence came to the end of a piece
+        assert ends_a_piece([*match, *drafted], pieces[:-1])
+
+
+def followers(match: list[int], pieces: list[list[int]], unwritten: list[int], length: int) -> list[list[int]]:
+    """What followed each occurrence in the pieces; behind the last one stands what is not yet written."""
+    return [
+        text[end + 1 : end + 1 + length]
+        for piece, text in zip(pieces, [*pieces[:-1], [*pieces[-1], *unwritten]], strict=True)
+        for end in ends_of(match, piece)
+    ]
+
+
+def ends_a_piece(match: list[int], pieces: list[list[int]]) -> bool:
+    return any(piece[-len(match) :] == match for piece in pieces)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=20), min_size=1, max_size=3), st.data())
+def test_the_longest_match_wins_and_the_own_text_where_equal(answers: list[list[int]], data: st.DataObject) -> None:
+    drafter = Ngram(1000)
+    for slot, text in enumerate(answers):
+        drafter.belongs(slot + 1, "", 0)
+        drafter.observe([committed(slot + 1, text)])
+        drafter.finish(slot + 1)
+    drafter.belongs(0, "", NO_ANSWER)
+    text = list[int]()
+    for token in data.draw(st.lists(st.integers(0, 3), max_size=30)):
+        drafted = drafted_tokens(drafter, 0, [*text, token], 4)
+        own = longest_known_suffix([*text, token], [text])
+        other = longest_known_suffix([*text, token], answers)
+        prefers_own = min(len(own), LONG_MATCH) >= min(len(other), LONG_MATCH)
+        allowed = [] if prefers_own else followers(other, [*answers, []], [], len(drafted))
+        if prefers_own or ends_a_piece(other, answers):
+            allowed += followers(own, [text], [token, *drafted], len(drafted))
+        assert drafted in allowed if drafted else len(own) < MIN_MATCH
+        text.append(token)
+        drafter.observe([committed(0, text, len(text) - 1)])
+
+
+def test_answers_that_end_meanwhile_are_drafted_at_once() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 3, 4, 5]
+    drafter.observe([committed(2, [3, 4, 7, 9])])
+    drafter.finish(2)
+    drafter.observe([committed(0, text), committed(1, [1, 2, 3, 4, 5, 6, 7, 8])])
+    assert drafted_tokens(drafter, 0, [*text, 6], 2) == []
+    drafter.finish(1)
+    assert drafted_tokens(drafter, 0, [*text, 6], 2) == [7, 8]
+
+
+@given(st.integers(1, 1000), st.integers(0, 100), st.integers(0, 100))
+def test_confidence_is_a_probability_that_rises_with_length_and_agreement(length: int, seen: int, agreed: int) -> None:
+    value = confidence(length, seen, agreed)
+    assert 0 < value < 1
+    assert confidence(length + 1, seen, agreed) > value
+    assert confidence(length, seen, agreed + 1) >= value
+
+
+def test_disagreement_costs_confidence() -> None:
+    agreeing, torn = Ngram(100), Ngram(100)
+    agreeing.observe([committed(0, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3, 9, 1])])
+    torn.observe([committed(0, [1, 2, 4, 7, 1, 2, 5, 8, 1, 2, 3, 9, 1])])
+    text = [0] * 13 + [2]
+    sure, unsure = chain(agreeing, 0, text, 1)[0], chain(torn, 0, text, 1)[0]
+    assert sure.token == unsure.token == 3
+    assert sure.confidence > 0.6 > 0.3 > unsure.confidence
+
+
+# ---- slots, positions and cuts
+def test_after_a_cut_the_dropped_end_is_drafted_to_the_same_owner() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 3, 4, 5, 6, 7]
+    drafter.belongs(0, "", NO_ANSWER)
+    drafter.observe([committed(0, text)])
+    drafter.drop(0, 3)
+    assert drafted_tokens(drafter, 0, text[:4], 3) == [5, 6, 7]
+
+
+def test_after_a_cut_nothing_is_drafted_for_the_dropped_end() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(1, [1, 2, 3, 4, 5, 6])])
+    drafter.finish(1)
+    drafter.belongs(0, "", NO_ANSWER)
+    drafter.observe([committed(0, [1, 2, 3, 4])])
+    drafter.drop(0, 2)
+    assert drafted_tokens(drafter, 0, [1, 2, 5], 2) == []
+    assert drafted_tokens(drafter, 0, [1, 2, 3], 2) == [4]
+
+
+def test_matches_reach_back_over_the_turn_of_generations() -> None:
+    drafter = Ngram(100)
+    text = [*range(90), 200, 201, 202, 203, 204, 200, 201, 202, 203, 204, 200]
+    drafter.observe([committed(0, text[:100])])
+    drafter.observe([committed(0, text, 100)])
+    assert drafted_tokens(drafter, 0, [*text, 201], 6) == [202, 203, 204, 200, 201, 202]
+
+
+def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(0, [1, 2, 3])])
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 4"):
+        drafter.observe([Committed(0, 4, [5], None)])
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
+        drafter.expand([Node(0, ROOT, ROOT, 5, 5)])
+    drafter.doze([Committed(0, 10, [5, 6, 5], None)])
+    assert [c[0].token for c in drafter.expand([Node(0, ROOT, ROOT, 6, 13)])] == [5]
+    drafter.drop(0, 11)
+    drafter.observe([Committed(0, 10, [5, 6], None)])
+    assert drafter.expand([Node(0, ROOT, ROOT, 9, 12)]) == [[]]
+    drafter.drop(0, 4)
+    drafter.observe([Committed(0, 4, [1], None)])
+
+
+# ---- recent answers and their owners
+def test_an_answer_is_drafted_to_other_requests_of_its_owner_and_to_nobody_else() -> None:
+    drafter = Ngram(100)
+    drafter.belongs(0, "ann", 2)
+    drafter.observe([committed(0, [8, 9, 1, 2, 3, 4])])
+    drafter.finish(0)
+    for slot, owner, expected in ((1, "ann", [3, 4]), (2, "bob", []), (3, "", [])):
+        drafter.belongs(slot, owner, 1)
+        drafter.observe([committed(slot, [1])])
+        assert drafted_tokens(drafter, slot, [1, 2], 3) == expected
+
+
+def test_a_prompt_is_no_answer() -> None:
+    drafter = Ngram(100)
+    drafter.belongs(0, "ann", 4)
+    drafter.observe([committed(0, [1, 2, 3, 4, 5, 6, 7])])
+    drafter.finish(0)
+    drafter.belongs(1, "ann", 1)
+    drafter.observe([committed(1, [1])])
+    assert drafted_tokens(drafter, 1, [1, 2], 3) == []
+    drafter.observe([committed(1, [1, 5], 1)])
+    assert drafted_tokens(drafter, 1, [1, 5, 6], 3) == [7]
+
+
+def test_an_answer_is_kept_once() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(0, [1, 2, 3, 4, 5])])
+    drafter.finish(0)
+    indexed = drafter.num_indexed
+    drafter.finish(0)
+    drafter.belongs(0, "", 5)
+    drafter.drop(0, 5)
+    assert drafter.num_indexed == indexed
+
+
+def test_an_answer_that_replaces_another_is_kept_too() -> None:
+    drafter = Ngram(100)
+    for answer_tokens in ([3, 4, 5, 6], [7, 8, 9]):
+        drafter.belongs(0, "", 2)
+        drafter.drop(0, 2)
+        drafter.observe([committed(0, [1, 2, *answer_tokens], min(2, drafter.num_indexed))])
+    drafter.finish(0)
+    drafter.observe([committed(1, [4])])
+    assert drafted_tokens(drafter, 1, [4, 5], 1) == [6]
+    drafter.observe([committed(1, [4, 7], 1)])
+    assert drafted_tokens(drafter, 1, [4, 7, 8], 1) == [9]
+
+
+def test_a_draft_ends_when_its_slot_is_handed_on() -> None:
+    drafter = Ngram(100)
+    text = [1, 2, 77, 78, 1, 2]
+    drafter.belongs(0, "ann", 6)
+    drafter.observe([committed(0, text[:-1])])
+    assert drafted_tokens(drafter, 0, text, 1) == [77]
+    drafter.belongs(0, "bob", 6)
+    assert drafter.expand([Node(0, 0, ROOT, 77, 6)]) == [[]]
+
+
+def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:
+    drafter = Ngram(100)
+    shared = [1, 2, 3, 4]
+    drafter.belongs(0, "ann", 4)
+    drafter.observe([committed(0, [*shared, 1, 2, 77])])
+    drafter.belongs(0, "bob", 5)
+    drafter.drop(0, 4)
+    drafter.observe([committed(0, [*shared, 1], 4)])
+    assert drafted_tokens(drafter, 0, [*shared, 1, 2], 2) == [3, 4]
+
+
+OWNERS = ("", "ann", "bob")
+
+
+def texts_of(owner: str) -> st.SearchStrategy[list[int]]:
+    """Tokens that all share, and tokens that are this owner's secret."""
+    secret = 100 * (1 + OWNERS.index(owner))
+    return st.lists(st.sampled_from([0, 1, 2, secret, secret + 1]), min_size=2, max_size=25)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_texts_of_two_owners_never_cross(data: st.DataObject) -> None:
+    sizes = st.integers(1, 40)
+    drafter = Ngram(data.draw(sizes), pool_tokens=data.draw(sizes), max_owners=data.draw(st.integers(1, 3)))
+    cached: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(data.draw(st.integers(2, 8))):
+        slot, owner = data.draw(st.sampled_from([0, 1])), data.draw(st.sampled_from(OWNERS))
+        system = data.draw(st.sampled_from([[], [0, 1, 2, 0], cached[slot]]))
+        prompt = [token for token in system if is_of(owner, token)] + data.draw(texts_of(owner))
+        cached[slot] = answer(drafter, slot, owner, prompt, cached=cached[slot], data=data)
+
+
+def answer(
+    drafter: Ngram, slot: int, owner: str, prompt: list[int], *, cached: list[int], data: st.DataObject
+) -> list[int]:
+    """One request as the engine runs it; returns what is cached then."""
+    keep = min(next((i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b), 10**6), len(cached))
+    keep = min(keep, len(prompt) - 1)
+    verbs = [lambda: drafter.belongs(slot, owner, len(prompt)), lambda: drafter.drop(slot, keep)]
+    for verb in data.draw(st.permutations(verbs)):
+        verb()
+    drafter.observe([committed(slot, prompt, max(keep - data.draw(st.integers(0, 1)), 0))])
+    text = prompt
+    for token in data.draw(texts_of(owner)):
+        drafted = chain(drafter, slot, [*text, token], 4)
+        assert all(is_of(owner, child.token) and 0 < child.confidence < 1 for child in drafted)
+        text = [*text, token]
+        drafter.observe([committed(slot, text, len(text) - 1)])
+    if data.draw(st.booleans()):
+        drafter.finish(slot)
+    return text
+
+
+def is_of(owner: str, token: int) -> bool:
+    return token < 100 or token // 100 == 1 + OWNERS.index(owner)
+
+
+# ---- bounds
+@settings(deadline=None)
+@given(
+    rounds=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30)), max_size=30),
+    max_tokens=st.integers(1, 20),
+    pool_tokens=st.integers(1, 20),
+)
+def test_memory_is_bounded_whatever_happens(
+    rounds: list[tuple[int, int, int]], max_tokens: int, pool_tokens: int
+) -> None:
+    drafter, text = Ngram(max_tokens, pool_tokens=pool_tokens, max_owners=2), list[int]()
+    for number, (owner, keep, new) in enumerate(rounds):
+        keep = min(keep, len(text))
+        drafter.drop(0, keep)
+        drafter.belongs(0, str(owner), keep)
+        text = [*text[:keep], *(i * number % 5 for i in range(new))]
+        drafter.observe([committed(0, text, keep)])
+        assert drafter.num_indexed <= 2 * (max_tokens + 1) + 2 * 2 * (pool_tokens + 1)
+
+
+def test_the_newest_context_is_always_indexed() -> None:
+    drafter = Ngram(50)
+    text = list(range(60))
+    drafter.observe([committed(0, [*text, 15])])
+    assert drafted_tokens(drafter, 0, [*text, 15, 16], 3) == [17, 18, 19]
+
+
+@given(texts=st.lists(small_texts, min_size=1, max_size=4), token=st.integers(0, 2))
+def test_the_same_history_gives_the_same_drafts_however_it_was_cut_into_rows(
+    texts: list[list[int]], token: int
+) -> None:
+    at_once, in_rows = Ngram(1000), Ngram(1000)
+    for slot, text in enumerate(texts):
+        at_once.observe([committed(slot, text)])
+        for first, end in pairwise([*range(0, len(text), 7), len(text)]):
+            in_rows.observe([committed(slot, text[:end], first)])
+        in_rows.observe([committed(slot, text, len(text))])
+        assert chain(at_once, slot, [*text, token], 5) == chain(in_rows, slot, [*text, token], 5)
+        at_once.finish(slot)
+        in_rows.finish(slot)
+
+
+def test_closing_forgets_everything() -> None:
+    drafter = Ngram(100)
+    drafter.observe([committed(0, [1, 2, 3, 4])])
+    drafter.close()
+    assert drafter.num_indexed == 0

@@ -1,0 +1,105 @@
+"""The start-up measurement, on a machine whose clock is its decodes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.engine.calibration import REPETITIONS, Calibration, Seconds, useful_sizes
+
+SIZES = useful_sizes(17, num_slots=1)
+
+
+@dataclass
+class Machine:
+    """Time passes only in decodes."""
+
+    one_s: float
+    ratio: Callable[[int], float] = lambda rows: 1 + rows / 10
+    first_s: float = 0.0  # the first decode reads the weights
+    now: float = 100.0
+    asked: list[int] = field(default_factory=list)
+
+    def decode(self, num_rows: int) -> float:
+        took = self.one_s * self.ratio(num_rows) + (0.0 if self.asked else self.first_s)
+        self.asked.append(num_rows)
+        self.now += took
+        return took
+
+    def calibrate(
+        self, sizes: Sequence[int] = SIZES, stored: Callable[[int], float] | None = None
+    ) -> tuple[Seconds, float]:
+        """Seconds by rows, and what it took after the decode that is thrown away."""
+        began_at = self.now
+        seconds = Calibration(self.decode, lambda: self.now, sizes=sizes).run(stored)
+        return seconds, self.now - began_at - self.first_s - self.one_s * self.ratio(1)
+
+
+def test_a_fast_machine_measures_every_size_and_is_done() -> None:
+    machine = Machine(0.001)
+    seconds, took = machine.calibrate()
+    assert set(seconds) == set(SIZES)
+    assert all(len(samples) >= REPETITIONS for samples in seconds.values())
+    assert took < 0.5
+
+
+def test_the_most_useful_sizes_come_first_and_in_turn() -> None:
+    machine = Machine(0.05)
+    machine.calibrate()
+    assert machine.asked[:13] == [1, *[1, 2, 4, 8] * 3]
+
+
+def test_the_first_decode_is_thrown_away() -> None:
+    seconds, _ = Machine(0.01, first_s=30.0).calibrate()
+    assert max(seconds[1]) < 1.0
+    assert len(seconds) == len(SIZES)
+
+
+@given(st.floats(1e-4, 0.3))
+def test_the_time_box_holds(one_s: float) -> None:
+    seconds, took = Machine(one_s).calibrate()
+    assert took <= 2.0 + 1e-9
+    assert {1, 2} <= set(seconds)
+
+
+def test_a_very_slow_machine_still_learns_two_sizes() -> None:
+    seconds, took = Machine(3.0).calibrate()
+    assert set(seconds) == {1, 2}
+    assert took < 8.0
+
+
+def test_a_stored_curve_that_holds_saves_time() -> None:
+    machine = Machine(0.05)
+    seconds, took = machine.calibrate(stored=lambda rows: machine.ratio(rows) / machine.ratio(1))
+    assert set(seconds) == {1, 4}
+    assert took <= 0.5
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.5])
+def test_a_stored_curve_that_is_off_is_measured_again(factor: float) -> None:
+    machine = Machine(0.01)
+    seconds, _ = machine.calibrate(stored=lambda rows: factor * machine.ratio(rows) / machine.ratio(1))
+    assert set(seconds) == set(SIZES)
+
+
+def test_groups_are_brought_to_the_moment_of_the_first() -> None:
+    """The machine slows down by half after the first twelve decodes; ratios are kept."""
+    machine = Machine(0.01)
+    machine.ratio = lambda rows: (1 + rows / 10) * (1.5 if len(machine.asked) > 12 else 1.0)
+    seconds, _ = machine.calibrate()
+    for rows in SIZES:
+        ratio = statistics.median(seconds[rows]) / statistics.median(seconds[1])
+        assert ratio == pytest.approx((1 + rows / 10) / 1.1)
+
+
+@given(st.integers(1, 272), st.integers(1, 16))
+def test_only_sizes_that_can_be_of_use(max_rows: int, num_slots: int) -> None:
+    sizes = useful_sizes(max_rows, num_slots=num_slots)
+    assert sizes[:2] == [1, 2]
+    assert len(set(sizes)) == len(sizes)
+    assert max(sizes) == max(max_rows, 2)
