@@ -6,6 +6,7 @@ The only file that names model, contexts, drafters, policy, scheduler and engine
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,9 @@ from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
 from eaglelocal.backend.rehearsal import Part, Placement, rehearse
+from eaglelocal.calibrations import key_of
+from eaglelocal.calibrations import load as load_costs
+from eaglelocal.calibrations import save as save_costs
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter
@@ -49,7 +53,6 @@ def build(plan: Plan, report: Report) -> Engine:
     """Load everything the plan names. Raises the error tree's errors; frees what it had taken."""
     with contextlib.ExitStack() as opened:
         engine = Builder(plan, report, opened).build()
-        engine.warm_up(plan.num_slots * (1 + plan.max_draft))
         engine.on_close(opened.pop_all())
     return engine
 
@@ -82,7 +85,25 @@ class Builder:
         context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
-        return self._engine(library, model, context, drafters, notes=(*notes_on(model), *notes_on_draft(draft)))
+        controller = controller_of(plan, drafters)
+        notes = (*notes_on(model), *notes_on_draft(draft))
+        engine = self._engine(library, model, context, drafters, controller, notes=notes)
+        self._calibrate(engine, controller.costs, target, draft, library)
+        return engine
+
+    def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
+        """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
+        key = key_of(
+            self._plan,
+            self._machine,
+            target.header,
+            draft.header if draft else None,
+            threads=self._threads,
+            unified=self._plan.is_unified,
+            library=library.build,
+        )
+        engine.warm_up(max_rows=self._max_rows(), stored=load_costs(key))
+        self._opened.callback(lambda: save_costs(key, costs.state()))
 
     def _draft_part(self, beside: Header, target: ModelInfo) -> Part | None:
         """The model that drafts, checked against the target; None where there is none."""
@@ -100,7 +121,10 @@ class Builder:
         info = read_draft(header, beside=beside, target=target, kind=plan.draft_kind)
         # every row of a chunk of features is an output of the head; a draft model is asked for one a slot
         num_outputs = plan.n_batch if isinstance(info, EagleInfo) else plan.num_slots
-        return Part(header=header, info=info, context=self._params(num_outputs))
+        context = self._params(num_outputs)
+        if isinstance(info, EagleInfo):  # slots wait with unequal numbers of pairs; its one layer attends cheaply
+            context = dataclasses.replace(context, unified=True)
+        return Part(header=header, info=info, context=context)
 
     def _check_memory(self, library: Library, parts: list[Part]) -> None:
         """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
@@ -142,6 +166,7 @@ class Builder:
         return ContextParams(
             n_ctx=plan.n_ctx,
             num_sequences=plan.num_slots,
+            unified=plan.is_unified,
             n_batch=plan.n_batch,
             max_outputs=max_outputs,
             threads=self._threads,
@@ -172,6 +197,7 @@ class Builder:
         model: Model,
         context: LlamaContext,
         drafters: tuple[Drafter, ...],
+        controller: Controller,
         *,
         notes: tuple[str, ...],
     ) -> Engine:
@@ -204,7 +230,7 @@ class Builder:
             context=context,
             vocabulary=model.vocabulary,
             drafters=drafters,
-            controller=controller_of(plan, drafters),
+            controller=controller,
             scheduler=scheduler,
             info=info,
         )
@@ -215,7 +241,7 @@ def controller_of(plan: Plan, drafters: tuple[Drafter, ...]) -> Controller:
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
-    return Controller(plan.spec, Drafters(primary, lookups), StepCosts(), leveled=plan.num_slots > 1)
+    return Controller(plan.spec, Drafters(primary, lookups), StepCosts(), leveled=not plan.is_unified)
 
 
 def notes_on(model: Model) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ class ContextParams:
 
     n_ctx: int
     num_sequences: int = 1
+    unified: bool = True  # one cache for all sequences, else one for each
     n_batch: int = 512
     max_outputs: int | None = None  # output rows of one decode; None: every row may be one
     threads: int = 1
@@ -78,6 +79,7 @@ class LlamaContext:
         self.n_batch = params.n_batch
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
+        self.is_unified = params.unified
         self._logit_views = RowViews(self.n_vocab)
         self._taps = taps
         self.num_decodes = 0  # and the end of the context, which voids views just as a decode does
@@ -156,7 +158,7 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native.n_threads = native.n_threads_batch = params.threads
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
     native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
-    native.kv_unified = params.num_sequences == 1
+    native.kv_unified = params.unified
     native.no_perf = True
     if other is not None:
         native.ctx_other = other

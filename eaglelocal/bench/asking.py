@@ -4,7 +4,8 @@ Prompts are asked with nothing cached. A slot keeps the cache of its last reques
 asked second would find its prompt there: its time to the first token would measure that, and a drafter
 would begin without the rows that it never saw. So before each ask every slot of the engine is given one
 token of its own to hold (Freshness). What was reused all the same is counted and told; times to the first
-token are taken from answers that reused next to nothing.
+token are taken from answers that reused next to nothing. And each ask has an owner of its own, so that no
+side drafts from what another has just answered.
 
 One request alone has the speed that the engine tells: from its first to its last token. Several at once
 have the tokens that came after every one of them had its first, by the time until the last: prefill is
@@ -133,8 +134,8 @@ class Arrivals:
 def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str) -> Phase:
     """Ask all at once and wait for all. Raises what failed; whoever interrupts leaves nothing running."""
     requests = [
-        ChatRequest(id=f"{name}-{i}", messages=p.messages, tokens=p.tokens, params=how, spec=side.spec)
-        for i, (p, how) in enumerate(zip(prompts, params, strict=True))
+        request_of(f"{name}-{i}", prompt, how, side.spec)
+        for i, (prompt, how) in enumerate(zip(prompts, params, strict=True))
     ]
     arrivals = [Arrivals(request) for request in requests]
     with ExitStack() as running:
@@ -144,6 +145,11 @@ def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams],
         answers = tuple(answered(one, one.wait()) for one in arrivals)
         running.pop_all()
     return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals), answers)
+
+
+def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
+    """Asked by somebody new: lookup in recent answers would find what another side has just said to this prompt."""
+    return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
 def answered(arrivals: Arrivals, finished: Finished) -> Answered:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from eaglelocal.bench.report import name_of
+from eaglelocal.bench.report import interval, name_of
 from eaglelocal.bench.results import Run
+from eaglelocal.bench.statistics import Bound
 
-WIDTH, LEFT, RIGHT = 760, 110, 130
+WIDTH, LEFT, RIGHT = 760, 100, 200
 TOP, BAR, GAP, BOTTOM = 64, 16, 10, 44
 COLOURS = ("#3b82c4", "#d97a2b", "#3f9e6a", "#b0579a", "#a58a1f", "#7d7f86")
+MOST_BEHIND = 1.5  # times the longest bar: where whiskers are cut
 STYLE = """
 svg { font: 12px system-ui, sans-serif; color-scheme: light dark }
 .page { fill: #ffffff } .ink { fill: #24292f } .faint { fill: #6a737d }
@@ -48,7 +50,7 @@ def axis_for(runs: Sequence[Run]) -> Axis:
     """Holds every mean and every whisker, but for whiskers far behind the longest bar, which are cut."""
     bounds = [run.speedup for run in runs if run.speedup is not None]
     longest = max((bound.mean for bound in bounds), default=1.0)
-    ends = [bound.high for bound in bounds if bound.high <= 2 * longest]
+    ends = [bound.high for bound in bounds if bound.high <= MOST_BEHIND * longest]
     most = max(longest, 1.0, *ends)
     steps = (part * 10**power for power in range(-1, 9) for part in (0.25, 0.5, 1.0))
     step = next(step for step in steps if most / step <= 8)
@@ -60,6 +62,7 @@ def chart(runs: Sequence[Run], *, title: str, subtitle: str) -> str:
     axis, sides = axis_for(runs), list(dict.fromkeys(run.side for run in runs))
     rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]
     height = TOP + sum(len(own) * BAR + GAP for _, own in rows) + BOTTOM
+    size = f'width="{WIDTH}" height="{height}"'
     body: list[str] = []
     y = float(TOP)
     for (category, concurrency), own in rows:
@@ -70,9 +73,9 @@ def chart(runs: Sequence[Run], *, title: str, subtitle: str) -> str:
         y += GAP
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>',
             f"<title>{escape(title)}</title><style>{STYLE}</style>",
-            f'<rect class="page" width="{WIDTH}" height="{height}"/>',
+            f'<rect class="page" {size}/>',
             text(16, 22, title, weight="bold"),
             text(16, 40, subtitle, shade="faint"),
             *grid(axis, bottom=y),
@@ -103,12 +106,15 @@ def bar(run: Run, axis: Axis, y: float, colour: str) -> Iterator[str]:
     long = axis.x(bound.mean) - x0
     yield f'<rect x="{x0:.1f}" y="{y + 2:.1f}" width="{long:.1f}" height="{BAR - 4}" fill="{colour}"/>'
     if bound.is_known:
-        yield f'<path class="whisker" fill="none" d="{whisker(axis.x(bound.low), axis.x(bound.high), middle)}"/>'
-    yield text(WIDTH - RIGHT + 12, middle + 4, f"{run.side}  {bound.mean:.2f}x")
+        yield f'<path class="whisker" fill="none" d="{whisker(axis, bound, middle)}"/>'
+    yield text(WIDTH - RIGHT + 12, middle + 4, f"{run.side}  {interval(bound)}")
 
 
-def whisker(low: float, high: float, y: float) -> str:
-    return f"M{low:.1f} {y - 4:.1f}v8 M{low:.1f} {y:.1f}H{high:.1f} M{high:.1f} {y - 4:.1f}v8"
+def whisker(axis: Axis, bound: Bound, y: float) -> str:
+    """A line with an end at each side; an arrow where it goes on beyond the chart."""
+    low, high = axis.x(bound.low), axis.x(bound.high)
+    end = f"M{high - 5:.1f} {y - 4:.1f}l5 4l-5 4" if bound.high > axis.most else f"M{high:.1f} {y - 4:.1f}v8"
+    return f"M{low:.1f} {y - 4:.1f}v8 M{low:.1f} {y:.1f}H{high:.1f} {end}"
 
 
 def text(x: float, y: float, said: str, *, anchor: str = "start", shade: str = "ink", weight: str = "normal") -> str:

@@ -7,6 +7,7 @@ does not bear out its mean. Does not compute: results.py does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from eaglelocal.bench.asking import MIN_TOKENS
 from eaglelocal.bench.findings import Findings
@@ -24,6 +25,8 @@ MARKS = {
     WIDE: "the interval is wider than the difference it is about",
 }
 MORE = "more --pairs make it narrower"
+HOPELESS = 100.0  # the end of an interval that says nothing at all
+LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first token"
 SHOWN_DIFFERENCES = 6
 NAME_COLUMNS = 10
 
@@ -34,7 +37,7 @@ def report(findings: Findings) -> str:
         table(findings.runs),
         compared(findings.adaptive),
         "\n".join(notes(findings)),
-        "\n".join(map(summary_line, findings.summaries)),
+        "\n".join(chain.from_iterable(map(summary_lines, findings.summaries))),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -77,8 +80,19 @@ def same(run: Run) -> str:
 def interval(bound: Bound) -> str:
     """`1.52x 1.40..1.65`, and a mark."""
     if not bound.is_known:
-        return f"{bound.mean:.2f}x one prompt"
-    return f"{bound.mean:.2f}x {bound.low:.2f}..{bound.high:.2f} {mark(bound)}".rstrip()
+        return f"{ratio(bound.mean)}x one prompt"
+    if bound.high >= HOPELESS:
+        return f"{ratio(bound.mean)}x too few ?"
+    return f"{ratio(bound.mean)}x {ends(bound)} {mark(bound)}".rstrip()
+
+
+def ends(bound: Bound) -> str:
+    return f"{ratio(bound.low)}..{ratio(bound.high)}"
+
+
+def ratio(value: float) -> str:
+    """Four characters: 1.52, 15.2, and what is above 100 in full."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def mark(bound: Bound) -> str:
@@ -87,12 +101,27 @@ def mark(bound: Bound) -> str:
     return WIDE if bound.is_wide else ""
 
 
-def summary_line(summary: Summary) -> str:
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """The mean of a side, and a warning where its interval does not bear it out."""
     where = "" if summary.concurrency == 1 else f" with {summary.concurrency} at once"
     bound = summary.speedup
-    judged = f"95 %: {bound.low:.2f}..{bound.high:.2f}, at least {bound.least:.2f}" if bound.is_known else "one prompt"
-    worst = f"; worst: {summary.worst.category} {summary.worst.speedup.mean:.2f}x" if summary.worst.speedup else ""
-    return f"{summary.side}{where}: {bound.mean:.2f}x plain ({judged}){worst if summary.concurrency == 1 else ''}"
+    worst = summary.worst.speedup if summary.concurrency == 1 else None
+    judged = f", 95 %: {ends(bound)}, at least {ratio(bound.least)}" if bound.high < HOPELESS else ""
+    tail = f"; worst: {summary.worst.category[:NAME_COLUMNS]} {ratio(worst.mean)}x" if worst else ""
+    yield f"{summary.side}{where}: {ratio(bound.mean)}x plain{judged}{tail}"
+    if warning := doubt(bound):
+        yield f"  warning: {warning}"
+
+
+def doubt(bound: Bound) -> str:
+    """What the interval says against the mean; "" where nothing."""
+    if not bound.is_known:
+        return "this rests on one prompt, so nothing is known of its error"
+    if bound.high >= HOPELESS:
+        return "too few prompts to tell it from plain"
+    if not bound.shows_difference:
+        return "not distinguishable from plain"
+    return "the interval is wider than the gain itself" if bound.is_wide else ""
 
 
 def compared(comparisons: Sequence[Comparison]) -> str:
@@ -111,6 +140,7 @@ def comparison_line(one: Comparison) -> str:
 
 def notes(findings: Findings) -> Iterator[str]:
     """What a reader must not miss."""
+    yield LEGEND
     bounds = [run.speedup for run in findings.runs if run.speedup is not None and run.speedup.is_known]
     bounds += [one.ratio for one in findings.adaptive if one.ratio.is_known]
     used = [sign for sign in MARKS if any(mark(bound) == sign for bound in bounds)]
@@ -124,7 +154,6 @@ def notes(findings: Findings) -> Iterator[str]:
     if num_reused:
         yield f"up to {num_reused} prompts of a line were partly cached, and left out of its ttft"
     yield from differences([difference for run in findings.runs for difference in run.differences])
-    yield from verdicts(findings.summaries)
 
 
 def short_lines(runs: Sequence[Run]) -> Iterator[str]:
@@ -132,20 +161,7 @@ def short_lines(runs: Sequence[Run]) -> Iterator[str]:
         (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
     )
     if num_short:
-        yield f"{num_short} prompts have an answer of fewer than {MIN_TOKENS} tokens, which has no speed"
-
-
-def verdicts(summaries: Sequence[Summary]) -> Iterator[str]:
-    """A warning for each mean that its interval does not bear out."""
-    for summary in summaries:
-        bound, where = summary.speedup, f" with {summary.concurrency} at once" if summary.concurrency > 1 else ""
-        claim = f"warning: {summary.side}{where}: {bound.mean:.2f}x"
-        if not bound.is_known:
-            yield f"{claim} rests on one prompt, so nothing is known of its error"
-        elif not bound.shows_difference:
-            yield f"{claim} is not distinguishable from plain ({bound.low:.2f}..{bound.high:.2f})"
-        elif bound.is_wide:
-            yield f"{claim} is uncertain by more than the gain itself ({bound.low:.2f}..{bound.high:.2f})"
+        yield f"answers too short to have a speed (fewer than {MIN_TOKENS} tokens): to {num_short} prompts"
 
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:

@@ -103,7 +103,7 @@ def t_quantile(p: float, freedom: float) -> float:
     Cornish and Fisher's, as Abramowitz and Stegun 26.7.5: within 1 % from three degrees on.
     Degrees between whole numbers count as the smaller, which is the wider interval.
     """
-    n = max(math.floor(freedom), 1)
+    n = max(math.floor(freedom + 1e-6), 1)  # of one group it is a whole number but for rounding
     if n == 1:
         return math.tan(math.pi * (p - 0.5))
     if n == 2:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from eaglelocal.cli import flags
+from eaglelocal.cli import bench_flags, flags
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
 from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
@@ -27,6 +28,7 @@ from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.bench.asking import Side
+    from eaglelocal.bench.identity import Examiner
     from eaglelocal.bench.measure import Lap, OnAsk
     from eaglelocal.bench.order import Task
     from eaglelocal.bench.prompts import Prompt
@@ -36,41 +38,27 @@ if TYPE_CHECKING:
     from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
 
-DEFAULT_PAIRS = 3
-MIN_ANSWER = 16  # tokens: shorter answers have no speed worth the name
 OF_SETTINGS = frozenset(
     {"target", "draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel"}
 )
-
-Parallel = Annotated[
-    str | None, typer.Option(metavar="N", help="Slots of the engine (default: the largest --concurrency).")
-]
 
 
 def bench(
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
-    spec: Annotated[
-        str | None, typer.Option(metavar="MODES", help="auto, pid and draft lengths to compare: auto,2,4,8.")
-    ] = None,
-    category: Annotated[str, typer.Option(help="Kinds of work, such as chat,math; all if unset.")] = "",
-    prompts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your own prompts: lines of text, or JSON lines.")
-    ] = None,
-    pairs: Annotated[
-        int | None, typer.Option(help=f"Prompts of each kind ({DEFAULT_PAIRS}; of a file: all).", min=1)
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="How often each prompt is asked.", min=1)] = 1,
-    warm_up: Annotated[int, typer.Option(help="Answers of each mode before it counts.", min=0)] = 2,
-    concurrency: Annotated[str, typer.Option(metavar="N,...", help="Requests at once: 1,2,4,8.")] = "1",
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=MIN_ANSWER)] = 64,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of drawn answers; each prompt has its own.", min=0)] = 0,
-    against: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server the same prompts, in turn.")
-    ] = None,
-    against_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that server.")] = None,
+    spec: bench_flags.Modes = None,
+    category: bench_flags.Category = "",
+    prompts: bench_flags.Prompts = None,
+    pairs: bench_flags.Pairs = None,
+    repeats: bench_flags.Repeats = 1,
+    warm_up: bench_flags.WarmUp = 2,
+    concurrency: bench_flags.Concurrency = "1",
+    max_tokens: bench_flags.MaxTokens = 64,
+    temperature: bench_flags.Temperature = 0.0,
+    seed: bench_flags.Seed = 0,
+    against: bench_flags.Against = None,
+    against_key_file: bench_flags.KeyFile = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
     device: flags.Device = None,
@@ -78,9 +66,9 @@ def bench(
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     ctx: flags.Ctx = None,
-    parallel: Parallel = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
+    parallel: bench_flags.Parallel = None,
+    svg: bench_flags.Svg = None,
+    as_json: bench_flags.AsJson = False,
 ) -> None:
     """Measure speculative against plain decoding: the same prompts in turn on one engine, as ratios.
 
@@ -89,27 +77,34 @@ def bench(
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
-    from eaglelocal.bench.modes import parse_levels, parse_modes
-
     settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
     output = standard_output(colour=settings.colour)
-    wanted = Wanted(
-        modes=parse_modes(spec or str("auto" if settings.spec == "off" else settings.spec)),
-        levels=parse_levels(concurrency),
-        params=params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens),
-    )
+    params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens)
+    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params)
     asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
     check_folder(svg)
     with contextlib.ExitStack() as opened:
         server = open_server(against, against_key_file, opened)
-        plan = plan_of(settings, wanted, output)
-        model = load_model(plan, output)
-        opened.callback(model.client.close)
-        tasks = tasks_of(asked, wanted, repeats)
-        result = measure(sides_of(model, wanted, server), tasks, wanted.params, plan=plan, output=output)
-    tell(result, Told(model.info, plan, wanted, against or ""), output, svg=svg, as_json=as_json)
+        told, result = run(settings, wanted, tasks_of(asked, wanted, repeats), server=server, output=output)
+    tell(result, dataclasses.replace(told, url=against or ""), output, svg=svg, as_json=as_json)
     if result.error is not None:
         raise result.error
+
+
+def run(
+    settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, server: HttpClient | None, output: Output
+) -> tuple[Told, Result]:
+    """Load, measure, close."""
+    from eaglelocal.bench.identity import Examiner, tie_bound_of
+
+    plan = plan_of(settings, wanted, output)
+    bound = tie_bound_of(plan)
+    model = load_model(plan, output)
+    with contextlib.closing(model.client):
+        sides = sides_of(model, wanted, server)
+        examiner = Examiner(sides[0], bound=bound)
+        result = measure(sides, tasks, wanted.params, examiner=examiner, output=output)
+    return Told(model.info, wanted, "", bound), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +116,14 @@ class Asked:
 
 
 # ---- before
+def wanted_of(settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams) -> Wanted:
+    """Modes as the flag says, else as chats are drafted here."""
+    from eaglelocal.bench.modes import parse_levels, parse_modes
+
+    usual = "auto" if settings.spec == "off" else str(settings.spec)
+    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params)
+
+
 def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: int) -> SamplingParams:
     """Greedy unless a temperature is named here: the one of the settings is for chats."""
     from eaglelocal.core.sampling import GREEDY, SamplingParams
@@ -211,15 +214,13 @@ def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Si
 
 # ---- meanwhile
 def measure(
-    sides: Sequence[Side], tasks: Sequence[Task], params: SamplingParams, *, plan: Plan, output: Output
+    sides: Sequence[Side], tasks: Sequence[Task], params: SamplingParams, *, examiner: Examiner, output: Output
 ) -> Result:
     """Ctrl-C and failures end it early; what was measured is kept."""
-    from eaglelocal.bench.identity import Examiner, tie_bound_of
     from eaglelocal.bench.measure import Measuring
 
     laps: list[Lap] = []
     error: EagleLocalError | None = None
-    examiner = Examiner(sides[0], bound=tie_bound_of(plan))
     progress = output.progress()
     measuring = Measuring(sides, params, examiner=examiner, on_ask=teller(progress))
     try:

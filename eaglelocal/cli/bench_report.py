@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from eaglelocal.bench.measure import Lap
     from eaglelocal.bench.results import Run
     from eaglelocal.core.events import EngineInfo
-    from eaglelocal.core.plan import Plan
     from eaglelocal.core.request import Spec
     from eaglelocal.core.sampling import SamplingParams
 
@@ -47,9 +46,9 @@ class Told:
     """What a result belongs to."""
 
     info: EngineInfo
-    plan: Plan
     wanted: Wanted
-    url: str
+    url: str  # of a server that was asked too, or ""
+    tie_bound: float  # gap of logits up to which a choice may flip
 
 
 def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
@@ -86,8 +85,6 @@ def head_lines(told: Told) -> list[str]:
 
 
 def head_object(told: Told) -> dict[str, object]:
-    from eaglelocal.bench.identity import tie_bound_of
-
     info, params = told.info, told.wanted.params
     return {
         "target": info.target,
@@ -98,7 +95,7 @@ def head_object(told: Told) -> dict[str, object]:
         "slots": info.num_slots,
         "temperature": params.temperature,
         "max_tokens": params.max_tokens,
-        "tie_bound": tie_bound_of(told.plan),
+        "tie_bound": told.tie_bound,
         "server": told.url or None,
     }
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eaglelocal.core.costs import MeasuredCosts
@@ -17,6 +18,8 @@ from eaglelocal.speculation.costs import lines
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 CLIFF = 0.3  # of a plain decode, for one row more
+NOISY = 0.2  # above this, decodes are not what was measured
+WIDTH = 80
 BAR_CELLS = 30
 MS = 1000
 
@@ -82,14 +85,16 @@ def cliffs(costs: MeasuredCosts) -> list[int]:
 def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[str]:
     """At most 80 columns."""
     return [
-        f"{info.target} with {info.draft}, {info.threads} threads",
-        f"{machine}, {info.library}",
+        f"target       {info.target}"[:WIDTH],
+        f"draft        {info.draft}"[:WIDTH],
+        f"machine      {machine}, {info.threads} threads, {info.library}"[:WIDTH],
         "",
         *curve_lines(costs),
         "",
         *beside_lines(costs),
         "",
         *implied_lines(costs),
+        *noise_lines(costs),
     ]
 
 
@@ -159,7 +164,16 @@ def _cliff_text(costs: MeasuredCosts) -> str:
 def _verdict(break_even: float | None) -> str:
     if break_even is None:
         return "drafting cannot pay here, even if every token were accepted"
-    return f"drafting pays from about {break_even:.0%} of the drafted tokens accepted"
+    if break_even == 0.0:
+        return "a further row costs nothing here: drafting always pays"
+    return f"drafting pays where more than about {break_even:.0%} of it is accepted"
+
+
+def noise_lines(costs: MeasuredCosts) -> list[str]:
+    """A word where the figures above are worth little."""
+    if costs.noise < NOISY:
+        return []
+    return [f"note         like decodes differ by a factor of {math.exp(costs.noise):.1f}: what else is running?"]
 
 
 # ---- for programs
@@ -180,6 +194,7 @@ def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[
             {"drafter": drafter, "rows": c.num_rows, "seconds": c.seconds} for drafter, c in costs.draft_steps
         ],
         "rest_s": {"plain": costs.plain_overhead_s, "drafted": costs.drafted_overhead_s},
+        "noise": costs.noise,
         "context_s": costs.context
         and {"per_cell": costs.context.per_cell_s, "per_row_and_cell": costs.context.per_row_cell_s},
         "implied": [

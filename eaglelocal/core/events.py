@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -116,6 +117,7 @@ class EngineSnapshot:
     host_s: float  # seconds of all steps outside llama.cpp
     native_s: float  # seconds of all steps inside llama.cpp
     peak_rss_bytes: int
+    costs: MeasuredCosts = MeasuredCosts()  # of decodes and draft steps, as measured so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
 MAX_SLOTS = 16
+MAX_UNIFIED_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,11 @@ class Plan:
     @property
     def speculates(self) -> bool:
         return self.draft_kind != "none" and self.spec.max_draft > 0
+
+    @property
+    def is_unified(self) -> bool:
+        """One cache for all slots: every row pays for the cells of all, which is little for two."""
+        return self.num_slots <= MAX_UNIFIED_SLOTS
 
     @property
     def max_draft(self) -> int:

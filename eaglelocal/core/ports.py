@@ -53,6 +53,10 @@ class Context(Cache, Protocol):
     @property
     def n_vocab(self) -> int: ...
 
+    @property
+    def is_unified(self) -> bool:
+        """Do all sequences share one cache? Else each has its own, which costs passes (speculation/layout.py)."""
+
     def decode(self, batch: Batch) -> Outputs:
         """Run the rows. Raises ResourceError when the cache has no room; the cache is then unchanged."""
 

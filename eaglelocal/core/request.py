@@ -80,6 +80,7 @@ class ChatRequest:
     tokens: tuple[int, ...] = ()
     params: SamplingParams = field(default_factory=SamplingParams)
     spec: Spec | None = None  # None: as the engine was started
+    owner: str = ""  # who asks; texts of one owner are never drafted from for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +91,4 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     spec: Spec | None = None
+    owner: str = ""

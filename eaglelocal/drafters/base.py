@@ -70,6 +70,12 @@ class Drafter(Protocol):
     def native_s(self) -> float:
         """Seconds spent inside the native library so far."""
 
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        """A request takes the slot. What one owner said must never be drafted for another."""
+
+    def end(self, slot: int) -> None:
+        """The request is over; its rows may be reused."""
+
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
         """Children of each node, best first; an empty list where there is nothing to propose.
 
@@ -95,6 +101,12 @@ class NoDrafter:
     taps: tuple[int, ...] = ()
     reuse_margin = 0
     native_s = 0.0
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
 
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
         return [[] for _ in nodes]

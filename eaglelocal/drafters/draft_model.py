@@ -46,6 +46,12 @@ class DraftModel:
     def native_s(self) -> float:
         return self._context.native_s
 
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
         self._write_long_queues()  # of slots that have slept
         rows = Batch([], [], [], [])

@@ -81,6 +81,12 @@ class Eagle3:
     def native_s(self) -> float:
         return self._head.native_s
 
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
         self._wake([node.slot for node in nodes if node.is_root])
         rows = PairRows()

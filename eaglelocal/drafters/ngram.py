@@ -20,8 +20,8 @@ from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, Generations, S
 from eaglelocal.errors import EngineError
 
 MIN_MATCH = 2  # tokens; behind a single one the proposal was right one time in four, behind two more than one in three
-LONG_MATCH = 16  # beyond it a longer match is no better, and the newest text goes on for longest
-MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner: bounds the pause (about 15 ms)
+LONG_MATCH = 16  # right nine times in ten; from here on matches count as equal, and the newest text has most to follow
+MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner: bounds the pause (about 10 ms)
 POOL_TOKENS = 8192  # of an owner's recent answers that are found for sure
 MAX_OWNERS = 16  # whose answers are kept; the one that answered longest ago goes first
 PRIOR_WEIGHT = 3  # occurrences that the length of a match is worth; see confidence
@@ -158,18 +158,18 @@ class Ngram:
         """Tokens in all indexes."""
         return sum(len(s.own) for s in self._slots.values() if s.own) + sum(map(len, self._pools.values()))
 
-    def belongs(self, slot: int, owner: str, num_prompt: int) -> None:
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """A request of `owner` begins in the slot; its answer begins behind `num_prompt` tokens.
 
         Called before the first rows of the request, before or after the `drop` of what it does not share.
         """
-        self.finish(slot)
+        self.end(slot)
         state = self._slots[slot]
         if owner != state.owner:
             state.owner, state.own, state.cursors, state.chain = owner, None, [], None
         state.num_prompt = num_prompt
 
-    def finish(self, slot: int) -> None:
+    def end(self, slot: int) -> None:
         """The slot's answer has ended: its owner's other requests may draft from it. Again does nothing."""
         state = self._slots.setdefault(slot, SlotState())
         if len(answer := state.take_answer()) > MIN_MATCH:
@@ -223,7 +223,7 @@ class Ngram:
         for rows in committed:
             state = self._slots.setdefault(rows.slot, SlotState())
             if rows.first_position > state.end:
-                self.finish(rows.slot)
+                self.end(rows.slot)
                 state.cut(0, rows.first_position)
             self._commit(state, rows)
 
@@ -237,7 +237,7 @@ class Ngram:
         state.chain = None
 
     def drop(self, slot: int, position: int) -> None:
-        self.finish(slot)
+        self.end(slot)
         state = self._slots[slot]
         if position == 0:
             state.own = None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 FIRST_SIZES = (1, 2, 4, 8)
 OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # where curves were seen to jump comes first
 PER_SLOT = (1, 2, 3, 5, 9, 17)  # rows of a slot, when all slots draft equally far
+AGREEING_SIZES = (4, 2)  # the first that may run is compared with one row
 TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
 REPETITIONS = 3
 GROUP = 4
@@ -56,7 +57,9 @@ class Calibration:
 
     def _agrees(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
         self._ends_at = ends_at
-        other = 4 if 4 in self._sizes else 2
+        other = next((size for size in AGREEING_SIZES if size in self._sizes), None)
+        if other is None:
+            return False  # one row is all there is to measure
         self._measure([1, other])
         measured = statistics.median(self._seconds[other]) / statistics.median(self._seconds[1])
         return abs(math.log(measured / stored_ratio(other))) < math.log(TOLERANCE)
@@ -92,7 +95,7 @@ class Calibration:
 
 
 def useful_sizes(max_rows: int, *, num_slots: int) -> list[int]:
-    """Rows of a step worth knowing, most useful first; max_rows is the most that a step may have."""
+    """Rows of a step worth knowing, most useful first; max_rows is the most that the context has outputs for."""
     together = [num_slots * rows for rows in PER_SLOT]
     wanted = dict.fromkeys([*FIRST_SIZES, *together, *OTHER_SIZES, max_rows])
-    return [size for size in wanted if size <= max_rows or size in (1, 2)]
+    return [size for size in wanted if size <= max_rows]

@@ -31,10 +31,11 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
 from eaglelocal.engine.answering import Answering, Clock
+from eaglelocal.engine.calibration import Calibration, useful_sizes
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.ledger import Ledger, StepTimes
-from eaglelocal.engine.runner import Decoded, Runner
+from eaglelocal.engine.runner import Decoded, Filler, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
 from eaglelocal.speculation.choice import Seat, StepChoice
@@ -108,7 +109,8 @@ class Engine:
             drafted = grow(plan.decode, self._drafters, self._choice(plan))
             drafts = drafted.drafts
             self._ledger.mark()
-            decoded = self._runner.run(plan, drafts)
+            fillers = self._fillers(plan, drafts)
+            decoded = self._runner.run(plan, drafts, fillers)
             self._ledger.mark()
             verdicts = self._judge(plan, drafts, decoded)
             self._ledger.mark()
@@ -116,8 +118,9 @@ class Engine:
         except ResourceError as error:
             return self._told(self._give_up(plan, error))
         num_drafted = sum(map(len, drafts.values()))
-        times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_drafted)
-        self._outbox += self._learn(plan, drafted, verdicts, times)
+        num_extra = num_drafted + decoded.num_filler_rows
+        times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_extra)
+        self._outbox += self._learn(plan, drafted, decoded, verdicts, times)
         return self._told(self._tell(verdicts, drafts, times))
 
     def snapshot(self) -> EngineSnapshot:
@@ -134,19 +137,26 @@ class Engine:
             host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
+            costs=self._controller.costs.measured(),
         )
 
-    def warm_up(self, max_rows: int) -> None:
-        self.time_rows(1)
-        most = min(self._context.n_batch, self._context.n_ctx, max_rows)
-        sizes = [n for n in (1, 2, 4, 8, 17) if n <= most]
-        self._controller.costs.calibrate({n: [self.time_rows(n) for _ in range(3)] for n in sizes})
+    def warm_up(self, *, max_rows: int, stored: object | None = None) -> None:
+        """Measure what decodes cost, so that weights are in memory and drafting begins well.
 
-    def time_rows(self, num_rows: int) -> float:
+        stored  what an earlier engine had learned of this machine and model
+        """
+        costs = self._controller.costs
+        is_restored = stored is not None and costs.restore(stored)
+        most = min(self._context.n_batch, self._context.n_ctx, max_rows)
+        sizes = useful_sizes(most, num_slots=self.info.num_slots)
+        calibration = Calibration(lambda rows: self.time_rows(rows, max_rows), time.perf_counter, sizes=sizes)
+        costs.calibrate(calibration.run(costs.ratio if is_restored else None))
+
+    def time_rows(self, num_rows: int, max_outputs: int) -> float:
         """Seconds of a decode of a chain of rows in the first slot, which is left empty."""
         started_at = time.perf_counter()
         rows = list(range(num_rows))
-        self._context.decode(Batch([0] * num_rows, rows, [(0,)] * num_rows, [True] * num_rows))
+        self._context.decode(Batch([0] * num_rows, rows, [(0,)] * num_rows, [row < max_outputs for row in rows]))
         took = time.perf_counter() - started_at
         self._context.remove(0, 0)
         return took
@@ -166,22 +176,42 @@ class Engine:
         return self._controller.choice(
             [Seat(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
-            num_cells=num_cells(plan),
+            num_cells=self._num_cells(plan),
         )
 
+    def _num_cells(self, plan: StepPlan) -> int:
+        """Cached positions that a decoding row attends to; one cache for all slots means all of them."""
+        cached = sum(len(sequence.tokens) for sequence in plan.decode)
+        return cached if self._context.is_unified else cached // max(len(plan.decode), 1)
+
+    def _fillers(self, plan: StepPlan, drafts: Mapping[int, Draft]) -> list[Filler]:
+        """Rows that spare the step a pass over the weights. Beside a prompt's rows they would be lost."""
+        if plan.prefill:
+            return []
+        decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
+        idle = [slot for slot in range(self.info.num_slots) if slot not in decoding]
+        counts = self._controller.fillers(decoding, idle)
+        found = [self._filler(slot, decoding.get(slot, 0), count) for slot, count in counts.items()]
+        return [filler for filler in found if filler.count > 0]
+
+    def _filler(self, slot: int, num_rows: int, count: int) -> Filler:
+        first = self._scheduler.num_cached(slot) + num_rows
+        return Filler(slot, first, min(count, self._context.n_ctx - first), token=0)
+
     def _learn(
-        self, plan: StepPlan, drafted: Drafted, verdicts: dict[int, Verdict], times: StepTimes
+        self, plan: StepPlan, drafted: Drafted, decoded: Decoded, verdicts: dict[int, Verdict], times: StepTimes
     ) -> list[RequestEvent]:
         """Teach the controller what the step did and took; tell whose drafting fell asleep or woke."""
         if not plan.decode:
             return []
         num_prefill_rows = sum(chunk.count for chunk in plan.prefill)
-        num_drafted = sum(map(len, drafted.drafts.values()))
         changes = self._controller.learn(
             StepReport(
-                num_rows=len(plan.decode) + num_drafted + num_prefill_rows,
+                num_rows=decoded.num_rows,
+                num_filler_rows=decoded.num_filler_rows,
+                num_passes=decoded.num_passes,
                 num_prefill_rows=num_prefill_rows,
-                num_cells=num_cells(plan),
+                num_cells=self._num_cells(plan),
                 decode_s=times.decode_s,
                 draft_steps=drafted.steps,
                 other_s=times.total_s - times.decode_s - sum(seconds for _, _, seconds in drafted.steps),
@@ -203,6 +233,8 @@ class Engine:
             text = AnswerText(self._pieces, sequence.request.params.stop)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
             self._controller.begin(sequence.slot, sequence.request.spec)
+            for drafter in self._drafters:
+                drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
             self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
 
@@ -313,6 +345,8 @@ class Engine:
 
     def _release(self, answer: Answering) -> None:
         answer.sampler.close()
+        for drafter in self._drafters:
+            drafter.end(answer.sequence.slot)
         self._scheduler.release(answer.sequence)
         del self._answers[answer.sequence.slot]
 
@@ -336,11 +370,6 @@ class Engine:
 
 def sequences_of(plan: StepPlan) -> list[Sequence]:
     return [*plan.decode, *(chunk.sequence for chunk in plan.prefill)]
-
-
-def num_cells(plan: StepPlan) -> int:
-    """Cached positions of the slots that decode."""
-    return sum(len(sequence.tokens) for sequence in plan.decode)
 
 
 def shown_state(state: State | None) -> str:

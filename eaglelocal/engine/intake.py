@@ -35,7 +35,7 @@ class Intake:
         self._check_room(len(prompt), asked.params.max_tokens)
         self._checked(tuple(token for token, _ in asked.params.logit_bias))
         params = dataclasses.replace(asked.params, stop=self.stops(asked))
-        return Request(id=asked.id, prompt=tuple(prompt), params=params, spec=asked.spec)
+        return Request(id=asked.id, prompt=tuple(prompt), params=params, spec=asked.spec, owner=asked.owner)
 
     def _tokens(self, asked: ChatRequest) -> list[int]:
         if asked.messages:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 from eaglelocal.core.batch import Batch, Floats, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.scheduler.scheduler import StepPlan
+from eaglelocal.scheduler.scheduler import Chunk, StepPlan
+from eaglelocal.speculation.layout import passes
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Rows that nobody asked for, see speculation/layout.py."""
+
+    slot: int
+    first: int  # position
+    count: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +32,50 @@ class Decoded:
     outputs: Outputs
     rows: dict[int, list[int]]
     num_rows: int
+    num_filler_rows: int
+    num_passes: int  # over the weights
 
     def features(self, rows: list[int]) -> Floats | None:
         return self.outputs.features(rows)
 
 
 class Runner:
-    """Owns the order of rows: drafts first, slot by slot, then prompt chunks."""
+    """Owns the order of rows: slot by slot, because llama.cpp joins slots into a pass only in that order."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def run(self, plan: StepPlan, drafts: Mapping[int, Draft]) -> Decoded:
+    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], fillers: Several[Filler] = ()) -> Decoded:
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
-        for sequence in plan.decode:
-            rows[sequence.slot] = add_draft(batch, sequence, drafts[sequence.slot])
-        for chunk in plan.prefill:
-            first = len(batch)
-            add_rows(batch, chunk.sequence.slot, chunk.first, chunk.tokens)
-            rows[chunk.sequence.slot] = list(range(first, len(batch)))
-            batch.outputs[-1] = chunk.is_last
-        return Decoded(self._context.decode(batch), rows, len(batch))
+        parts: list[Sequence | Chunk | Filler] = [*plan.decode, *plan.prefill, *fillers]
+        for part in sorted(parts, key=slot_of):
+            match part:
+                case Sequence():
+                    rows[part.slot] = add_draft(batch, part, drafts[part.slot])
+                case Chunk():
+                    rows[part.sequence.slot] = add_chunk(batch, part)
+                case Filler():
+                    add_rows(batch, part.slot, part.first, [part.token] * part.count)
+        num_fillers = sum(filler.count for filler in fillers)
+        num_passes = 1 if self._context.is_unified else len(passes(Counter(s for (s,) in batch.sequences)))
+        decoded = Decoded(self._context.decode(batch), rows, len(batch), num_fillers, num_passes)
+        for filler in fillers:
+            self._context.remove(filler.slot, filler.first)
+        return decoded
+
+
+def slot_of(part: Sequence | Chunk | Filler) -> tuple[int, bool]:
+    """Fillers come behind the rows of their slot."""
+    slot = part.sequence.slot if isinstance(part, Chunk) else part.slot
+    return slot, isinstance(part, Filler)
+
+
+def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
+    first = len(batch)
+    add_rows(batch, chunk.sequence.slot, chunk.first, chunk.tokens)
+    batch.outputs[-1] = chunk.is_last
+    return list(range(first, len(batch)))
 
 
 def add_draft(batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:

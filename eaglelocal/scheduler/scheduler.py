@@ -162,6 +162,10 @@ class Scheduler:
         self._is_seen[sequence.slot] = True
         sequence.num_cached += len(tokens)
 
+    def num_cached(self, slot: int) -> int:
+        """Positions in the slot's cache, running or not."""
+        return len(self._cached[slot])
+
     def release(self, sequence: Sequence) -> None:
         """The slot is free; its cache stays for reuse."""
         del self._running[sequence.slot]

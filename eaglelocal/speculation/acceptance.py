@@ -1,15 +1,14 @@
-"""How likely a drafted token is accepted, learned from what was accepted: by drafter, depth and confidence.
+"""How likely a drafted token is accepted, learned from what came: by drafter, depth and confidence.
 
 A drafter's confidence ranks its tokens, but is not a probability of acceptance: heads are overconfident off their
-subject, lookup is underconfident in a copy. So confidences are put into bins of equal width in log-odds, and each bin
-learns its rate. Bins of one drafter and depth start from the bin over all depths, those from the confidence itself; a
-slot adds one shift in log-odds, for the text at hand. Everything decays, so that what a machine reads today counts.
+subject, lookup is underconfident in a copy, some say nothing at all. So a line is learned in log-odds (Platt scaling),
+and around it bins of equal width learn their rates: those of one drafter and depth start from the bin over all depths,
+that from the line. A slot adds one shift in log-odds, for the text at hand. Everything decays, so that what a machine
+reads today counts; a shift that was not observed for some tokens becomes uncertain, and then follows the next
+observations faster.
 
-Censoring: only children of accepted nodes (and of the root) were judged. What lay behind a rejection, or beyond a
-cut, says nothing and is not learned from.
-
-Pure: no clock, no model. Hierarchical shrinkage as in Beta-binomial smoothing; the shift is one step of online
-logistic regression an observation.
+Pure: no clock, no model. Hierarchical shrinkage as in Beta-binomial smoothing; line and shift are Kalman filters for
+logistic models whose parameters wander (assumed-density updates).
 """
 
 from __future__ import annotations
@@ -23,9 +22,19 @@ DEPTH_GROUPS = (0, 0, 1, 2, 2, 3)  # depth -> group: 1, 2, 3 and 4, beyond
 NUM_GROUPS = 4
 
 BIN_MEMORY = 400.0  # observations after which a bin has forgotten two thirds
-PRIOR_WEIGHT = 4.0  # observations that a bin's prior is worth
-SHIFT_RATE, SHIFT_DECAY, MAX_SHIFT = 0.12, 0.995, 2.5
+BIN_WEIGHT, GROUP_WEIGHT = 12.0, 12.0  # observations that what they start from is worth
+LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
+FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
+DRIFT = 0.004  # variance that a token of text adds
+MAX_SHIFT = 3.0
+TYPICAL_MEMORY = 256.0
+FIRST_TYPICAL, FIRST_SPREAD = 0.8, 1.2  # log-odds
+OUTCOMES = ((2 / 3, 0.0), (1 / 6, -math.sqrt(3)), (1 / 6, math.sqrt(3)))  # share, deviations: Gauss-Hermite
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
+
+
+def sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x))
 
 
 @dataclass(slots=True)
@@ -35,40 +44,95 @@ class Rate:
     hits: float = 0.0
     trials: float = 0.0
 
-    def add(self, hit: bool) -> None:
-        keep = 1.0 - 1.0 / BIN_MEMORY
-        self.hits = self.hits * keep + hit
-        self.trials = self.trials * keep + 1.0
+    def add(self, hit: bool, weight: float) -> None:
+        keep = 1.0 - weight / BIN_MEMORY
+        self.hits = self.hits * keep + hit * weight
+        self.trials = self.trials * keep + weight
 
-    def estimate(self, prior: float) -> float:
-        return (self.hits + PRIOR_WEIGHT * prior) / (self.trials + PRIOR_WEIGHT)
+    def estimate(self, prior: float, weight: float) -> float:
+        return (self.hits + weight * prior) / (self.trials + weight)
+
+
+@dataclass(slots=True)
+class Line:
+    """log-odds of acceptance = level + slope * log-odds of the confidence, with the covariance of the two."""
+
+    level: float = 0.0
+    slope: float = 1.0
+    level_variance: float = LEVEL_VARIANCE
+    covariance: float = 0.0
+    slope_variance: float = SLOPE_VARIANCE
+
+    def at(self, odds: float) -> float:
+        return sigmoid(self.level + self.slope * odds)
+
+    def learn(self, odds: float, hit: bool) -> None:
+        expected = self.at(odds)
+        of_level = self.level_variance + self.covariance * odds
+        of_slope = self.covariance + self.slope_variance * odds
+        told = expected * (1.0 - expected)
+        told /= 1.0 + told * (of_level + of_slope * odds)
+        surprise = (hit - expected) * (1.0 - told * (of_level + of_slope * odds))
+        self.level += of_level * surprise
+        self.slope += of_slope * surprise
+        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - told * of_level * of_level
+        self.covariance -= told * of_level * of_slope
+        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - told * of_slope * of_slope
 
 
 @dataclass(slots=True)
 class Table:
-    """Rates of one drafter: by bin, and by depth group and bin."""
+    """What is known of one drafter: a line, rates by bin, and by depth group and bin; how its tokens spread."""
 
+    line: Line = field(default_factory=Line)
     bins: list[Rate] = field(default_factory=lambda: [Rate() for _ in range(NUM_BINS)])
     groups: list[list[Rate]] = field(
         default_factory=lambda: [[Rate() for _ in range(NUM_BINS)] for _ in range(NUM_GROUPS)]
     )
+    typical: float = FIRST_TYPICAL
+    variance: float = FIRST_SPREAD**2
 
     def probability(self, depth: int, odds: float) -> float:
-        """Straight lines between the middles of the two nearest bins."""
-        at = min(max((odds - LOW) / WIDTH, 0.0), NUM_BINS - 1.0)
-        low = min(int(at), NUM_BINS - 2)
-        share = at - low
-        group = self.groups[group_of(depth)]
-        return (1.0 - share) * self._rate(group, low) + share * self._rate(group, low + 1)
-
-    def _rate(self, group: list[Rate], index: int) -> float:
-        prior = sigmoid(LOW + index * WIDTH)
-        return group[index].estimate(self.bins[index].estimate(prior))
+        """Between the two nearest bins, by their distance."""
+        low, share = place_of(odds)
+        group, bins, prior = self.groups[group_of(depth)], self.bins, self.line.at(odds)
+        below = group[low].estimate(bins[low].estimate(prior, BIN_WEIGHT), GROUP_WEIGHT)
+        above = group[low + 1].estimate(bins[low + 1].estimate(prior, BIN_WEIGHT), GROUP_WEIGHT)
+        return below + share * (above - below)
 
     def add(self, depth: int, odds: float, hit: bool) -> None:
-        index = min(max(round((odds - LOW) / WIDTH), 0), NUM_BINS - 1)
-        self.bins[index].add(hit)
-        self.groups[group_of(depth)][index].add(hit)
+        """The two nearest bins share the observation, as they share in the prediction."""
+        self.line.learn(odds, hit)
+        low, share = place_of(odds)
+        for rates in (self.bins, self.groups[group_of(depth)]):
+            rates[low].add(hit, 1.0 - share)
+            rates[low + 1].add(hit, share)
+
+    def spread(self, probability: float) -> None:
+        """A token was drafted that is accepted with this probability."""
+        surprise = log_odds(probability) - self.typical
+        self.typical += surprise / TYPICAL_MEMORY
+        self.variance += (surprise * surprise - self.variance) / TYPICAL_MEMORY
+
+
+@dataclass(slots=True)
+class Shift:
+    """Of one text, in log-odds."""
+
+    value: float = 0.0
+    variance: float = FIRST_VARIANCE
+
+    def learn(self, expected: float, hit: bool) -> None:
+        self.variance /= 1.0 + self.variance * expected * (1.0 - expected)
+        self.value = min(max(self.value + self.variance * (hit - expected), -MAX_SHIFT), MAX_SHIFT)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the next token may turn out to be: a few cases with their shares, and the mean."""
+
+    outcomes: tuple[tuple[float, float], ...]  # share, probability of acceptance
+    mean: float
 
 
 class Acceptance:
@@ -76,28 +140,36 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
-        self._shifts: dict[tuple[int, str], float] = {}
+        self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
     def begin(self, slot: int) -> None:
         """Another text in the slot: it starts from what all texts have taught."""
-        for key in [key for key in self._shifts if key[0] == slot]:
-            del self._shifts[key]
+        self._shifts[slot] = {}
+
+    def go_on(self, slot: int, num_tokens: int) -> None:
+        """The text went on: what was known of its shift is a little less certain."""
+        for shift in self._shifts.get(slot, {}).values():
+            shift.variance = min(shift.variance + DRIFT * num_tokens, MAX_VARIANCE)
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """That the token is accepted, given that its parent is."""
-        odds = odds_of(confidence)
-        base = self._table(drafter).probability(depth, odds)
-        shift = self._shifts.get((slot, drafter), 0.0)
-        return shifted(base, shift) if shift else base
+        base = self._table(drafter).probability(depth, odds_of(confidence))
+        return shifted(base, self._shift(slot, drafter).value)
+
+    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+        """As `probability`, of tokens that are not drafted yet: a mean over so many chains."""
+        table, shift = self._table(drafter), self._shift(slot, drafter)
+        middle, spread = table.typical + shift.value, math.sqrt(table.variance / num_chains)
+        outcomes = tuple((share, sigmoid(middle + deviations * spread)) for share, deviations in OUTCOMES)
+        return Outlook(outcomes, sum(share * probability for share, probability in outcomes))
 
     def learn(self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool) -> None:
-        """A token whose parent was accepted was judged."""
+        """A token whose parent was accepted was compared with the text."""
         odds = odds_of(confidence)
-        table = self._table(drafter)
-        shift = self._shifts.get((slot, drafter), 0.0)
-        expected = shifted(table.probability(depth, odds), shift)
-        moved = shift * SHIFT_DECAY + SHIFT_RATE * (accepted - expected)
-        self._shifts[slot, drafter] = min(max(moved, -MAX_SHIFT), MAX_SHIFT)
+        table, shift = self._table(drafter), self._shift(slot, drafter)
+        base = table.probability(depth, odds)
+        table.spread(base)
+        shift.learn(shifted(base, shift.value), accepted)
         table.add(depth, odds, accepted)
 
     def _table(self, drafter: str) -> Table:
@@ -106,6 +178,20 @@ class Acceptance:
             table = self._tables[drafter] = Table()
         return table
 
+    def _shift(self, slot: int, drafter: str) -> Shift:
+        shifts = self._shifts.setdefault(slot, {})
+        shift = shifts.get(drafter)
+        if shift is None:
+            shift = shifts[drafter] = Shift()
+        return shift
+
+
+def place_of(odds: float) -> tuple[int, float]:
+    """The bin below, and the share of the one above it."""
+    at = (odds - LOW) / WIDTH
+    low = min(int(at), NUM_BINS - 2)
+    return low, at - low
+
 
 def group_of(depth: int) -> int:
     return DEPTH_GROUPS[depth] if depth < len(DEPTH_GROUPS) else NUM_GROUPS - 1
@@ -113,16 +199,16 @@ def group_of(depth: int) -> int:
 
 def odds_of(confidence: float) -> float:
     """Log-odds, within what the bins cover."""
-    if not confidence == confidence:  # NaN: not told
+    if confidence != confidence:  # NaN: not told
         confidence = UNKNOWN_CONFIDENCE
-    confidence = min(max(confidence, 1e-4), 1.0 - 1e-5)
-    return min(max(math.log(confidence / (1.0 - confidence)), LOW), HIGH)
+    return min(max(log_odds(confidence), LOW), HIGH)
+
+
+def log_odds(probability: float) -> float:
+    probability = min(max(probability, 1e-4), 1.0 - 1e-5)
+    return math.log(probability / (1.0 - probability))
 
 
 def shifted(probability: float, shift: float) -> float:
     probability = min(max(probability, 1e-4), 1.0 - 1e-4)
-    return sigmoid(math.log(probability / (1.0 - probability)) + shift)
-
-
-def sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x))
+    return probability / (probability + (1.0 - probability) * math.exp(-shift))

@@ -11,15 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.goodput import best_size, expected_worth, merged, pays_to_draft
+from eaglelocal.speculation.goodput import (
+    best_size,
+    expected_worth,
+    pays_to_grow,
+    pays_to_grow_all,
+    shared_out,
+    units,
+)
+from eaglelocal.speculation.guesses import Guess
 from eaglelocal.speculation.pid import LengthController
 from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
 
-HOPE_MEMORY = 24.0
 MIN_REACH = 0.02  # a token less likely to be reached is not worth a draft step on any machine
+EMPTY = Draft()
+CHAIN_PARENTS = [tuple(range(-1, length - 1)) for length in range(MAX_DRAFT_TOKENS + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +53,10 @@ class Seat:
 
 @dataclass(slots=True)
 class Mind:
-    """What is known of one request's drafting."""
+    """What decides on one request's drafting."""
 
     spec: Spec
     watch: Watch | None  # of `auto`
-    hope: float  # how often a token of the primary drafter was accepted lately, given the one before it
     pid: LengthController | None = None
 
     def __post_init__(self) -> None:
@@ -68,9 +76,6 @@ class Mind:
         """Tokens to draft, where costs have no say."""
         return self.pid.num_draft_tokens if self.pid is not None else self.spec.num_draft_tokens
 
-    def learn_hope(self, accepted: bool) -> None:
-        self.hope += (accepted - self.hope) / HOPE_MEMORY
-
 
 class Prices:
     """Seconds in tokens, for one step."""
@@ -79,10 +84,15 @@ class Prices:
         self._costs, self._rate = costs, rate
         self._num_base_rows, self._num_cells = num_base_rows, num_cells
 
-    def rows(self, num_units: int, rows_a_unit: int) -> list[float]:
-        """Price of the decode with 0 .. num_units further units of rows."""
-        seconds, base, cells = self._costs.seconds, self._num_base_rows, self._num_cells
-        return [self._rate * seconds(base + n * rows_a_unit, cells) for n in range(num_units + 1)]
+    def rows(self, num_rows: int) -> list[float]:
+        """Price of the decode with 0 .. num_rows drafted rows."""
+        seconds, base, cells, rate = self._costs.seconds, self._num_base_rows, self._num_cells, self._rate
+        return [rate * seconds(base + n, cells) for n in range(num_rows + 1)]
+
+    @property
+    def drafted(self) -> float:
+        """What a step in which drafters are awake takes beyond draft steps and rows."""
+        return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
         return self._rate * self._costs.draft_seconds(drafter, num_rows)
@@ -92,13 +102,17 @@ class Prices:
 class Chain:
     """What one drafter proposes for one slot."""
 
-    draft: Draft
+    drafter: str
+    tokens: list[int] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)  # probability that the answer gets as far as each token
     ended: bool = False  # the drafter has no more to say
 
-    @property
-    def reach(self) -> float:
-        return self.gains[-1] if self.gains else 1.0
+    def draft(self, length: int) -> Draft:
+        """The first tokens."""
+        if length == 0:
+            return EMPTY
+        return Draft(tuple(self.tokens[:length]), CHAIN_PARENTS[length], tuple(self.confidences[:length]), self.drafter)
 
 
 class StepChoice:
@@ -118,107 +132,150 @@ class StepChoice:
         self._minds, self._drafters, self._acceptance = minds, drafters, acceptance
         self._auto = [slot for slot in self._room if minds[slot].spec.drafting is Drafting.AUTO]
         self._leveled = leveled and len(seats) > 1
-        most = max((self._room[slot] for slot in self._auto), default=0)
-        units = (most, len(self._auto)) if self._leveled else (sum(self._room[slot] for slot in self._auto), 1)
-        self._prices, self._row_prices = prices, prices.rows(*units) if self._auto else [0.0]
+        self._prices = prices
+        self._row_prices = prices.rows(sum(self._room[slot] for slot in self._auto)) if self._auto else [0.0]
         self._chains: dict[str, dict[int, Chain]] = {name: {} for name in drafters.names}
 
     # ---- growing
     def growing(self, drafter: str) -> list[int]:
         """Slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
-        able = [s for s in self._room if self._takes_part(s, drafter) and self._has_room(s, chains.get(s))]
-        fixed = [s for s in able if self._is_told(s, chains.get(s))]
-        undecided = [s for s in able if s in self._auto and s not in fixed]
+        able = [s for s in self._room if self._has_room(s, chains.get(s)) and self._takes_part(s, drafter)]
+        if not able:
+            return able
+        told = [s for s in able if self._is_told(s, drafter)]
+        undecided = [s for s in able if s not in told and self._minds[s].watch is not None]
         if undecided and self._pays(drafter, undecided):
-            return [s for s in able if s in fixed or s in undecided]
-        return fixed
-
-    def _takes_part(self, slot: int, drafter: str) -> bool:
-        mind, is_primary = self._minds[slot], drafter == self._drafters.primary
-        if mind.spec.drafting is not Drafting.AUTO:
-            return is_primary
-        if not is_primary:
-            return not mind.is_probing
-        return mind.watch is not None and mind.watch.is_awake and not self._is_settled_by_lookup(slot)
+            return [s for s in able if s in told or s in undecided]
+        return told
 
     def _has_room(self, slot: int, chain: Chain | None) -> bool:
         if chain is None:
             return self._room[slot] > 0
-        return not chain.ended and len(chain.gains) < self._room[slot] and chain.reach >= MIN_REACH
-
-    def _is_told(self, slot: int, chain: Chain | None) -> bool:
-        """Its length is a matter of rule, not of price."""
-        mind, length = self._minds[slot], len(chain.gains) if chain else 0
-        if mind.spec.drafting is not Drafting.AUTO:
-            return length < mind.length
-        return mind.is_probing and length < PROBE_LENGTH
-
-    def _pays(self, drafter: str, slots: Sequence[int]) -> bool:
-        chains = self._chains[drafter]
-        grown = [chains[s].gains if s in chains else [] for s in self._auto]
-        reaches = [chains[s].reach if s in chains else 1.0 for s in slots]
-        hopes = [self._minds[s].hope for s in slots]
-        step_price = self._prices.draft_step(drafter, len(slots)) if drafter == self._drafters.primary else 0.0
-        return pays_to_draft(
-            self._units(grown), self._row_prices, list(zip(reaches, hopes, strict=True)), step_price, self._leveled
+        return (
+            not chain.ended
+            and len(chain.gains) < self._room[slot]
+            and (chain.gains[-1] >= MIN_REACH or self._minds[slot].watch is None)
         )
 
-    def _units(self, chains: Sequence[Sequence[float]]) -> list[float]:
-        """Gains by the unit in which rows are added: a level of all slots, or single rows, best first."""
-        if not self._leveled:
-            return sorted((gain for chain in chains for gain in chain), reverse=True)
-        return [sum(c[i] for c in chains if i < len(c)) for i in range(max(map(len, chains), default=0))]
+    def _takes_part(self, slot: int, drafter: str) -> bool:
+        watch = self._minds[slot].watch
+        if drafter != self._drafters.primary:
+            return watch is not None
+        return watch is None or watch.is_probing or (watch.is_awake and not self._is_settled_by_lookup(slot))
 
-    def _is_settled_by_lookup(self, slot: int) -> bool:
-        """Does a lookup already promise more than the primary drafter can be expected to?"""
-        best = max((self._worth(slot, name) for name in self._drafters.lookups), default=0.0)
-        if best <= 0.0:
-            return False
-        step_price = self._prices.draft_step(self._drafters.primary or "", 1)
-        return best >= expected_worth(self._minds[slot].hope, self._row_prices[: self._room[slot] + 1], step_price)
+    def _is_told(self, slot: int, drafter: str) -> bool:
+        """Its length is a matter of rule, not of price."""
+        mind, chain = self._minds[slot], self._chains[drafter].get(slot)
+        length = len(chain.gains) if chain else 0
+        if mind.watch is None:
+            return length < mind.length
+        if drafter == self._drafters.primary:
+            return mind.is_probing and length < PROBE_LENGTH
+        return length == 0  # a first look costs nothing
 
-    def _worth(self, slot: int, drafter: str) -> float:
-        """Of the slot's chain, compared with no draft at all."""
-        chain = self._chains[drafter].get(slot)
-        if chain is None or not chain.gains:
-            return 0.0
-        return best_size(chain.gains, self._row_prices)[1] + self._row_prices[0]
+    def _pays(self, drafter: str, slots: Sequence[int]) -> bool:
+        chains, outlook = self._chains[drafter], self._acceptance.outlook
+        step_price = self._prices.draft_step(drafter, len(slots))
+        if len(self._auto) == 1:
+            chain = chains.get(slots[0])
+            gains = chain.gains if chain else []
+            return pays_to_grow(gains, self._row_prices, outlook(slots[0], drafter), step_price)
+        return pays_to_grow_all(
+            [chains[s].gains if s in chains else [] for s in self._auto],
+            self._row_prices,
+            [outlook(s, drafter, len(slots)) if s in slots else None for s in self._auto],
+            step_price,
+            self._leveled,
+        )
 
     def add(self, slot: int, drafter: str, token: int, confidence: float) -> None:
         """The drafter proposes a token behind its chain for the slot."""
-        chain = self._chains[drafter].setdefault(slot, Chain(Draft(drafter=drafter)))
-        depth = len(chain.gains) + 1
-        chain.draft = chain.draft.plus(depth - 2, token, confidence)
-        chain.gains.append(chain.reach * self._acceptance.probability(slot, drafter, depth, confidence))
+        chain = self._chain(slot, drafter)
+        reach = chain.gains[-1] if chain.gains else 1.0
+        chain.tokens.append(token)
+        chain.confidences.append(confidence)
+        chain.gains.append(reach * self._acceptance.probability(slot, drafter, len(chain.tokens), confidence))
 
     def end(self, slot: int, drafter: str) -> None:
         """The drafter has nothing more to propose for the slot."""
-        self._chains[drafter].setdefault(slot, Chain(Draft(drafter=drafter))).ended = True
+        self._chain(slot, drafter).ended = True
+
+    def _chain(self, slot: int, drafter: str) -> Chain:
+        chains = self._chains[drafter]
+        chain = chains.get(slot)
+        if chain is None:
+            chain = chains[slot] = Chain(drafter)
+        return chain
+
+    # ---- what a chain is worth to its slot
+    def _slot_prices(self, length: int) -> list[float]:
+        """Price for one slot of 0 .. length drafted tokens; where levels are priced, its share in those of all."""
+        if not self._leveled:
+            return self._row_prices[: length + 1]
+        num = len(self._auto)
+        last = len(self._row_prices) - 1
+        return [self._row_prices[min(n * num, last)] / num for n in range(length + 1)]
+
+    def _worth(self, chain: Chain) -> float:
+        """Compared with no draft at all, in tokens."""
+        prices = self._slot_prices(len(chain.gains))
+        return best_size(chain.gains, prices)[1] + prices[0]
+
+    def _is_settled_by_lookup(self, slot: int) -> bool:
+        """Does a lookup already promise more than the primary drafter can be expected to?"""
+        best = max(
+            (self._worth(c) for name in self._drafters.lookups if (c := self._chains[name].get(slot))), default=0
+        )
+        if best <= 0.0:
+            return False
+        primary = self._drafters.primary or ""
+        step_price = self._prices.draft_step(primary, len(self._auto)) / len(self._auto)
+        prices = self._slot_prices(self._room[slot])
+        return best >= expected_worth(self._acceptance.outlook(slot, primary).mean, prices, step_price)
+
+    def promised(self, slot: int) -> float:
+        """Speed relative to plain decoding, if the primary drafter's chain for the slot had been sent."""
+        chain = self._chains[self._drafters.primary].get(slot) if self._drafters.primary else None
+        if chain is None:
+            return 1.0
+        prices, num = self._slot_prices(len(chain.gains)), len(self._auto)
+        size, _ = best_size(chain.gains, prices)
+        drafting = (len(chain.gains) * self._prices.draft_step(chain.drafter, num) + self._prices.drafted) / num
+        # of a plain step's price, which is one token where nothing is gained by drafting
+        price = (prices[size] - prices[0] + drafting) / max(prices[0] * (num if not self._leveled else 1), 1e-9)
+        return (1.0 + sum(chain.gains[:size])) / (1.0 + price)
 
     # ---- choosing
     def chosen(self) -> dict[int, Draft]:
         """What is verified, by slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
-        sizes = self._sizes({slot: best[slot].gains for slot in self._auto})
-        return {slot: chain.draft.first(sizes.get(slot, len(chain.draft))) for slot, chain in best.items()}
+        sizes = self._sizes([best[slot].gains for slot in self._auto])
+        return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _best_chain(self, slot: int) -> Chain:
-        chains = [self._chains[name][slot] for name in self._drafters.names if slot in self._chains[name]]
-        if len(chains) == 1:
-            return chains[0]
-        return max(chains, key=lambda c: self._worth(slot, c.draft.drafter), default=Chain(Draft()))
+        """Of those that may be sent: a probe is not."""
+        names = self._drafters.lookups if self._minds[slot].is_probing else self._drafters.names
+        chains = [self._chains[name][slot] for name in names if slot in self._chains[name]]
+        if len(chains) > 1:
+            return max(chains, key=self._worth)
+        return chains[0] if chains else Chain("")
 
-    def _sizes(self, gains: Mapping[int, Sequence[float]]) -> dict[int, int]:
-        slots = list(gains)
+    def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
+        """How much of each chain of `auto` is sent, by slot."""
+        if len(gains) == 1:
+            return {self._auto[0]: best_size(gains[0], self._row_prices)[0]}
+        size, _ = best_size(*units(gains, self._row_prices, self._leveled))
         if self._leveled:
-            level, _ = best_size(self._units([gains[s] for s in slots]), self._row_prices)
-            sizes = {slot: min(level, len(gains[slot])) for slot in slots}
-        else:
-            ranked, owners = merged([gains[s] for s in slots])
-            size, _ = best_size(ranked, self._row_prices)
-            sizes = {slot: owners[:size].count(i) for i, slot in enumerate(slots)}
-        for slot in slots:
-            if self._minds[slot].is_probing:
-                sizes[slot] = max(sizes[slot], min(PROBE_LENGTH, len(gains[slot])))
-        return sizes
+            return {slot: min(size, len(chain)) for slot, chain in zip(self._auto, gains, strict=True)}
+        return dict(zip(self._auto, shared_out(size, gains), strict=True))
+
+    def guesses(self, slot: int) -> list[Guess]:
+        """Everything that was drafted for a slot, sent or not."""
+        by_drafter = (chains.get(slot) for chains in self._chains.values())
+        return [Guess(chain.drafter, chain.tokens, chain.confidences) for chain in by_drafter if chain]
+
+    def num_drafted(self, slot: int, drafter: str) -> int:
+        """Tokens that a drafter proposed for a slot, sent or not."""
+        chain = self._chains[drafter].get(slot)
+        return len(chain.tokens) if chain else 0

@@ -14,6 +14,8 @@ from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import Drafters, Mind, Prices, Seat, StepChoice
 from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.layout import fillers
+from eaglelocal.speculation.guesses import Guesses
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps
@@ -25,6 +27,8 @@ class StepReport:
     """What a step did and took. Seconds are wall time."""
 
     num_rows: int  # of the target's decode
+    num_filler_rows: int = 0  # of them, rows that nobody asked for
+    num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
     num_cells: int  # cached positions of all decoding slots
     decode_s: float
@@ -47,7 +51,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A slot's drafting fell asleep or woke."""
+    """A slot's drafting fell asleep or woke. A probe is too short to be told of."""
 
     slot: int
     state: State
@@ -56,19 +60,19 @@ class Change:
 
 @dataclass(slots=True)
 class Flow:
-    """Tokens per second of recent steps."""
+    """Speed of recent steps, relative to plain ones: so that neither drift nor a longer context ages it."""
 
     tokens: float = 0.0
-    seconds: float = 0.0
+    plain_tokens: float = 0.0  # in the same seconds
 
-    def add(self, tokens: int, seconds: float) -> None:
+    def add(self, tokens: float, plain_tokens: float) -> None:
         keep = 1.0 - 1.0 / RATE_MEMORY
         self.tokens = self.tokens * keep + tokens
-        self.seconds = self.seconds * keep + seconds
+        self.plain_tokens = self.plain_tokens * keep + plain_tokens
 
     @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+    def speed(self) -> float:
+        return self.tokens / self.plain_tokens if self.plain_tokens else 1.0
 
 
 class Controller:
@@ -84,7 +88,8 @@ class Controller:
         self._minds: dict[int, Mind] = {}
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
-        self._hope = 0.7
+        self._guesses = Guesses()
+        self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
     def begin(self, slot: int, spec: Spec | None) -> None:
@@ -92,8 +97,9 @@ class Controller:
         spec = spec or self._spec
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
         watch = Watch(hopeful=not proven_bad) if spec.drafting is Drafting.AUTO else None
-        self._minds[slot] = Mind(spec, watch, hope=self._hope)
+        self._minds[slot] = Mind(spec, watch)
         self.acceptance.begin(slot)
+        self._guesses.forget(slot)
 
     def is_awake(self, slot: int) -> bool:
         """Should drafters do what is needed to draft for this slot next?"""
@@ -115,92 +121,107 @@ class Controller:
     # ---- steps
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
         """What decides in a step: `seats` are the slots that decode."""
-        minds = {seat.slot: self._minds[seat.slot] for seat in seats}
         prices = Prices(
             self.costs,
             rate=self._rate(len(seats), num_cells),
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )
-        return StepChoice(seats, minds, self._drafters, self.acceptance, prices, leveled=self._leveled)
+        self._choice = StepChoice(seats, self._minds, self._drafters, self.acceptance, prices, leveled=self._leveled)
+        return self._choice
 
     def _rate(self, num_seats: int, num_cells: int) -> float:
         """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
         plain_s = self.costs.seconds(num_seats, num_cells) + self.costs.overhead(drafted=False)
         flow = self._flows.get(num_seats)
-        return max(num_seats / plain_s if plain_s > 0 else 0.0, flow.rate if flow else 0.0)
+        return num_seats / plain_s * max(flow.speed if flow else 1.0, 1.0) if plain_s > 0 else 0.0
+
+    def fillers(self, decoding: Mapping[int, int], idle: Sequence[int]) -> dict[int, int]:
+        """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
+        return fillers(decoding, idle, self.costs.seconds) if self._leveled else {}
 
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
+        before = {slot: self._minds[slot].state is State.AWAKE for slot in report.verdicts}
         self._learn_costs(report)
-        before = {slot: self._minds[slot].state for slot in report.verdicts}
-        drafted = [slot for slot, (draft, _) in report.verdicts.items() if len(draft)]
-        self._learn_rate(report)
-        plain_s = self._plain_seconds(report)
+        charge = self._charge(report)
+        self._learn_rate(report, charge)
         for slot, (draft, verdict) in report.verdicts.items():
             mind = self._minds[slot]
-            if slot in drafted:
-                self._learn_draft(slot, mind, draft, verdict)
-            self._show_watch(mind, report, draft, verdict, plain_s)
+            if mind.pid is not None and len(draft):
+                mind.pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
+            self._learn_acceptance(slot, mind, verdict)
+            if mind.watch is not None and self._drafters.primary is not None:
+                self._show_watch(slot, mind.watch, charge, draft, verdict)
+        self._choice = None
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
-            for slot, state in before.items()
-            if self._minds[slot].state is not state
+            for slot, was_on in before.items()
+            if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
 
     def _learn_costs(self, report: StepReport) -> None:
-        self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
+        if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
+            self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
         for drafter, num_rows, seconds in report.draft_steps:
             self.costs.learn_draft(drafter, num_rows, seconds)
         if not report.num_prefill_rows:
-            self.costs.learn_overhead(bool(report.draft_steps or report.num_drafted), report.other_s)
+            self.costs.learn_overhead(self._num_awake(report) > 0, report.other_s)
 
-    def _learn_rate(self, report: StepReport) -> None:
+    def _num_awake(self, report: StepReport) -> int:
+        return sum(self.is_awake(slot) for slot in report.verdicts)
+
+    def _charge(self, report: StepReport) -> Charge:
+        """What the step took beyond a plain one."""
+        num_plain_rows = report.num_rows - report.num_drafted - report.num_filler_rows
+        plain_s = self.costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
+        overhead_s = self.costs.overhead(drafted=False)
+        awake_s = sum(s for name, _, s in report.draft_steps if name == self._drafters.primary)
+        awake_s += max(report.other_s - overhead_s, 0.0)
+        num_awake = self._num_awake(report)
+        return Charge(
+            a_token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
+            a_row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
+            awake_s=awake_s / max(num_awake, 1),
+        )
+
+    def _learn_rate(self, report: StepReport, charge: Charge) -> None:
         """Steps with prompts tell nothing of the rate, nor do those that were not ours to decide."""
         minds = [self._minds[slot] for slot in report.verdicts]
         if minds and not report.num_prefill_rows and all(mind.watch is not None for mind in minds):
-            self._flows.setdefault(len(minds), Flow()).add(report.num_tokens, report.seconds)
+            flow = self._flows.setdefault(len(minds), Flow())
+            flow.add(report.num_tokens, report.seconds / charge.a_token_s)
 
-    def _plain_seconds(self, report: StepReport) -> float:
-        """What the step would have taken without drafting."""
-        num_plain_rows = report.num_rows - report.num_drafted
-        decode_s = self.costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
-        return decode_s + self.costs.overhead(drafted=False)
-
-    def _learn_draft(self, slot: int, mind: Mind, draft: Draft, verdict: Verdict) -> None:
-        if mind.pid is not None:
-            mind.pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
-        if mind.watch is not None and mind.watch.is_settling:
+    def _learn_acceptance(self, slot: int, mind: Mind, verdict: Verdict) -> None:
+        if mind.watch is None or self._choice is None:
             return
-        judged = min(len(draft), len(verdict.samples))  # what lies behind a rejection was not judged
-        for node in range(judged):
-            accepted = node < verdict.num_accepted
-            self.acceptance.learn(slot, draft.drafter, node + 1, draft.confidences[node], accepted=accepted)
-            if draft.drafter == self._drafters.primary:
-                mind.learn_hope(accepted)
-                self._hope += (accepted - self._hope) / 256
+        text = [sample.token for sample in verdict.samples]
+        self.acceptance.go_on(slot, len(text))
+        new = [] if mind.watch.is_settling else self._choice.guesses(slot)
+        for seen in self._guesses.judge(slot, new, text):
+            self.acceptance.learn(slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted)
 
-    def _show_watch(self, mind: Mind, report: StepReport, draft: Draft, verdict: Verdict, plain_s: float) -> None:
-        watch = mind.watch
-        if watch is None:
-            return
-        if not len(draft):
-            watch.saw_nothing(len(verdict.samples))
-            return
-        if draft.drafter != self._drafters.primary:
-            return  # a lookup costs nothing: its rows are priced one by one
-        share = len(draft) / report.num_drafted
-        price = (report.seconds - plain_s) * share * len(report.verdicts) / plain_s
-        seen = {
-            "extra": float(len(verdict.samples) - 1),
-            "price": price,
-            "drafted": judged_nodes(draft, verdict),
-            "accepted": verdict.num_accepted,
-        }
-        if not watch.is_settling:
-            self._experience.add(**seen)  # type: ignore[arg-type]
-        watch.saw_draft(**seen)  # type: ignore[arg-type]
+    def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+        if not watch.is_awake:
+            watch.saw_sleep(len(verdict.samples))
+        elif watch.is_probing:
+            watch.saw_probe(self._choice.promised(slot) if self._choice is not None else 1.0)
+        elif not len(draft) or draft.drafter == self._drafters.primary:
+            seen = Tally(
+                steps=1.0,
+                extra=verdict.num_accepted,
+                price=(charge.awake_s + len(draft) * charge.a_row_s) / charge.a_token_s,
+                drafted=len(draft),
+                accepted=verdict.num_accepted,
+            )
+            self._experience.add(seen)
+            watch.saw_step(seen)
 
 
-def judged_nodes(draft: Draft, verdict: Verdict) -> int:
-    return min(len(draft), len(verdict.samples))
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Seconds of a step, shared out."""
+
+    a_token_s: float  # of plain decoding
+    a_row_s: float  # that each drafted row added
+    awake_s: float  # of drafting and encoding, for each slot that was awake

@@ -6,10 +6,10 @@ with ratio[1] = 1. The level wanders by the minute and takes all sizes with it, 
 keeps apart what plain averages mix: a run of one size teaches the level alone, for nothing was measured beside it;
 a change of size teaches their ratio. Each size is a state of its own, so cliffs stay cliffs.
 
-The noise is learnt too: on a machine that is shared, single decodes may take ten times as long as others, and
-believing each would chase shadows. Robust: a surprise beyond 2.5 standard deviations counts as one of 2.5, so a step that met another program moves
-little. Three such in a row are no accident: the level, or that one size, is then held to be unknown and learnt
-afresh. Knows no clock and no policy.
+The noise is learnt too: on a machine that is shared, some decodes take ten times as long as others, and believing
+each would chase shadows. Robust: a surprise beyond 2.5 standard deviations counts as one of 2.5, so a step that met
+another program moves little. Three such in a row are no accident: the level, or that one size, is then held to be
+unknown and learnt afresh. Knows no clock and no policy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy.typing as npt
 NOISE = 0.05  # standard deviation of the logarithm of a single decode, before it is known
 NOISE_RANGE = (0.01, 1.5)
 NOISE_RATE = 1 / 64  # how fast the noise is learnt, a step; slow beside a jump of the level
-LEVEL_DRIFT = 0.012  # of the level, a step
-SHAPE_DRIFT = 0.002  # of the ratio of a size, a step
-SLOPE_DRIFT = 0.0001  # of the price of context, a step
+LEVEL_DRIFT = 0.03  # of the level, in a second of decoding; as a random walk, like the next two
+SHAPE_DRIFT = 0.004  # of the ratio of a size
+SLOPE_DRIFT = 0.0003  # of the price of context
 MAX_SHAPE_DEVIATION = 0.3  # what a size that was long not seen is forgotten to
 SLOPE_DEVIATION = 0.1  # before anything is known of the price of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations
@@ -122,7 +122,7 @@ class CostFilter:
         self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
-        self._forget()
+        self._forget(seconds)
         self._watch(num_rows, place, surprise, clipped)
         if place is not None:
             gradient[place] = 0.0
@@ -132,9 +132,9 @@ class CostFilter:
         low, high = NOISE_RANGE
         self.noise = min(high, max(low, self.noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
 
-    def _forget(self) -> None:
-        """What is not measured becomes uncertain."""
-        self._diagonal += (self._diagonal < self._forgotten) * self._drift
+    def _forget(self, seconds: float) -> None:
+        """What is not measured becomes uncertain: by the time that passes, not by the steps."""
+        self._diagonal += (self._diagonal < self._forgotten) * (self._drift * min(seconds, 1.0))
 
     def _watch(self, num_rows: int, place: int | None, surprise: float, clipped: float) -> None:
         sign = 0 if surprise == clipped else int(math.copysign(1, surprise))

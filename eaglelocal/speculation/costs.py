@@ -125,7 +125,8 @@ class StepCosts:
         noise = self._filter.noise = noise_of(seconds.values())
         self._filter.set_level(math.log(single), noise)
         for rows, took in seconds.items():
-            self._filter.set_ratio(rows, statistics.median(took) / single, noise * math.sqrt(2 / len(took)))
+            spread = max(noise, math.log(max(took) / min(took)) / 2)
+            self._filter.set_ratio(rows, statistics.median(took) / single, spread * math.sqrt(2 / len(took)))
             self._num_samples[rows] = self.num_samples(rows) + len(took)
         self._ratios = []
 
@@ -240,9 +241,10 @@ class Recent:
 
 
 def noise_of(samples: Iterable[Sequence[float]]) -> float:
-    """Standard deviation of the logarithm of one decode, from repeated ones; no less than a few cannot rule out."""
+    """Standard deviation of the logarithm of one decode, from repeated ones; hiccups left out."""
     spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
-    return max(NOISE, 2 * statistics.mean(spreads)) if spreads else NOISE
+    apart = [spread for spread in spreads if spread > 0.0]  # the median of each size is no sample of the noise
+    return max(NOISE, 1.2 * statistics.median(apart)) if apart else NOISE
 
 
 def lines(points: Mapping[int, float], most: int) -> list[float]:

@@ -9,53 +9,91 @@ a climb that stops at the first fall is stuck before the next flat part.
     prices  2.0 2.1 2.2 3.3 3.4 of a step with 0, 1, 2, 3, 4 such rows, in tokens
     worth  -2.0 -1.2 -0.5 -0.9 -0.4   ->  4: a climb would have stopped at 2
 
+A unit is what rows are added by: one row, or one level of all chains.
 Pure: plain numbers in and out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+
+from eaglelocal.speculation.acceptance import Outlook
 
 LOOK_AHEAD = 4  # levels: far enough to see behind a cliff of the cost curve
 
 
 def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
-    """Number of rows with the largest worth, and that worth; of equals the fewest rows."""
+    """Number of units with the largest worth, and that worth; of equals the fewest."""
     size, worth = 0, -prices[0]
     total = 0.0
-    for n, (gain, price) in enumerate(zip(gains, prices[1:], strict=False), start=1):
+    for n, gain in enumerate(gains, start=1):
         total += gain
-        if total - price > worth:
-            size, worth = n, total - price
+        if total - prices[n] > worth:
+            size, worth = n, total - prices[n]
     return size, worth
 
 
-def pays_to_draft(
-    gains: Sequence[float],
-    prices: Sequence[float],
-    growing: Sequence[tuple[float, float]],
-    step_price: float,
-    leveled: bool = False,
-) -> bool:
-    """Is another level of drafting expected to be worth its price, if levels behind it may follow?
+def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float) -> bool:
+    """Is another token of the only chain expected to be worth its draft step, if others behind it may follow?
 
-    gains       of what is drafted so far, in the units of `prices`, best first
-    growing     of each chain that would grow: how likely its last token is accepted (1 for a root), and how likely
-                a further one is, given the one before it
-    step_price  of one level of drafting
-    leveled     a unit is a level of all chains, not one row
+    The next token's confidence is not known yet, and that is why it is drafted: in the cases in which it turns out
+    bad, nothing but the step is lost.
+
+    gains    of the chain: how likely the answer gets as far as each token
+    prices   by rows; as many rows as it has entries can be sent
     """
     _, worth = best_size(gains, prices)
-    expected = list(gains)
-    reached = [reach for reach, _ in growing]
-    for levels in range(1, LOOK_AHEAD + 1):
-        reached = [reach * hope for reach, (_, hope) in zip(reached, growing, strict=True)]
-        expected.extend([sum(reached)] if leveled else reached)
-        if not leveled:
-            expected.sort(reverse=True)
-        if best_size(expected, prices)[1] - levels * step_price > worth:
-            return True
-    return False
+    drafted, total, reach = len(gains), sum(gains), gains[-1] if gains else 1.0
+    last = min(drafted + LOOK_AHEAD, len(prices) - 1)
+    expected = 0.0
+    for share, probability in outlook.outcomes:
+        best, cost = worth, 0.0
+        further, sum_further = reach * probability, total
+        for size in range(drafted + 1, last + 1):
+            sum_further += further
+            best = max(best, sum_further - prices[size] - cost)
+            further *= outlook.mean
+            cost += step_price
+        expected += share * (best - worth)
+    return expected > step_price
+
+
+def pays_to_grow_all(
+    chains: Sequence[Sequence[float]],
+    prices: Sequence[float],
+    outlooks: Sequence[Outlook | None],
+    step_price: float,
+    leveled: bool,
+) -> bool:
+    """As `pays_to_grow`, of another level of several chains; those without an outlook do not grow."""
+    worth = best_size(*units(chains, prices, leveled))[1]
+    expected = 0.0
+    for case, (share, _) in enumerate(next(o for o in outlooks if o is not None).outcomes):
+        grown, best, cost = [list(chain) for chain in chains], worth, 0.0
+        for level in range(LOOK_AHEAD):
+            growing = [(c, o) for c, o in zip(grown, outlooks, strict=True) if o is not None]
+            if sum(map(len, grown)) + len(growing) >= len(prices):
+                break
+            for chain, outlook in growing:
+                hope = outlook.mean if level else outlook.outcomes[case][1]
+                chain.append((chain[-1] if chain else 1.0) * hope)
+            best = max(best, best_size(*units(grown, prices, leveled))[1] - cost)
+            cost += step_price
+        expected += share * (best - worth)
+    return expected > step_price
+
+
+def units(
+    chains: Sequence[Sequence[float]], prices: Sequence[float], leveled: bool
+) -> tuple[list[float], Sequence[float]]:
+    """Gains of all chains by the unit in which rows are added, and prices by such units; `prices` are by rows."""
+    if not leveled:
+        return sorted((gain for chain in chains for gain in chain), reverse=True), prices
+    levels = range(max(map(len, chains), default=0))
+    rows = accumulate((sum(level < len(chain) for chain in chains) for level in levels), initial=0)
+    gains = [sum(chain[level] for chain in chains if level < len(chain)) for level in levels]
+    return gains, [prices[count] for count in rows]
 
 
 def expected_worth(hope: float, prices: Sequence[float], step_price: float) -> float:
@@ -69,17 +107,13 @@ def expected_worth(hope: float, prices: Sequence[float], step_price: float) -> f
     return best
 
 
-def merged(chains: Sequence[Sequence[float]]) -> tuple[list[float], list[int]]:
-    """Gains of several chains, best first, and which chain each belongs to.
+def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
+    """How many tokens of each chain are among the `size` most likely ones.
 
-    Gains fall along a chain, so that any first part of the result is a first part of every chain.
+    Gains fall along a chain, so that the most likely are a first part of every chain.
     """
     heads = [0] * len(chains)
-    gains: list[float] = []
-    owners: list[int] = []
-    for _ in range(sum(map(len, chains))):
+    for _ in range(size):
         best = max((i for i, chain in enumerate(chains) if heads[i] < len(chain)), key=lambda i: chains[i][heads[i]])
-        gains.append(chains[best][heads[best]])
-        owners.append(best)
         heads[best] += 1
-    return gains, owners
+    return heads

@@ -1,26 +1,30 @@
 """When drafting stops paying it sleeps, and short probes find out when it pays again. One slot, one drafter.
 
-Asleep means no encode, no draft step, no drafted rows. Every switch has a reason that a person can read.
+Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: what it drafts is compared
+with the text that comes, so it costs draft steps only. Every switch has a reason that a person can read.
 
-    awake --(slower than plain over the memory, or nothing worth drafting)--> asleep
-    asleep --(gap tokens later)--> probing --(faster than plain)--> awake
-                                     '--(slower)--> asleep, with a longer gap
+    awake --(slower than plain over the memory, or nothing worth sending for long)--> asleep
+    asleep --(gap tokens later)--> probing --(promises more than plain)--> awake
+                                     '--(does not)--> asleep, with a longer gap
 
 Pure: told what steps brought and cost, in tokens; no clock.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
-MEMORY = 24.0  # drafted steps after which two thirds are forgotten
-MIN_STEPS = 10  # drafted steps before the first judgement: a slot begins with what other texts have taught
-SLEEP_BELOW, WAKE_ABOVE = 0.98, 1.02  # speed relative to plain decoding
-IDLE_STEPS = 8  # steps in a row in which nothing was worth drafting
-FIRST_GAP, LAST_GAP = 16, 96  # tokens between probes; recovery within 128 tokens bounds the last
-PROBE_STEPS, PROBE_SKIPPED = 4, 1  # drafted steps of a probe; the first underrates a head that has just woken
-PROBE_LENGTH = 3  # tokens drafted in each
+MEMORY = 48.0  # steps after which two thirds are forgotten
+MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
+SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.03  # speed relative to plain decoding
+SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are none
+IDLE_STEPS = 32  # steps in a row in which nothing was worth sending
+FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
+PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first underrate a head that has just woken
+PROBE_WEIGHED = 5  # steps at its end whose promise counts
+PROBE_LENGTH = 3  # tokens drafted in each, at least
 
 
 class State(Enum):
@@ -31,26 +35,34 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Tally:
-    """Decaying sums of drafted steps."""
+    """Decaying sums over steps."""
 
     steps: float = 0.0
     extra: float = 0.0  # tokens beyond the one that a plain step gives
     price: float = 0.0  # what drafting them cost, in tokens of plain decoding
     drafted: float = 0.0
     accepted: float = 0.0
+    squares: float = 0.0  # of what steps gained or lost
 
-    def add(self, *, extra: float, price: float, drafted: int, accepted: int) -> None:
+    def add(self, step: Tally) -> None:
         keep = 1.0 - 1.0 / MEMORY
-        self.steps = self.steps * keep + 1.0
-        self.extra = self.extra * keep + extra
-        self.price = self.price * keep + price
-        self.drafted = self.drafted * keep + drafted
-        self.accepted = self.accepted * keep + accepted
+        self.steps = self.steps * keep + step.steps
+        self.extra = self.extra * keep + step.extra
+        self.price = self.price * keep + step.price
+        self.squares = self.squares * keep + (step.extra - step.price) ** 2
+        self.drafted = self.drafted * keep + step.drafted
+        self.accepted = self.accepted * keep + step.accepted
 
     @property
     def speed(self) -> float:
         """Relative to plain decoding."""
-        return (self.steps + self.extra) / (self.steps + self.price) if self.steps else 1.0
+        return (self.steps + self.extra) / max(self.steps + self.price, 1e-9) if self.steps else 1.0
+
+    @property
+    def is_loss(self) -> bool:
+        """Slower than plain, and by more than chance."""
+        lost = self.price - self.extra
+        return self.speed < SLEEP_BELOW and lost > SURE * math.sqrt(self.squares)
 
     @property
     def tokens(self) -> float:
@@ -69,7 +81,8 @@ class Watch:
         self.state = State.AWAKE if hopeful else State.ASLEEP
         self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
         self._tally = Tally()
-        self._steps_awake = self._idle = self._tokens_asleep = 0
+        self._num_steps = self._num_idle = self._num_asleep = 0
+        self._promised: list[float] = []
         self._gap = FIRST_GAP
 
     @property
@@ -83,53 +96,42 @@ class Watch:
     @property
     def is_settling(self) -> bool:
         """The drafter has just woken: what it says now underrates it, and is not to be learned from."""
-        return self.is_probing and self._steps_awake < PROBE_SKIPPED
+        return self.is_probing and len(self._promised) < PROBE_SKIPPED
 
-    def saw_draft(self, *, extra: float, price: float, drafted: int, accepted: int) -> None:
-        """A step verified a draft of this slot."""
-        self._idle = 0
-        self._steps_awake += 1
-        if self.is_probing and self._steps_awake <= PROBE_SKIPPED:
-            return
-        self._tally.add(extra=extra, price=price, drafted=drafted, accepted=accepted)
-        if self.is_probing:
-            if self._steps_awake >= PROBE_SKIPPED + PROBE_STEPS:
-                self._end_probe()
-        elif self._steps_awake >= MIN_STEPS and self._tally.speed < SLEEP_BELOW:
+    def saw_step(self, step: Tally) -> None:
+        """A step of an awake slot: what this drafter's part in it brought, and what having it awake cost."""
+        self._num_steps += 1
+        self._num_idle = 0 if step.drafted else self._num_idle + 1
+        self._tally.add(step)
+        if self._num_idle >= IDLE_STEPS:
+            self._sleep(FIRST_GAP, f"nothing promised to pay in the last {IDLE_STEPS} steps")
+        elif self._num_steps >= MIN_STEPS and self._tally.is_loss:
             self._sleep(FIRST_GAP, self._judgement())
 
-    def saw_nothing(self, num_tokens: int) -> None:
-        """A step went by without a draft of this drafter: none was worth it, or it sleeps."""
-        if self.state is State.ASLEEP:
-            self._tokens_asleep += num_tokens
-            if self._tokens_asleep >= self._gap:
-                self._wake()
-            return
-        self._idle += 1
-        if self._idle >= IDLE_STEPS:
-            gap = FIRST_GAP if self.state is State.AWAKE else min(2 * self._gap, LAST_GAP)
-            self._sleep(gap, f"nothing promised to pay in the last {IDLE_STEPS} steps")
+    def saw_sleep(self, num_tokens: int) -> None:
+        """The text went on without this drafter."""
+        self._num_asleep += num_tokens
+        if self._num_asleep >= self._gap:
+            self.state, self.reason = State.PROBING, "probing"
+            self._promised = []
 
-    def _wake(self) -> None:
-        self.state, self.reason = State.PROBING, "probing"
-        self._tally = Tally()
-        self._steps_awake = self._idle = 0
-
-    def _end_probe(self) -> None:
-        if self._tally.speed < WAKE_ABOVE:
-            self._sleep(min(2 * self._gap, LAST_GAP), self._judgement())
+    def saw_probe(self, promised: float) -> None:
+        """A step drafted and sent nothing; `promised`: speed relative to plain, had the best of it been sent."""
+        self._promised.append(promised)
+        if len(self._promised) < PROBE_STEPS:
             return
-        self.state, self.reason = State.AWAKE, self._judgement()
-        self._steps_awake = MIN_STEPS - PROBE_STEPS  # a probe is half a proof
+        speed = sum(self._promised[-PROBE_WEIGHED:]) / PROBE_WEIGHED
+        reason = f"a probe promised {speed:.2f}x"
+        if speed < WAKE_ABOVE:
+            self._sleep(min(2 * self._gap, LAST_GAP), reason)
+            return
+        self.state, self.reason, self._tally = State.AWAKE, reason, Tally()
+        self._num_steps = self._num_idle = 0
 
     def _sleep(self, gap: int, reason: str) -> None:
         self.state, self.reason = State.ASLEEP, reason
-        self._gap, self._tokens_asleep = gap, 0
+        self._gap, self._num_asleep = gap, 0
 
     def _judgement(self) -> str:
         tally = self._tally
         return f"{tally.speed:.2f}x over the last {tally.tokens:.0f} tokens, acceptance {tally.acceptance_rate:.2f}"
-
-    @property
-    def tally(self) -> Tally:
-        return self._tally

@@ -155,7 +155,7 @@ def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     chat.run()
     assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed(2), OFF]
     assert "speculation off: switched off" in chat.stderr.getvalue()
-    assert "speculation on: 2 ahead" in chat.stderr.getvalue()
+    assert "speculation on: 2 tokens ahead" in chat.stderr.getvalue()
     assert chat.loaded == []
 
 

@@ -41,56 +41,55 @@ def words(*said: str, timings: Mapping[str, object] | None = None) -> list[Event
     return [*chunks, {"choices": [], "usage": usage, **({"timings": timings} if timings else {})}]
 
 
-def handler(script: Script) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._note()
-            self._reply(200, script.models)
+class Handler(BaseHTTPRequestHandler):
+    script: Script  # set by the class that serves it
 
-        def do_POST(self) -> None:
-            self._note()
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            script.bodies.append(body)
-            if script.minds_extensions and "cache_prompt" in body:
-                self._reply(400, {"error": {"message": "unknown field cache_prompt"}})
-            elif script.status != 200:
-                self._reply(script.status, script.error)
-            else:
-                self._stream()
+    def do_GET(self) -> None:
+        self._note()
+        self._reply(200, self.script.models)
 
-        def _note(self) -> None:
-            script.paths.append(self.path)
-            script.keys.append(self.headers.get("Authorization", ""))
+    def do_POST(self) -> None:
+        self._note()
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.script.bodies.append(body)
+        if self.script.minds_extensions and "cache_prompt" in body:
+            self._reply(400, {"error": {"message": "unknown field cache_prompt"}})
+        elif self.script.status != 200:
+            self._reply(self.script.status, self.script.error)
+        else:
+            self._stream()
 
-        def _reply(self, status: int, value: object) -> None:
-            said = value.encode() if isinstance(value, str) else json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def _note(self) -> None:
+        self.script.paths.append(self.path)
+        self.script.keys.append(self.headers.get("Authorization", ""))
 
-        def _stream(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
-            for event in script.events:
-                self.wfile.write(f": a comment\ndata: {json.dumps(event)}\n\n".encode())
-                self.wfile.flush()
-            if script.hangs:
-                script.over.wait(20)
-            elif not script.is_cut:
-                self.wfile.write(b"data: [DONE]\n\n")
+    def _reply(self, status: int, value: object) -> None:
+        said = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for event in self.script.events:
+            self.wfile.write(f": a comment\ndata: {json.dumps(event)}\n\n".encode())
+            self.wfile.flush()
+        if self.script.hangs:
+            self.script.over.wait(20)
+        elif not self.script.is_cut:
+            self.wfile.write(b"data: [DONE]\n\n")
 
-    return Handler
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
 
 
 @contextmanager
 def serving(script: Script) -> Iterator[str]:
     """The server's address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(script))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Scripted", (Handler,), {"script": script}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -49,33 +50,45 @@ class Told:
 
 
 class Rig:
+    """One drafter and a fixed length, or several and a spec."""
+
     def __init__(
         self,
         table: Table,
-        drafter: Drafter,
+        drafter: Drafter | Sequence[Drafter],
         *,
         num_draft_tokens: int = 4,
+        spec: Spec | None = None,
         num_slots: int = 1,
         n_ctx: int = 128,
         n_batch: int = 48,
     ) -> None:
+        drafters = tuple(drafter) if isinstance(drafter, Sequence) else (drafter,)
+        spec = fixed(num_draft_tokens) if spec is None else spec
         self.context = ScriptedContext(table, n_ctx=n_ctx, n_batch=n_batch)
-        self.scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=drafter.reuse_margin)
+        margin = max(one.reuse_margin for one in drafters)
+        self.scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin)
         self.engine = Engine(
             context=self.context,
             vocabulary=LetterVocabulary(table.n_vocab),
-            drafters=(drafter,) if num_draft_tokens else (),
-            controller=fixed_controller(drafter.name, num_draft_tokens),
+            drafters=drafters if spec != OFF else (),
+            controller=controller_of(drafters, spec),
             scheduler=self.scheduler,
-            info=INFO,
+            info=dataclasses.replace(INFO, num_slots=num_slots),
         )
 
     def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:
         return drive(self.engine, requests, cancel_at)
 
 
-def fixed_controller(drafter: str, num_draft_tokens: int) -> Controller:
-    return Controller(fixed(num_draft_tokens), Drafters(drafter), StepCosts())
+def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
+    return controller_of((drafter,), fixed(num_draft_tokens))
+
+
+def controller_of(drafters: Sequence[Drafter], spec: Spec) -> Controller:
+    """The last drafter is the primary one."""
+    *lookups, primary = [drafter.name for drafter in drafters]
+    return Controller(spec, Drafters(primary, tuple(lookups)), StepCosts(), leveled=True)
 
 
 def drive(

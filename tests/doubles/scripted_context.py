@@ -53,24 +53,34 @@ class Table:
 
 @dataclass
 class CheckedCells:
-    """Cells of each sequence, in order; a hole or a double position is an error."""
+    """Cells of each sequence, in order; a hole or a double position is an error. Position `starts` is the first."""
 
     n_ctx: int
+    starts_anywhere: bool = False  # an empty sequence may begin at any position
     cells: dict[int, list[int]] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
 
     def append(self, sequence: int, position: int, value: int) -> None:
         held = self.cells.setdefault(sequence, [])
-        if position != len(held):
-            raise AssertionError(f"sequence {sequence}: position {position} after {len(held)} cells")
+        if not held:
+            self.starts[sequence] = position if self.starts_anywhere else 0
+        if position != self.starts[sequence] + len(held):
+            raise AssertionError(f"sequence {sequence}: position {position} after {self.last_position(sequence)}")
         if position >= self.n_ctx:
             raise AssertionError(f"sequence {sequence}: position {position} of {self.n_ctx}")
         held.append(value)
 
+    def at(self, sequence: int, position: int) -> int | None:
+        held, index = self.cells.get(sequence, []), position - self.starts.get(sequence, 0)
+        return held[index] if 0 <= index < len(held) else None
+
     def remove(self, sequence: int, first_position: int) -> None:
-        del self.cells.setdefault(sequence, [])[first_position:]
+        first = max(first_position - self.starts.get(sequence, 0), 0)
+        del self.cells.setdefault(sequence, [])[first:]
 
     def last_position(self, sequence: int) -> int:
-        return len(self.cells.get(sequence, [])) - 1
+        held = self.cells.get(sequence, [])
+        return self.starts[sequence] + len(held) - 1 if held else -1
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,7 @@ class ScriptedContext:
     """Implements core.ports.Context. Features are (state, position, token) of each row."""
 
     native_s = 0.0
+    is_unified = False
 
     def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64, gives_features: bool = True) -> None:
         self.table, self.n_ctx, self.n_batch, self.n_vocab = table, n_ctx, n_batch, table.n_vocab
@@ -174,8 +185,8 @@ class ScriptedContext:
         for row in range(len(batch)):
             token, position = batch.tokens[row], batch.positions[row]
             (sequence,) = batch.sequences[row]
-            held = self._cells.cells.get(sequence, [])
-            state = next_state(held[position - 1] if position and position <= len(held) else START, token)
+            before = self._cells.at(sequence, position - 1)
+            state = next_state(START if before is None else before, token)
             self._cells.append(sequence, position, state)
             features[row] = (state, position, token)
             if batch.outputs[row]:
@@ -221,7 +232,7 @@ class ScriptedHead:
 
     def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64) -> None:
         self._table, self.n_batch = table, n_batch
-        self._cells = CheckedCells(n_ctx)
+        self._cells = CheckedCells(n_ctx, starts_anywhere=True)
         self.encoded_rows = self.decodes = 0
         self.refused: set[int] = set()  # numbers of the decodes that find no room
 
@@ -250,8 +261,8 @@ class ScriptedHead:
 
     def _check_past(self, sequence: int, position: int, state: int) -> None:
         """The cell before must hold the token that led to this state: a cell of another text is no past."""
-        held = self._cells.cells.get(sequence, [])
-        if 0 < position <= len(held) and held[position - 1] != state:
+        held = self._cells.at(sequence, position - 1)
+        if held is not None and held != state:
             raise AssertionError(f"sequence {sequence}: the cell before position {position} belongs to another text")
 
     def remove(self, sequence: int, first_position: int) -> None:

@@ -90,7 +90,7 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
         context=context,
         vocabulary=LetterVocabulary(TABLE.n_vocab),
         drafters=(drafter,),
-        controller=fixed_controller(drafter.name, length),
+        controller=fixed_controller(drafter, length),
         scheduler=Scheduler(num_slots=4, n_ctx=context.n_ctx, n_batch=context.n_batch, reuse_margin=margin),
         info=INFO,
     )

@@ -22,7 +22,7 @@ from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError, ResourceError
 
 CHAIN = SamplingParams(temperature=0.8, seed=1, top_k=10)
-PLAIN = ContextParams(n_ctx=256, n_batch=32, num_sequences=2)
+PLAIN = ContextParams(n_ctx=256, n_batch=32, num_sequences=2, unified=False)
 
 
 @pytest.fixture(scope="module")

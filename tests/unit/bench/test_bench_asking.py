@@ -136,6 +136,13 @@ def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: 
     assert max(reused) <= 1
 
 
+def test_nobody_drafts_from_what_another_was_answered() -> None:
+    client = MeasuredClient(lambda request: Told(range(9)))
+    for name in ("a", "b"):
+        ask(Side("auto", client), [PROMPT] * 2, [GREEDY] * 2, name=name)
+    assert len({request.owner for request in client.requests}) == 4
+
+
 def test_freshness_is_plain_and_ends_at_once() -> None:
     client = MeasuredClient(lambda request: Told((1, 2, 3)))
     Freshness(client, num_slots=3, n_vocab=2).restore()

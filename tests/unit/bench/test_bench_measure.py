@@ -126,7 +126,7 @@ def test_answers_too_short_are_counted_and_told() -> None:
     easy, hard = findings.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
-    assert "4 prompts have an answer of fewer than 8 tokens" in report(findings)
+    assert "(fewer than 8 tokens): to 4 prompts" in report(findings)
     assert "answers too short" in report(findings)
     told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
     assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)
@@ -168,7 +168,7 @@ def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
 
 
 def test_several_at_once_are_a_category_of_their_own() -> None:
-    laps, client = measured(paced(SPEEDS), (AUTO,), tasks(prompts(2), [1, 4], repeats=1, warm_up=()))
+    laps, _ = measured(paced(SPEEDS), (AUTO,), tasks(prompts(2), [1, 4], repeats=1, warm_up=()))
     findings = findings_of(laps, (AUTO,), server=None)
     assert [(run.category, run.concurrency) for run in findings.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
     assert findings.runs[2].num_answers == 4
@@ -220,7 +220,8 @@ def test_a_claim_within_the_noise_is_warned_of() -> None:
 
     laps, _ = measured(told, (AUTO,), tasks(prompts(4), [1], repeats=1, warm_up=()))
     findings = findings_of(laps, (AUTO,), server=None)
-    assert "warning: auto: 1.04x is not distinguishable from plain" in report(findings)
+    assert "auto: 1.04x plain, 95 %: " in report(findings)
+    assert report(findings).endswith("\n  warning: not distinguishable from plain")
     assert result_object(findings)["summaries"][0]["distinguishable"] is False  # type: ignore[index]
 
 

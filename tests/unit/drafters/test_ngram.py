@@ -150,7 +150,7 @@ def test_drafts_continue_the_longest_match_of_the_own_text(data: st.DataObject) 
     drafter, state = Ngram(10_000), {slot: [list[int]()] for slot in range(2)}
     texts: dict[int, list[int]] = {slot: [] for slot in state}
     for slot in state:
-        drafter.belongs(slot, "", NO_ANSWER)
+        drafter.begin(slot, "", NO_ANSWER)
     for _ in range(data.draw(st.integers(1, 12))):
         slot = data.draw(st.sampled_from(list(state)))
         text, pieces = texts[slot], state[slot]
@@ -196,10 +196,10 @@ def ends_a_piece(match: list[int], pieces: list[list[int]]) -> bool:
 def test_the_longest_match_wins_and_the_own_text_where_equal(answers: list[list[int]], data: st.DataObject) -> None:
     drafter = Ngram(1000)
     for slot, text in enumerate(answers):
-        drafter.belongs(slot + 1, "", 0)
+        drafter.begin(slot + 1, "", 0)
         drafter.observe([committed(slot + 1, text)])
-        drafter.finish(slot + 1)
-    drafter.belongs(0, "", NO_ANSWER)
+        drafter.end(slot + 1)
+    drafter.begin(0, "", NO_ANSWER)
     text = list[int]()
     for token in data.draw(st.lists(st.integers(0, 3), max_size=30)):
         drafted = drafted_tokens(drafter, 0, [*text, token], 4)
@@ -218,10 +218,10 @@ def test_answers_that_end_meanwhile_are_drafted_at_once() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 5]
     drafter.observe([committed(2, [3, 4, 7, 9])])
-    drafter.finish(2)
+    drafter.end(2)
     drafter.observe([committed(0, text), committed(1, [1, 2, 3, 4, 5, 6, 7, 8])])
     assert drafted_tokens(drafter, 0, [*text, 6], 2) == []
-    drafter.finish(1)
+    drafter.end(1)
     assert drafted_tokens(drafter, 0, [*text, 6], 2) == [7, 8]
 
 
@@ -247,7 +247,7 @@ def test_disagreement_costs_confidence() -> None:
 def test_after_a_cut_the_dropped_end_is_drafted_to_the_same_owner() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 5, 6, 7]
-    drafter.belongs(0, "", NO_ANSWER)
+    drafter.begin(0, "", NO_ANSWER)
     drafter.observe([committed(0, text)])
     drafter.drop(0, 3)
     assert drafted_tokens(drafter, 0, text[:4], 3) == [5, 6, 7]
@@ -256,8 +256,8 @@ def test_after_a_cut_the_dropped_end_is_drafted_to_the_same_owner() -> None:
 def test_after_a_cut_nothing_is_drafted_for_the_dropped_end() -> None:
     drafter = Ngram(100)
     drafter.observe([committed(1, [1, 2, 3, 4, 5, 6])])
-    drafter.finish(1)
-    drafter.belongs(0, "", NO_ANSWER)
+    drafter.end(1)
+    drafter.begin(0, "", NO_ANSWER)
     drafter.observe([committed(0, [1, 2, 3, 4])])
     drafter.drop(0, 2)
     assert drafted_tokens(drafter, 0, [1, 2, 5], 2) == []
@@ -291,21 +291,21 @@ def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
 # ---- recent answers and their owners
 def test_an_answer_is_drafted_to_other_requests_of_its_owner_and_to_nobody_else() -> None:
     drafter = Ngram(100)
-    drafter.belongs(0, "ann", 2)
+    drafter.begin(0, "ann", 2)
     drafter.observe([committed(0, [8, 9, 1, 2, 3, 4])])
-    drafter.finish(0)
+    drafter.end(0)
     for slot, owner, expected in ((1, "ann", [3, 4]), (2, "bob", []), (3, "", [])):
-        drafter.belongs(slot, owner, 1)
+        drafter.begin(slot, owner, 1)
         drafter.observe([committed(slot, [1])])
         assert drafted_tokens(drafter, slot, [1, 2], 3) == expected
 
 
 def test_a_prompt_is_no_answer() -> None:
     drafter = Ngram(100)
-    drafter.belongs(0, "ann", 4)
+    drafter.begin(0, "ann", 4)
     drafter.observe([committed(0, [1, 2, 3, 4, 5, 6, 7])])
-    drafter.finish(0)
-    drafter.belongs(1, "ann", 1)
+    drafter.end(0)
+    drafter.begin(1, "ann", 1)
     drafter.observe([committed(1, [1])])
     assert drafted_tokens(drafter, 1, [1, 2], 3) == []
     drafter.observe([committed(1, [1, 5], 1)])
@@ -315,10 +315,10 @@ def test_a_prompt_is_no_answer() -> None:
 def test_an_answer_is_kept_once() -> None:
     drafter = Ngram(100)
     drafter.observe([committed(0, [1, 2, 3, 4, 5])])
-    drafter.finish(0)
+    drafter.end(0)
     indexed = drafter.num_indexed
-    drafter.finish(0)
-    drafter.belongs(0, "", 5)
+    drafter.end(0)
+    drafter.begin(0, "", 5)
     drafter.drop(0, 5)
     assert drafter.num_indexed == indexed
 
@@ -326,10 +326,10 @@ def test_an_answer_is_kept_once() -> None:
 def test_an_answer_that_replaces_another_is_kept_too() -> None:
     drafter = Ngram(100)
     for answer_tokens in ([3, 4, 5, 6], [7, 8, 9]):
-        drafter.belongs(0, "", 2)
+        drafter.begin(0, "", 2)
         drafter.drop(0, 2)
         drafter.observe([committed(0, [1, 2, *answer_tokens], min(2, drafter.num_indexed))])
-    drafter.finish(0)
+    drafter.end(0)
     drafter.observe([committed(1, [4])])
     assert drafted_tokens(drafter, 1, [4, 5], 1) == [6]
     drafter.observe([committed(1, [4, 7], 1)])
@@ -339,19 +339,19 @@ def test_an_answer_that_replaces_another_is_kept_too() -> None:
 def test_a_draft_ends_when_its_slot_is_handed_on() -> None:
     drafter = Ngram(100)
     text = [1, 2, 77, 78, 1, 2]
-    drafter.belongs(0, "ann", 6)
+    drafter.begin(0, "ann", 6)
     drafter.observe([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 1) == [77]
-    drafter.belongs(0, "bob", 6)
+    drafter.begin(0, "bob", 6)
     assert drafter.expand([Node(0, 0, ROOT, 77, 6)]) == [[]]
 
 
 def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:
     drafter = Ngram(100)
     shared = [1, 2, 3, 4]
-    drafter.belongs(0, "ann", 4)
+    drafter.begin(0, "ann", 4)
     drafter.observe([committed(0, [*shared, 1, 2, 77])])
-    drafter.belongs(0, "bob", 5)
+    drafter.begin(0, "bob", 5)
     drafter.drop(0, 4)
     drafter.observe([committed(0, [*shared, 1], 4)])
     assert drafted_tokens(drafter, 0, [*shared, 1, 2], 2) == [3, 4]
@@ -385,7 +385,7 @@ def answer(
     """One request as the engine runs it; returns what is cached then."""
     keep = min(next((i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b), 10**6), len(cached))
     keep = min(keep, len(prompt) - 1)
-    verbs = [lambda: drafter.belongs(slot, owner, len(prompt)), lambda: drafter.drop(slot, keep)]
+    verbs = [lambda: drafter.begin(slot, owner, len(prompt)), lambda: drafter.drop(slot, keep)]
     for verb in data.draw(st.permutations(verbs)):
         verb()
     drafter.observe([committed(slot, prompt, max(keep - data.draw(st.integers(0, 1)), 0))])
@@ -396,7 +396,7 @@ def answer(
         text = [*text, token]
         drafter.observe([committed(slot, text, len(text) - 1)])
     if data.draw(st.booleans()):
-        drafter.finish(slot)
+        drafter.end(slot)
     return text
 
 
@@ -418,7 +418,7 @@ def test_memory_is_bounded_whatever_happens(
     for number, (owner, keep, new) in enumerate(rounds):
         keep = min(keep, len(text))
         drafter.drop(0, keep)
-        drafter.belongs(0, str(owner), keep)
+        drafter.begin(0, str(owner), keep)
         text = [*text[:keep], *(i * number % 5 for i in range(new))]
         drafter.observe([committed(0, text, keep)])
         assert drafter.num_indexed <= 2 * (max_tokens + 1) + 2 * 2 * (pool_tokens + 1)
@@ -442,8 +442,8 @@ def test_the_same_history_gives_the_same_drafts_however_it_was_cut_into_rows(
             in_rows.observe([committed(slot, text[:end], first)])
         in_rows.observe([committed(slot, text, len(text))])
         assert chain(at_once, slot, [*text, token], 5) == chain(in_rows, slot, [*text, token], 5)
-        at_once.finish(slot)
-        in_rows.finish(slot)
+        at_once.end(slot)
+        in_rows.end(slot)
 
 
 def test_closing_forgets_everything() -> None:

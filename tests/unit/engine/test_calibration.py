@@ -100,6 +100,16 @@ def test_groups_are_brought_to_the_moment_of_the_first() -> None:
 @given(st.integers(1, 272), st.integers(1, 16))
 def test_only_sizes_that_can_be_of_use(max_rows: int, num_slots: int) -> None:
     sizes = useful_sizes(max_rows, num_slots=num_slots)
-    assert sizes[:2] == [1, 2]
+    assert sizes[:2] == [1, 2][:max_rows]
     assert len(set(sizes)) == len(sizes)
-    assert max(sizes) == max(max_rows, 2)
+    assert max(sizes) == max_rows
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3])
+def test_where_little_can_run_little_is_measured(max_rows: int) -> None:
+    sizes = useful_sizes(max_rows, num_slots=1)
+    for stored in (None, lambda rows: 9.0 * rows):
+        machine = Machine(0.01)
+        seconds, _ = machine.calibrate(sizes, stored)
+        assert set(seconds) == set(sizes)
+        assert max(machine.asked) == max_rows

@@ -1,0 +1,63 @@
+"""Everything that was drafted is compared with the text that came, whether it was sent to the target or not.
+
+A drafted token would have been accepted if it is the token that the target's sampler drew there. So nodes that were
+cut are judged by the token behind the last accepted one and by the steps that follow, the chain of a drafter that
+was not chosen is judged beside the one that was, and a drafter can be tried out for nothing but its draft steps.
+
+Censoring: behind the first token that differs nothing is known, and nothing is learned.
+Knows tokens and names of drafters, nothing of probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A token whose parent was right was compared with the text."""
+
+    drafter: str
+    depth: int
+    confidence: float
+    accepted: bool
+
+
+@dataclass(slots=True)
+class Guess:
+    """A chain, of which the first `num_right` tokens have come."""
+
+    drafter: str
+    tokens: Sequence[int]
+    confidences: Sequence[float]
+    num_right: int = 0
+
+    def compare(self, text: Sequence[int], judged: list[Judged]) -> bool:
+        """Go on with the text. True: some of the chain is still to come."""
+        for token in text:
+            at = self.num_right
+            if at == len(self.tokens):
+                return False
+            accepted = self.tokens[at] == token
+            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted))
+            if not accepted:
+                return False
+            self.num_right += 1
+        return self.num_right < len(self.tokens)
+
+
+class Guesses:
+    """What is still to come, by slot."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, list[Guess]] = {}
+
+    def forget(self, slot: int) -> None:
+        self._open.pop(slot, None)
+
+    def judge(self, slot: int, new: Sequence[Guess], text: Sequence[int]) -> list[Judged]:
+        """`new` was drafted before `text` came."""
+        judged: list[Judged] = []
+        self._open[slot] = [guess for guess in (*self._open.get(slot, ()), *new) if guess.compare(text, judged)]
+        return judged

@@ -1,0 +1,63 @@
+"""How llama.cpp splits a step's rows when every slot has a cache of its own, and filler rows that make it cheaper.
+
+Each pass over the weights takes slots with consecutive numbers, and equally many rows of each: two slots with 5 rows
+and 1 row are two passes, and so are slots 0 and 2. A pass costs nearly as much as a whole step, a row next to nothing;
+so rows that nobody asked for can save time. They are decoded and forgotten.
+
+    rows 5, 5, 1, 5    three passes: 4 rows of all slots, then 8 of slots 0 and 1, then 4 of slot 3
+    filled 5, 5, 5, 5  one pass of 20
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+Seconds = Callable[[int], float]  # of a pass, by its rows
+
+
+def passes(rows: Mapping[int, int]) -> list[int]:
+    """Rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences."""
+    left = {slot: count for slot, count in sorted(rows.items()) if count}
+    found = []
+    while left:
+        run = first_run(left)
+        length = min(left[slot] for slot in run)
+        found.append(length * len(run))
+        for slot in run:
+            left[slot] -= length
+        left = {slot: count for slot, count in left.items() if count}
+    return found
+
+
+def first_run(slots: Mapping[int, int]) -> list[int]:
+    """The lowest slot, and those that follow it without a gap."""
+    first = min(slots)
+    run = [first]
+    while run[-1] + 1 in slots:
+        run.append(run[-1] + 1)
+    return run
+
+
+def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds) -> dict[int, int]:
+    """Filler rows by slot that make the step cheapest: none, levelled slots, or levelled with the gaps between them.
+
+    decoding  rows of the slots that decode
+    idle      slots that have none
+    """
+    if len(passes(decoding)) <= 1:
+        return {}
+    shortest, longest = min(decoding.values()), max(decoding.values())
+    gaps = [slot for slot in idle if min(decoding) < slot < max(decoding)]
+    levelled = {slot: longest - rows for slot, rows in decoding.items()}
+    choices: list[dict[int, int]] = [
+        {},
+        levelled,
+        levelled | dict.fromkeys(gaps, longest),
+        dict.fromkeys(gaps, shortest),
+    ]
+    best = min(choices, key=lambda filler: sum(map(seconds, passes(joined(decoding, filler)))))
+    return {slot: count for slot, count in best.items() if count}
+
+
+def joined(rows: Mapping[int, int], filler: Mapping[int, int]) -> dict[int, int]:
+    return {slot: rows.get(slot, 0) + filler.get(slot, 0) for slot in {*rows, *filler}}

@@ -1,0 +1,228 @@
+"""`eaglelocal bench` with the real engine on models with random weights, and its report when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from doubles.loopback_server import Script, serving, words
+from doubles.measured_client import MeasuredClient, Told
+from doubles.random_models import TargetShape, write_agreeing_head, write_target
+from doubles.scripted_client import ScriptedClient
+
+from eaglelocal.bench.asking import Side
+from eaglelocal.bench.identity import Examiner
+from eaglelocal.bench.order import tasks
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.cli.bench import Asked, duration, measure, prompts_of, tasks_of
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
+from eaglelocal.cli.bench_report import Told as Belongings
+from eaglelocal.cli.bench_report import Wanted, tell
+from eaglelocal.cli.output import Output
+from eaglelocal.core.request import AUTO, OFF, ChatRequest
+from eaglelocal.core.sampling import GREEDY
+from eaglelocal.errors import EngineError
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0
+COLUMNS = 79
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """A target, a head that often agrees with it, and prompts of two kinds."""
+    folder = tmp_path_factory.mktemp("models")
+    shape = TargetShape(layer_gain=0.05)
+    target = write_target(folder / "target.gguf", shape)
+    prompts = [{"tokens": [5 + n, 9, 7 + n, 11], "category": kind} for kind in ("odd", "even") for n in range(2)]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    head = write_agreeing_head(folder / "head.gguf", target, shape)
+    return str(target), str(head), str(folder / "prompts.jsonl")
+
+
+@pytest.fixture
+def bench(files: tuple[str, str, str], tmp_path: Path) -> Start:
+    target, head, prompts = files
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
+    environ = {**plain, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    environ |= {"EAGLELOCAL_THREADS": "1", "EAGLELOCAL_CTX": "128"}
+
+    def start(*arguments: str, draft: str = head) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "eaglelocal", "bench", "--target", target, "--draft", draft]
+        return subprocess.Popen(
+            [*command, "--prompts", prompts, "--max-tokens", "16", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    stdout, stderr = program.communicate(timeout=PATIENCE_S)
+    return program.returncode, stdout.decode(), stderr.decode()
+
+
+def test_a_table_a_chart_and_the_object_last(bench: Start, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    code, stdout, stderr = ended(bench("--spec", "auto,2", "--concurrency", "1,2", "--svg", str(chart), "--json"))
+    assert (code, "Traceback" in stderr) == (0, False)
+    *table, last = stdout.splitlines()
+    assert max(map(len, table)) <= COLUMNS
+    told = json.loads(last)
+    places = [(run["category"], run["concurrency"], run["spec"]) for run in told["runs"]]
+    assert places == [(*place, spec) for place in (("odd", 1), ("even", 1), ("mixed", 2)) for spec in ("auto", "2")]
+    assert [run["different"] for run in told["runs"]] == [0] * 6
+    assert (told["complete"], told["spec"], told["threads"], told["slots"]) == (True, "auto", 1, 2)
+    assert [run["reused_prompts"] for run in told["runs"]] == [0] * 6
+    assert {(one["category"], one["concurrency"]) for one in told["comparisons"]} >= {("all", 1), ("mixed", 2)}
+    assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
+
+
+def test_drawn_texts_are_the_same_under_one_seed(bench: Start) -> None:
+    code, stdout, _ = ended(bench("--spec", "3", "--temperature", "0.8", "--category", "odd", "--json"))
+    told = json.loads(stdout.splitlines()[-1])
+    assert code == 0
+    assert [run["identical"] for run in told["runs"]] == [True]
+    assert told["temperature"] == 0.8
+
+
+def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
+    script = Script(words(*("word " * 12).split()))
+    with serving(script) as url:
+        code, stdout, _ = ended(bench("--spec", "2", "--against", url, "--warm-up", "1", "--pairs", "1", "--json"))
+    assert code == 0
+    told = json.loads(stdout.splitlines()[-1])
+    assert [run["spec"] for run in told["server_runs"]] == ["server", "server"]
+    assert [one["against"] for one in told["comparisons"] if one["against"] == "server"]
+    assert [body["prompt"] for body in script.bodies] == [[5, 9, 7, 11]] * 3
+    assert script.paths.count("/v1/completions") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--spec", "off"), 2, "names plain decoding"),
+        (("--spec", "fast"), 2, "--spec must be"),
+        (("--concurrency", "0"), 2, "--concurrency must be"),
+        (("--category", "poetry"), 2, "no category 'poetry'"),
+        (("--prompts", "nowhere.txt"), 2, "cannot read the prompts"),
+        (("--kv-type", "f8"), 2, "kv_type must be"),
+        (("--svg", "/nowhere/at/all.svg"), 2, "no folder"),
+        (("--max-tokens", "3"), 2, str(MIN_ANSWER)),
+        (("--against", "http://127.0.0.1:1"), 1, "cannot reach"),
+        (("--against", "ftp://x"), 2, "is not the address"),
+        (("--draft", "none"), 2, "nothing to compare"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_at_once(
+    bench: Start, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    got, stdout, stderr = ended(bench(*arguments))
+    assert (got, stdout) == (code, "")
+    assert said in stderr
+    assert "loading" not in stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(bench: Start) -> None:
+    program = bench("--repeats", "100000")
+    assert program.stderr is not None
+    while b"measuring" not in program.stderr.readline():
+        pass
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the whole group
+    code, _, stderr = ended(program)
+    assert code == 130
+    assert "stopped after" in stderr
+    assert "Traceback" not in stderr
+
+
+# ---- without a model
+class Written:
+    """An Output whose streams can be read."""
+
+    def __init__(self) -> None:
+        self.stdout, self.stderr = io.StringIO(), io.StringIO()
+        self.output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
+
+
+def stopped_after(num_asks: int, how: BaseException) -> tuple[Written, BaseException | None]:
+    """A run that ends in the middle: what it says, and the error that it leaves."""
+    asked: list[str] = []
+
+    def told(request: ChatRequest) -> Told:
+        if len(asked) == num_asks:
+            raise how
+        asked.append(request.id)
+        return Told(range(21), decode_s=1.0 if request.spec == OFF else 0.5)
+
+    client = MeasuredClient(told)
+    sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
+    prompts = {"x": [Prompt("x", tokens=(n,)) for n in range(4)]}
+    written, wanted = Written(), Wanted((AUTO,), (1,), GREEDY)
+    planned = tasks(prompts, [1], repeats=1, warm_up=())
+    examiner = Examiner(sides[0], bound=0.05)
+    result = measure(sides, planned, GREEDY, examiner=examiner, output=written.output)
+    belongings = Belongings(ScriptedClient(()).info, wanted, "", 0.05)
+    tell(result, belongings, written.output, svg=None, as_json=True)
+    return written, result.error
+
+
+def test_an_interrupt_reports_what_there_is() -> None:
+    written, error = stopped_after(5, KeyboardInterrupt())
+    assert getattr(error, "exit_code", None) == 130
+    assert "stopped after 2 of 4 comparisons" in written.stderr.getvalue()
+    told = json.loads(written.stdout.getvalue().splitlines()[-1])
+    assert (told["complete"], told["runs"][0]["pairs"]) == (False, 2)
+    assert told["geomean_speedup"] == pytest.approx(2.0)
+
+
+def test_a_failure_reports_what_there_is() -> None:
+    written, error = stopped_after(4, EngineError("the engine process crashed"))
+    assert isinstance(error, EngineError)
+    assert "2.00x" in written.stdout.getvalue()
+
+
+def test_an_interrupt_before_the_first_pair_has_nothing_to_report() -> None:
+    written, error = stopped_after(1, KeyboardInterrupt())
+    assert getattr(error, "exit_code", None) == 130
+    assert written.stdout.getvalue() == ""
+    assert "stopped after 0 of 4" in written.stderr.getvalue()
+
+
+def test_prompts_of_the_warm_up_are_not_measured() -> None:
+    asked = prompts_of(None, ["math", "chat"], None, 3)
+    measured = [prompt for kind in asked.prompts.values() for prompt in kind]
+    assert len(measured) == 2 * DEFAULT_PAIRS
+    assert len(asked.warm_up) == 3
+    assert not set(asked.warm_up) & set(measured)
+
+
+def test_all_of_a_file_is_asked_unless_less_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "mine"
+    file.write_text("a\nb\nc\nd\ne\n")
+    assert len(prompts_of(file, [], None, 2).prompts["prompts"]) == 5
+    assert len(prompts_of(file, [], 2, 2).prompts["prompts"]) == 2
+
+
+def test_repeats_are_planned() -> None:
+    asked = Asked({"x": [Prompt("x", tokens=(1,))]}, [])
+    assert len(tasks_of(asked, Wanted((AUTO,), (1,), GREEDY), 3)) == 3
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,265 @@
+"""Simulated speculation: a Controller drives drafters that guess by known chances on a machine of known costs.
+
+Goes through a step as the engine does, but every outcome is a draw. What is scored are true seconds, without the
+noise that the controller is shown, so that a difference of a per cent shows within a few thousand steps.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.request import AUTO, Spec
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.speculation.choice import Drafters, Seat, StepChoice
+from eaglelocal.speculation.controller import Change, Controller, StepReport
+from eaglelocal.speculation.costs import StepCosts
+
+from .simulated_machine import SimulatedMachine
+
+MAX_DRAFT = 16
+PRIMARY, LOOKUP = "head", "ngram"
+CALIBRATED_ROWS = (1, 2, 4, 8, 17)
+WRONG = -1
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a drafter does on one kind of text.
+
+    rates   of acceptance of a typical token by depth, the last for all beyond
+    spread  of the log-odds of acceptance from token to token
+    told    log-odds of the confidence = told[0] * log-odds of acceptance + told[1]; None: unrelated
+    found   how often there is anything to propose
+    """
+
+    rates: tuple[float, ...]
+    spread: float = 1.2
+    told: tuple[float, float] | None = (1.0, 0.0)
+    found: float = 1.0
+
+    def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
+        """Probability of acceptance, confidence."""
+        middle = odds(self.rates[min(depth, len(self.rates)) - 1])
+        if self.told is None:
+            return chance_of(middle), chance.random()
+        true = middle + self.spread * chance.gauss(0.0, 1.0)
+        return chance_of(true), chance_of(self.told[0] * true + self.told[1])
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """So many tokens of one kind of text."""
+
+    num_tokens: int
+    profiles: Mapping[str, Profile]  # by drafter
+
+
+@dataclass(frozen=True)
+class Text:
+    """What an answer is made of; the stretches repeat until the answer ends."""
+
+    stretches: Sequence[Stretch]
+
+    def at(self, num_tokens: int) -> Mapping[str, Profile]:
+        left = num_tokens % sum(stretch.num_tokens for stretch in self.stretches)
+        for stretch in self.stretches:
+            if left < stretch.num_tokens:
+                return stretch.profiles
+            left -= stretch.num_tokens
+        raise AssertionError("not reached")
+
+
+def plain_text(profile: Profile) -> Text:
+    return Text([Stretch(1, {PRIMARY: profile})])
+
+
+@dataclass(frozen=True)
+class DraftCosts:
+    """Seconds; of what is around a target's decode."""
+
+    step_s: float = 0.001
+    row_s: float = 0.0001
+    lookup_s: float = 0.00002
+    plain_overhead_s: float = 0.0002
+    drafted_overhead_s: float = 0.001
+
+    def draft_s(self, drafter: str, num_rows: int) -> float:
+        return self.lookup_s * num_rows if drafter == LOOKUP else self.step_s + self.row_s * num_rows
+
+    def other_s(self, drafted: bool) -> float:
+        return self.drafted_overhead_s if drafted else self.plain_overhead_s
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened, and the true seconds."""
+
+    seconds: float
+    plain_s: float  # of the same step without drafts
+    tokens: Mapping[int, int]  # by slot
+    drafted: Mapping[int, int]
+    changes: Sequence[Change]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.tokens.values())
+
+
+@dataclass
+class Simulation:
+    machine: SimulatedMachine
+    texts: Mapping[int, Text]  # by slot
+    costs: DraftCosts = field(default_factory=DraftCosts)
+    spec: Spec = AUTO
+    drafters: Drafters = field(default_factory=lambda: Drafters(PRIMARY))
+    answer_tokens: int = 256  # then the slot begins another
+    leveled: bool = False
+    seed: int = 0
+    waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
+    controller: Controller = field(init=False)
+    positions: dict[int, int] = field(init=False)  # tokens of the present answer, by slot
+    awake: set[int] = field(init=False)  # slots whose drafter was awake in the step before
+    steps: list[Step] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.controller = Controller(self.spec, self.drafters, self._calibrated(), leveled=self.leveled)
+        self.awake = set(self.texts)
+        self.positions = dict.fromkeys(self.texts, 0)
+        for slot in self.texts:
+            self.controller.begin(slot, None)
+
+    def _calibrated(self) -> StepCosts:
+        costs = StepCosts()
+        costs.calibrate({rows: [self.machine.decode(rows) for _ in range(3)] for rows in CALIBRATED_ROWS})
+        return costs
+
+    # ---- running
+    def run(self, num_tokens: int) -> list[Step]:
+        """So many tokens of every slot together; returns these steps."""
+        first, made = len(self.steps), 0
+        while made < num_tokens:
+            self.steps.append(self.step())
+            made += self.steps[-1].num_tokens
+        return self.steps[first:]
+
+    def step(self) -> Step:
+        was_awake = {slot: self.controller.is_awake(slot) for slot in self.texts}
+        profiles = {slot: text.at(self.positions[slot]) for slot, text in self.texts.items()}
+        choice = self.controller.choice([Seat(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0)
+        growth = Growth(self, choice, profiles)
+        drafts = growth.grow()
+        num_rows = len(drafts) + sum(map(len, drafts.values()))
+        true_s, plain_s = self.machine.true_seconds(num_rows), self.machine.true_seconds(len(drafts))
+        other_s = self.costs.other_s(any(was_awake.values()))
+        verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
+        report = StepReport(
+            num_rows=num_rows,
+            num_prefill_rows=0,
+            num_cells=0,
+            decode_s=self.machine.decode(num_rows),
+            draft_steps=growth.draft_steps,
+            other_s=other_s,
+            verdicts=verdicts,
+        )
+        step = Step(
+            seconds=true_s + other_s + sum(seconds for _, _, seconds in growth.draft_steps),
+            plain_s=plain_s + self.costs.other_s(False),
+            tokens={slot: len(verdict.samples) for slot, (_, verdict) in verdicts.items()},
+            drafted={slot: len(draft) for slot, draft in drafts.items()},
+            changes=self.controller.learn(report),
+        )
+        self.awake = {slot for slot in self.texts if was_awake[slot] and self.controller.is_awake(slot)}
+        self._go_on(step)
+        return step
+
+    def is_waking(self, slot: int, drafter: str) -> bool:
+        return drafter == PRIMARY and slot not in self.awake
+
+    def _go_on(self, step: Step) -> None:
+        for slot, num_tokens in step.tokens.items():
+            self.positions[slot] += num_tokens
+            if self.positions[slot] >= self.answer_tokens:
+                self.positions[slot] = 0
+                self.controller.begin(slot, None)
+
+
+class Growth:
+    """The drafts of one step. The text's token at position n is n, so a draft is right where it says so."""
+
+    def __init__(
+        self, simulation: Simulation, choice: StepChoice, profiles: Mapping[int, Mapping[str, Profile]]
+    ) -> None:
+        self.simulation, self.choice, self.profiles = simulation, choice, profiles
+        self.draft_steps: list[tuple[str, int, float]] = []
+        self.lengths: dict[tuple[int, str], int] = {}
+
+    def grow(self) -> dict[int, Draft]:
+        """As engine.drafting.grow."""
+        for drafter in self.simulation.drafters.names:
+            while slots := self.choice.growing(drafter):
+                self.draft_steps.append((drafter, len(slots), self.simulation.costs.draft_s(drafter, len(slots))))
+                for slot in slots:
+                    self._expand(slot, drafter)
+        return self.choice.chosen()
+
+    def _expand(self, slot: int, drafter: str) -> None:
+        profile, chance = self.profiles[slot].get(drafter), self.simulation.chance
+        length = self.lengths.get((slot, drafter), 0)
+        if profile is None or (length == 0 and chance.random() >= profile.found):
+            self.choice.end(slot, drafter)
+            return
+        true, confidence = profile.draw(length + 1, chance)
+        if self.simulation.is_waking(slot, drafter):
+            true *= self.simulation.waking
+        self.lengths[slot, drafter] = length + 1
+        right = self.simulation.positions[slot] + length + 1
+        self.choice.add(slot, drafter, right if chance.random() < true else WRONG, confidence)
+
+    def verdict(self, slot: int, draft: Draft) -> Verdict:
+        root = self.simulation.positions[slot]
+        num_accepted = 0
+        while num_accepted < len(draft) and draft.tokens[num_accepted] == root + num_accepted + 1:
+            num_accepted += 1
+        samples = tuple(Sampled(root + n + 1, 0.0) for n in range(num_accepted + 1))
+        return Verdict(tuple(range(num_accepted)), samples)
+
+
+# ---- what a run gave
+def rate(steps: Sequence[Step]) -> float:
+    """Tokens per second."""
+    return sum(step.num_tokens for step in steps) / sum(step.seconds for step in steps)
+
+
+def speed(steps: Sequence[Step]) -> float:
+    """Relative to plain decoding of the same tokens."""
+    return sum(s.plain_s * s.num_tokens / len(s.tokens) for s in steps) / sum(step.seconds for step in steps)
+
+
+def beyond(steps: Sequence[Step], num_tokens: int) -> list[Step]:
+    """The steps after so many tokens."""
+    made = 0
+    for at, step in enumerate(steps):
+        if made >= num_tokens:
+            return list(steps[at:])
+        made += step.num_tokens
+    return []
+
+
+def curve(ratios: Sequence[float], num_rows: int = 160) -> list[float]:
+    """A measured curve, continued: each row beyond costs its share of the last."""
+    last = len(ratios)
+    return [*ratios, *(ratios[-1] * rows / last for rows in range(last + 1, num_rows + 1))]
+
+
+def odds(probability: float) -> float:
+    probability = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(probability / (1.0 - probability))
+
+
+def chance_of(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-log_odds))

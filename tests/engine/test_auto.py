@@ -1,0 +1,102 @@
+"""The `auto` policy over scripted models: the text is the plain text whoever drafts, sleeps, wakes or fills up."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.rig import Rig, plain_text
+from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.ngram import Ngram
+
+TABLE = Table(seed=1)
+WORST = Table(seed=1, end_bias=3.0, sharpness=-2.0)
+SPECS = [AUTO, PID, OFF, fixed(3)]
+
+
+def drafters_of(kind: str) -> tuple[Drafter, ...]:
+    match kind:
+        case "lookup":
+            return (Ngram(128),)
+        case "right head":
+            return Ngram(128), Eagle3(ScriptedHead(TABLE), HeadTraits(taps=(0,)))
+        case "wrong head":
+            return Ngram(128), Eagle3(ScriptedHead(WORST), HeadTraits(taps=(0,)))
+        case _:
+            return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False))
+
+
+KINDS = ["lookup", "right head", "wrong head", "wrong model"]
+
+
+def request(name: str, prompt: tuple[int, ...], spec: Spec, **changes: object) -> ChatRequest:
+    fields: dict[str, object] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True} | changes
+    return ChatRequest(id=name, tokens=prompt, spec=spec, params=SamplingParams(**fields))  # type: ignore[arg-type]
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
+    """Requests with specs of their own share slots and caches, with cancels: each text stays the plain one."""
+    kind = data.draw(st.sampled_from(KINDS))
+    num_slots = data.draw(st.integers(1, 5))
+    rig = Rig(TABLE, drafters_of(kind), spec=AUTO, num_slots=num_slots)
+    stem = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=60))
+    asked = []
+    for i in range(data.draw(st.integers(1, 8))):
+        cut = data.draw(st.integers(0, len(stem)))
+        tail = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=6))
+        spec = data.draw(st.sampled_from(SPECS))
+        asked.append(request(str(i), (*stem[:cut], *tail), spec, max_tokens=data.draw(st.integers(1, 40))))
+    cancels = {str(i): data.draw(st.integers(0, 12)) for i in range(len(asked)) if data.draw(st.booleans())}
+    answers = rig.run(asked, cancel_at=cancels)
+    for one in asked:
+        plain, got = plain_text(TABLE, one), answers[one.id]
+        assert got.tokens == (plain[: len(got.tokens)] if one.id in cancels else plain)
+
+
+@pytest.mark.parametrize("kind", ["wrong head", "wrong model"])
+def test_a_drafter_that_is_never_right_is_put_to_sleep(kind: str) -> None:
+    rig = Rig(TABLE, drafters_of(kind)[1:], spec=AUTO, n_ctx=128)
+    finished = rig.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    assert finished is not None and finished.speculation.state == "asleep"
+    assert finished.speculation.draft_tokens < 60
+
+
+def test_a_right_head_is_used_to_the_full() -> None:
+    rig = Rig(TABLE, drafters_of("right head")[1:], spec=AUTO)
+    finished = rig.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    assert finished is not None and finished.speculation.state == "on"
+    assert finished.speculation.acceptance_length > 5.0
+
+
+def test_specs_of_requests_are_obeyed() -> None:
+    rig = Rig(TABLE, drafters_of("right head"), spec=AUTO)
+    answers = rig.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed(3))])
+    plain, drafted = answers["off"].finished, answers["3"].finished
+    assert plain is not None and drafted is not None
+    assert (plain.speculation.draft_tokens, plain.speculation.state) == (0, "off")
+    assert (drafted.speculation.acceptance_length, drafted.speculation.reason) == (4.0, "3 tokens")
+
+
+def test_texts_of_one_owner_are_not_drafted_from_for_another() -> None:
+    """The same question twice: for its owner the answer is at hand, for another it is not."""
+
+    def drafted(second_owner: str) -> int:
+        rig = Rig(TABLE, (Ngram(128),), spec=AUTO)
+        told = 0
+        for name, owner in (("a", "ann"), ("b", second_owner)):
+            asked = request(name, (5, 6, 7, 8), AUTO, max_tokens=30)
+            one = ChatRequest(id=name, tokens=asked.tokens, params=asked.params, spec=AUTO, owner=owner)
+            finished = rig.run([one])[name].finished
+            assert finished is not None
+            told = finished.speculation.accepted_tokens
+        return told
+
+    assert drafted("ann") > 15 > drafted("bob")

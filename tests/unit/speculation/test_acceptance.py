@@ -1,0 +1,126 @@
+"""Predicted acceptance against what a simulated drafter of known chances gets."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+from doubles.simulation import Profile
+
+from eaglelocal.speculation.acceptance import Acceptance
+
+CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
+NUM_LEARNED, NUM_COMPARED = 400, 6000
+
+
+def observed(
+    acceptance: Acceptance, profiles: tuple[Profile, ...], chance: random.Random, num: int
+) -> Iterator[tuple[float, bool]]:
+    """Prediction and outcome of a run of judged tokens; the text changes every 60."""
+    made = 0
+    while made < num:
+        profile, depth = profiles[made // 60 % len(profiles)], 0
+        accepted = True
+        while accepted and depth < 4:
+            depth += 1
+            true, confidence = profile.draw(depth, chance)
+            accepted = chance.random() < true
+            yield acceptance.probability(0, "head", depth, confidence), accepted
+            acceptance.learn(0, "head", depth, confidence, accepted=accepted)
+            made += 1
+        acceptance.go_on(0, depth)
+
+
+def worst_decile(seen: list[tuple[float, bool]]) -> float:
+    """Largest difference between predicted and observed, of deciles of equal size."""
+    seen = sorted(seen)
+    size = len(seen) // 10
+    parts = [seen[at * size : (at + 1) * size] for at in range(10)]
+    return max(abs(sum(p for p, _ in part) - sum(a for _, a in part)) / size for part in parts)
+
+
+@pytest.mark.parametrize("told", [CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT, None])
+@pytest.mark.parametrize("is_changing", [False, True])
+def test_predicted_and_observed_agree(told: tuple[float, float] | None, is_changing: bool) -> None:
+    easy, hard = Profile((0.8, 0.75), told=told), Profile((0.4, 0.3), told=told)
+    worst = []
+    for seed in range(4):
+        acceptance, chance = Acceptance(), random.Random(seed)
+        profiles = (easy, hard) if is_changing else (easy,)
+        list(observed(acceptance, profiles, chance, NUM_LEARNED))
+        worst.append(worst_decile(list(observed(acceptance, profiles, chance, NUM_COMPARED))))
+    noise = 1.0 / math.sqrt(NUM_COMPARED / 10 * 4)  # two standard deviations of a decile's mean over the seeds
+    assert sum(worst) / len(worst) < 0.03 + noise
+
+
+def test_before_anything_is_known_the_confidence_counts() -> None:
+    acceptance = Acceptance()
+    for confidence in (0.1, 0.5, 0.9):
+        assert acceptance.probability(0, "head", 1, confidence) == pytest.approx(confidence, abs=0.03)
+    assert 0.0 < acceptance.probability(0, "head", 1, math.nan) < 1.0
+    assert 0.0 < acceptance.probability(0, "head", 40, 1.0) < 1.0
+    assert 0.0 < acceptance.probability(0, "head", 1, 0.0) < 0.05
+
+
+def test_a_surer_token_is_never_held_for_less_likely_when_nothing_is_known() -> None:
+    acceptance = Acceptance()
+    chances = [acceptance.probability(0, "head", 1, n / 100) for n in range(101)]
+    assert chances == sorted(chances)
+
+
+def test_a_slot_forgets_its_text_and_keeps_what_all_texts_taught() -> None:
+    acceptance = Acceptance()
+    for _ in range(40):
+        acceptance.learn(0, "head", 1, 0.7, accepted=False)
+    low, elsewhere = acceptance.probability(0, "head", 1, 0.7), acceptance.probability(1, "head", 1, 0.7)
+    acceptance.begin(0)
+    assert low < elsewhere
+    assert acceptance.probability(0, "head", 1, 0.7) == elsewhere < 0.5
+
+
+def test_drafters_do_not_teach_each_other() -> None:
+    acceptance = Acceptance()
+    before = acceptance.probability(0, "ngram", 1, 0.7)
+    for _ in range(100):
+        acceptance.learn(0, "head", 1, 0.7, accepted=False)
+    assert acceptance.probability(0, "ngram", 1, 0.7) == before
+
+
+def test_what_was_learned_decays() -> None:
+    acceptance = Acceptance()
+    for _ in range(1000):
+        acceptance.learn(0, "head", 1, 0.7, accepted=True)
+    for _ in range(1500):
+        acceptance.learn(0, "head", 1, 0.7, accepted=False)
+    acceptance.begin(0)
+    assert acceptance.probability(0, "head", 1, 0.7) < 0.05
+
+
+def test_after_a_silence_the_next_observations_count_for_more() -> None:
+    moved = []
+    for silence in (0, 200):
+        acceptance = Acceptance()
+        for _ in range(60):
+            acceptance.learn(0, "head", 1, 0.7, accepted=False)
+        acceptance.go_on(0, silence)
+        before = acceptance.probability(0, "head", 1, 0.7)
+        for _ in range(5):
+            acceptance.learn(0, "head", 1, 0.7, accepted=True)
+        moved.append(acceptance.probability(0, "head", 1, 0.7) - before)
+    assert moved[1] > 2 * moved[0]
+
+
+def test_the_outlook_knows_how_tokens_spread() -> None:
+    alike, unlike = Acceptance(), Acceptance()
+    chance = random.Random(0)
+    for _ in range(600):
+        alike.learn(0, "head", 1, 0.6, accepted=chance.random() < 0.6)
+        sure = chance.random() < 0.5
+        confidence = 0.95 if sure else 0.1
+        unlike.learn(0, "head", 1, confidence, accepted=chance.random() < confidence)
+    narrow, wide = alike.outlook(0, "head"), unlike.outlook(0, "head")
+    assert narrow.mean == pytest.approx(0.6, abs=0.12)
+    assert max(p for _, p in wide.outcomes) > 0.9 > 0.8 > max(p for _, p in narrow.outcomes)
+    assert max(p for _, p in unlike.outlook(0, "head", 8).outcomes) < max(p for _, p in wide.outcomes)

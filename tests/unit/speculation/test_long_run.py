@@ -1,0 +1,223 @@
+"""The controller against hindsight, on simulated machines and drafters: it must be near the best, and never far from
+plain. The plain run takes a few cases with short runs and wide bounds, `-m slow` all of them with narrow ones."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+from doubles.hindsight import Hindsight
+from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifting
+from doubles.simulation import (
+    LOOKUP,
+    PRIMARY,
+    DraftCosts,
+    Profile,
+    Simulation,
+    Stretch,
+    Text,
+    beyond,
+    curve,
+    plain_text,
+    rate,
+    speed,
+)
+
+from eaglelocal.core.request import OFF, PID, fixed
+from eaglelocal.speculation.choice import Drafters
+from eaglelocal.speculation.watch import State
+
+CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
+EASY, HARD = Profile((0.85,)), Profile((0.1,), told=(1.0, 1.0))
+HOPELESS = Profile((0.05,), spread=0.5, told=(1.0, 2.0))
+TEXTS = {
+    "good": plain_text(Profile((0.7, 0.7, 0.7, 0.69))),
+    "great": plain_text(Profile((0.9,))),
+    "fair": plain_text(Profile((0.55, 0.5, 0.45))),
+    "overconfident": plain_text(Profile((0.6,), told=(1.0, 1.5))),
+    "underconfident": plain_text(Profile((0.8,), told=(0.7, -1.2))),
+    "blind": plain_text(Profile((0.7,), told=None)),
+    "alike": plain_text(Profile((0.7,), spread=0.0)),
+    "long stretches": Text([Stretch(300, {PRIMARY: EASY}), Stretch(300, {PRIMARY: HARD})]),
+}
+
+
+def machine(name: str, seed: int = 0, hiccups: float = 0.02) -> SimulatedMachine:
+    return SimulatedMachine(seed=seed, ratios=curve(CURVES[name]), hiccups=hiccups)
+
+
+def simulation(name: str, text: Text, *, num_slots: int = 1, seed: int = 0, **options: object) -> Simulation:
+    texts = dict.fromkeys(range(num_slots), text)
+    return Simulation(
+        machine(name, seed),
+        texts,
+        leveled=num_slots > 1,
+        seed=seed,
+        answer_tokens=600,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def share_of_best(name: str, text: Text, *, num_slots: int, num_tokens: int, seeds: range) -> float:
+    """After a learning phase."""
+    shares = []
+    best = Hindsight(machine(name), DraftCosts(), num_slots).best(text)
+    for seed in seeds:
+        run = simulation(name, text, num_slots=num_slots, seed=seed)
+        run.run(600 * num_slots)
+        shares.append(rate(run.run(num_tokens)) / best)
+    return statistics.mean(shares)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "num_slots"),
+    [("bf16", "good", 1), ("bf16", "overconfident", 1), ("q4_0", "good", 1), ("q4_0", "underconfident", 1)]
+    + [("bf16", "long stretches", 1), ("bf16", "good", 2)],
+)
+def test_near_the_best_in_hindsight(name: str, text: str, num_slots: int) -> None:
+    share = share_of_best(name, TEXTS[text], num_slots=num_slots, num_tokens=2400, seeds=range(2))
+    assert share > 0.93  # 0.95 and the noise of 4 800 tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_slots", [1, 2, 4, 8])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["bf16", "q4_0"])
+def test_near_the_best_in_hindsight_over_long_runs(name: str, text: str, num_slots: int) -> None:
+    share = share_of_best(name, TEXTS[text], num_slots=num_slots, num_tokens=9600, seeds=range(3))
+    assert share > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", TEXTS)
+def test_where_rows_are_dear_it_is_between_plain_and_the_best(text: str) -> None:
+    """q8_0: little can be gained, and what can is far behind the cliffs."""
+    run = simulation("q8_0", TEXTS[text], seed=1)
+    run.run(600)
+    assert speed(run.run(9600)) > 0.98
+    assert share_of_best("q8_0", TEXTS[text], num_slots=1, num_tokens=9600, seeds=range(3)) > 0.85
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("num_slots", [1, 4])
+def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> None:
+    """A fresh engine, after the first 64 tokens; probes included."""
+    run = simulation(name, plain_text(HOPELESS), num_slots=num_slots)
+    steps = beyond(run.run(1200 * num_slots), 64 * num_slots)
+    assert speed(steps) > 0.97
+    assert sum(sum(step.drafted.values()) for step in steps) < 0.01 * sum(step.num_tokens for step in steps)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_first_tokens_of_a_fresh_engine_lose_little(name: str) -> None:
+    speeds = []
+    for seed in range(6):
+        speeds.append(speed(simulation(name, plain_text(HOPELESS), seed=seed).run(64)))
+    assert statistics.mean(speeds) > 0.8
+
+
+@pytest.mark.parametrize("name", ["bf16", "q4_0"])
+def test_it_recovers_within_128_tokens_when_drafting_pays_again(name: str) -> None:
+    text = Text([Stretch(400, {PRIMARY: HOPELESS}), Stretch(400, {PRIMARY: EASY})])
+    recovered = []
+    for seed in range(8):
+        run = Simulation(machine(name, seed), {0: text}, seed=seed, answer_tokens=800)
+        run.run(400)
+        before = sum(run.controller.state(0)[0] is State.AWAKE for _ in [0])
+        made = 0
+        while run.controller.state(0)[0] is not State.AWAKE and made < 400:
+            made += run.run(1)[0].num_tokens
+        recovered.append(made)
+        assert before == 0
+    assert max(recovered) <= 128
+
+
+def test_at_the_break_even_point_it_does_not_flap() -> None:
+    """Costs and chances at which it makes no difference whether one drafts."""
+    flat = SimulatedMachine(seed=0, ratios=[1.0 + 0.5 * n for n in range(160)], hiccups=0.0)
+    for middle in (0.48, 0.5, 0.52, 0.54):
+        run = Simulation(flat, {0: plain_text(Profile((middle,), spread=0.0))}, seed=3, answer_tokens=10**6)
+        steps = run.run(4000)
+        assert sum(len(step.changes) for step in steps) <= 4000 / 64
+        assert speed(steps) > 0.97
+
+
+def test_changes_are_told_with_reasons() -> None:
+    run = Simulation(machine("q8_0"), {0: TEXTS["long stretches"]}, answer_tokens=10**6)
+    changes = [change for step in run.run(1800) for change in step.changes]
+    assert changes
+    assert all(change.reason for change in changes)
+    assert all(a.state is not b.state for a, b in zip(changes, changes[1:], strict=False))
+
+
+def test_a_drifting_machine_makes_no_difference() -> None:
+    still, moving = (
+        Simulation(
+            SimulatedMachine(seed=1, ratios=curve(BF16), level=level), {0: TEXTS["good"]}, seed=1, answer_tokens=600
+        )
+        for level in (lambda step: 0.07, drifting)
+    )
+    for run in (still, moving):
+        run.run(600)
+    assert speed(moving.run(2400)) > 0.97 * speed(still.run(2400))
+
+
+def test_slots_of_unlike_texts() -> None:
+    """An easy text is drafted for beside a hopeless one, which sleeps."""
+    texts = {0: plain_text(EASY), 1: plain_text(HOPELESS)}
+    run = Simulation(machine("bf16"), texts, leveled=True, answer_tokens=600)
+    run.run(800)
+    steps = run.run(3000)
+    sent = {slot: sum(step.drafted[slot] for step in steps) / len(steps) for slot in texts}
+    assert sent[0] > 2.0 > 0.1 > sent[1]
+    assert speed(steps) > 1.3
+
+
+def test_a_copy_is_drafted_by_lookup() -> None:
+    """Long lookups beside a head: 2.5 times plain where the text is a copy, and no loss where it is none."""
+    lookup = Profile((0.95,), spread=0.5, told=(0.6, -1.0))
+    copied = Text([Stretch(600, {PRIMARY: Profile((0.7,)), LOOKUP: lookup})])
+    run = Simulation(machine("bf16"), {0: copied}, drafters=Drafters(PRIMARY, (LOOKUP,)), answer_tokens=600)
+    run.run(600)
+    assert speed(run.run(2400)) > 2.5
+    wrong = Text([Stretch(600, {LOOKUP: Profile((0.05,), found=0.5, told=(1.0, 2.0))})])
+    run = Simulation(machine("q8_0"), {0: wrong}, drafters=Drafters(None, (LOOKUP,)), answer_tokens=600)
+    run.run(300)
+    assert speed(run.run(1200)) > 0.97
+
+
+def test_a_lookup_that_was_wrong_for_long_is_trusted_again() -> None:
+    """What it proposes is compared with the text, sent or not."""
+    texts = [Stretch(400, {LOOKUP: Profile((share,), spread=0.3)}) for share in (0.03, 0.95)]
+    run = Simulation(machine("bf16"), {0: Text(texts)}, drafters=Drafters(None, (LOOKUP,)), answer_tokens=10**6)
+    run.run(450)
+    assert speed(run.run(300)) > 2.0
+
+
+def test_fixed_pid_and_off_are_told_and_not_priced() -> None:
+    for spec, lengths in [(OFF, {0}), (fixed(5), {5})]:
+        run = simulation("q8_0", plain_text(HOPELESS), spec=spec)
+        assert {step.drafted[0] for step in run.run(200)} == lengths
+    run = simulation("q8_0", plain_text(Profile((0.95,))), spec=PID)
+    assert statistics.mean(step.drafted[0] for step in run.run(600)[50:]) > 6
+
+
+@pytest.mark.slow
+def test_never_far_from_plain_on_any_machine_and_drafter() -> None:
+    chance = random.Random(5)
+    speeds = []
+    for seed in range(1000):
+        ratios, ratio = [1.0], 1.0
+        for _ in range(16):
+            ratio = max(1.0, ratio + chance.choice([0.0, 0.02, 0.1, 0.3, 1.0, -0.5]))
+            ratios.append(ratio)
+        profile = Profile(
+            (chance.random(),), chance.uniform(0.0, 2.0), (chance.uniform(0.3, 1.5), chance.uniform(-2, 2))
+        )
+        run = Simulation(
+            SimulatedMachine(seed=seed, ratios=curve(ratios), hiccups=0.02), {0: plain_text(profile)}, seed=seed
+        )
+        run.run(64)
+        speeds.append(speed(run.run(600)))
+    assert statistics.quantiles(speeds, n=50)[0] > 0.95
