@@ -15,7 +15,8 @@ from eaglelocal.bench.order import Task, rotated
 from eaglelocal.core.sampling import SamplingParams
 
 PLAIN = "plain"
-OnAsk = Callable[[Task, int, int], None]  # what is asked now, asks done, asks in all
+OnAsk = Callable[[Task, float], None]  # what is asked now, and the share of all that is done
+IsNeeded = Callable[[Task], bool]
 _SEEDS = 2**32
 
 
@@ -36,19 +37,20 @@ class Measuring:
         self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
         self._num_asked = 0
 
-    def run(self, tasks: Sequence[Task], laps: list[Lap]) -> None:
-        """Adds a lap for each task that counts."""
-        total = len(tasks) * len(self._sides)
-        for task in tasks:
-            lap = self._lap(task, total)
+    def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
+        """Adds a lap for each task that counts and is still needed when its turn comes."""
+        for number, task in enumerate(tasks):
+            if not is_needed(task):
+                continue
+            lap = self._lap(task, number, len(tasks))
             if task.counts:
                 laps.append(lap)
 
-    def _lap(self, task: Task, total: int) -> Lap:
+    def _lap(self, task: Task, number: int, total: int) -> Lap:
         phases: dict[str, Phase] = {}
         params = self._drawn(task)
-        for side in rotated(self._sides, task.turn):
-            self._on_ask(task, self._num_asked, total)
+        for place, side in enumerate(rotated(self._sides, task.turn)):
+            self._on_ask(task, (number + place / len(self._sides)) / total)
             self._num_asked += 1
             side.restore()
             phases[side.label] = ask(side, task.prompts, params, name=f"bench-{self._num_asked}")

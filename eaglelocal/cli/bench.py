@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import bench_flags, flags
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
 from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
@@ -29,7 +30,7 @@ from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 if TYPE_CHECKING:
     from eaglelocal.bench.asking import Side
     from eaglelocal.bench.identity import Examiner
-    from eaglelocal.bench.measure import Lap, OnAsk
+    from eaglelocal.bench.measure import IsNeeded, Lap, OnAsk
     from eaglelocal.bench.order import Task
     from eaglelocal.bench.prompts import Prompt
     from eaglelocal.cli.session import Model
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
 
+FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
 OF_SETTINGS = frozenset(
     {"target", "draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel"}
 )
@@ -80,7 +82,8 @@ def bench(
     settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
     output = standard_output(colour=settings.colour)
     params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens)
-    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params)
+    limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
+    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s)
     asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
     check_folder(svg)
     with contextlib.ExitStack() as opened:
@@ -103,7 +106,7 @@ def run(
     with contextlib.closing(model.client):
         sides = sides_of(model, wanted, server)
         examiner = Examiner(sides[0], bound=bound)
-        result = measure(sides, tasks, wanted.params, examiner=examiner, output=output)
+        result = measure(sides, tasks, wanted, examiner=examiner, output=output)
     return Told(model.info, wanted, "", bound), result
 
 
@@ -116,12 +119,14 @@ class Asked:
 
 
 # ---- before
-def wanted_of(settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams) -> Wanted:
+def wanted_of(
+    settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float
+) -> Wanted:
     """Modes as the flag says, else as chats are drafted here."""
     from eaglelocal.bench.modes import parse_levels, parse_modes
 
     usual = "auto" if settings.spec == "off" else str(settings.spec)
-    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params)
+    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s)
 
 
 def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: int) -> SamplingParams:
@@ -214,7 +219,7 @@ def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Si
 
 # ---- meanwhile
 def measure(
-    sides: Sequence[Side], tasks: Sequence[Task], params: SamplingParams, *, examiner: Examiner, output: Output
+    sides: Sequence[Side], tasks: Sequence[Task], wanted: Wanted, *, examiner: Examiner, output: Output
 ) -> Result:
     """Ctrl-C and failures end it early; what was measured is kept."""
     from eaglelocal.bench.measure import Measuring
@@ -222,9 +227,9 @@ def measure(
     laps: list[Lap] = []
     error: EagleLocalError | None = None
     progress = output.progress()
-    measuring = Measuring(sides, params, examiner=examiner, on_ask=teller(progress))
+    measuring = Measuring(sides, wanted.params, examiner=examiner, on_ask=teller(progress))
     try:
-        measuring.run(tasks, laps)
+        measuring.run(tasks, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:
         error = Cancelled("stopped")
     except EagleLocalError as failure:
@@ -234,17 +239,28 @@ def measure(
     return Result(laps, sum(task.counts for task in tasks), error)
 
 
+def patience(limit_s: float) -> IsNeeded:
+    """Everything until the time is over; then what no result can do without: two prompts of each kind, and waves."""
+    began_s = time.monotonic()
+
+    def is_needed(task: Task) -> bool:
+        is_spare = task.counts and task.concurrency == 1 and task.unit >= FEWEST_PROMPTS
+        return not is_spare or time.monotonic() - began_s < limit_s
+
+    return is_needed
+
+
 def teller(progress: Callable[[LoadProgress], None]) -> OnAsk:
     """Shows what is measured; on a terminal, how long it will still take, too."""
     began_s = time.monotonic()
 
-    def tell(task: Task, done: int, total: int) -> None:
+    def tell(task: Task, done: float) -> None:
         at_once = f", {task.concurrency} at once" if task.concurrency > 1 else ""
         what = f"measuring{at_once}"
         if sys.stderr.isatty():
-            left_s = (time.monotonic() - began_s) * (total - done) / max(done, 1)
+            left_s = (time.monotonic() - began_s) * (1 - done) / done if done else 0.0
             what = f"{task.category}{at_once}{f', about {duration(left_s)} left' if done else ''}"
-        progress(LoadProgress(done / total, what))
+        progress(LoadProgress(done, what))
 
     return tell
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_PAIRS = 5
+LIMIT_S = 100.0  # of a run whose length nobody named, for each mode, and besides loading
 MIN_ANSWER = 16  # tokens: shorter answers have no speed worth the name
 
 # what is compared
@@ -19,7 +20,8 @@ KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of t
 Category = Annotated[str, typer.Option(metavar="NAME,...", help="Kinds of work: chat,math. Unset: all.")]
 Prompts = Annotated[Path | None, typer.Option(metavar="FILE", help="Your own: lines of text, or JSON lines.")]
 Pairs = Annotated[
-    int | None, typer.Option(metavar="N", help=f"Prompts of each kind ({DEFAULT_PAIRS}; of a file: all).", min=1)
+    int | None,
+    typer.Option(metavar="N", help="Prompts of each kind. Unset: what two minutes hold; all of a file.", min=1),
 ]
 Repeats = Annotated[int, typer.Option(metavar="N", help="How often each is asked.", min=1)]
 WarmUp = Annotated[int, typer.Option(metavar="N", help="Answers of each mode that do not count.", min=0)]

@@ -5,11 +5,13 @@ Knows where each part goes; the parts are the bench room's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import EagleLocalError, ResourceError
 
@@ -25,11 +27,12 @@ SERVER_SIDE = "server"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is compared, how many ask at once, and how answers are drawn."""
+    """What is compared, how many ask at once, how answers are drawn, and when it is enough."""
 
     modes: tuple[Spec, ...]
     levels: tuple[int, ...]
     params: SamplingParams
+    limit_s: float = math.inf  # for each mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
     num_laps = len(result.laps)
     if result.error is not None:
         output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
+    elif num_laps < result.num_tasks:
+        output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
     if not num_laps:
         return
     findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.url else None)

@@ -1,13 +1,12 @@
 """How likely a drafted token is accepted, learned from what came: by drafter, depth and confidence.
 
 A drafter's confidence ranks its tokens, but is not a probability of acceptance: heads are overconfident off their
-subject, lookup is underconfident in a copy, some say nothing at all. So a line is learned in log-odds (Platt scaling),
-and around it bins of equal width learn their rates: those of one drafter and depth start from the bin over all depths,
-that from the line. A slot adds one shift in log-odds, for the text at hand. Everything decays, so that what a machine
-reads today counts; a shift that was not observed for some tokens becomes uncertain, and then follows the next
-observations faster.
+subject, lookup is underconfident in a copy, some say nothing at all. So a line is learned in log-odds (Platt
+scaling), and bins of equal width learn what the line leaves: over all depths first, then by depth. A slot adds one
+shift in log-odds, for the text at hand. Everything decays, so that what a machine reads today counts; a shift that
+was not observed for some tokens becomes uncertain, and then follows the next observations faster.
 
-Pure: no clock, no model. Hierarchical shrinkage as in Beta-binomial smoothing; line and shift are Kalman filters for
+Pure: no clock, no model. Line and shift are Kalman filters for
 logistic models whose parameters wander (assumed-density updates).
 """
 
@@ -21,11 +20,11 @@ NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
 DEPTH_GROUPS = (0, 0, 1, 2, 2, 3)  # depth -> group: 1, 2, 3 and 4, beyond
 NUM_GROUPS = 4
 
-BIN_MEMORY = 400.0  # observations after which a bin has forgotten two thirds
-BIN_WEIGHT, GROUP_WEIGHT = 12.0, 12.0  # observations that what they start from is worth
+BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
+BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
-DRIFT = 0.004  # variance that a token of text adds
+DRIFT, SILENT_DRIFT = 0.002, 0.01  # variance that a token of text adds, where the drafter was judged and where not
 MAX_SHIFT = 3.0
 TYPICAL_MEMORY = 256.0
 FIRST_TYPICAL, FIRST_SPREAD = 0.8, 1.2  # log-odds
@@ -38,19 +37,16 @@ def sigmoid(x: float) -> float:
 
 
 @dataclass(slots=True)
-class Rate:
-    """A decaying count."""
+class Excess:
+    """Acceptances beyond those that were expected: a decaying mean, small as long as little was seen."""
 
-    hits: float = 0.0
+    sum: float = 0.0
     trials: float = 0.0
 
-    def add(self, hit: bool, weight: float) -> None:
+    def add(self, surprise: float, weight: float) -> None:
         keep = 1.0 - weight / BIN_MEMORY
-        self.hits = self.hits * keep + hit * weight
+        self.sum = self.sum * keep + surprise * weight
         self.trials = self.trials * keep + weight
-
-    def estimate(self, prior: float, weight: float) -> float:
-        return (self.hits + weight * prior) / (self.trials + weight)
 
 
 @dataclass(slots=True)
@@ -85,28 +81,28 @@ class Table:
     """What is known of one drafter: a line, rates by bin, and by depth group and bin; how its tokens spread."""
 
     line: Line = field(default_factory=Line)
-    bins: list[Rate] = field(default_factory=lambda: [Rate() for _ in range(NUM_BINS)])
-    groups: list[list[Rate]] = field(
-        default_factory=lambda: [[Rate() for _ in range(NUM_BINS)] for _ in range(NUM_GROUPS)]
+    bins: list[Excess] = field(default_factory=lambda: [Excess() for _ in range(NUM_BINS)])
+    groups: list[list[Excess]] = field(
+        default_factory=lambda: [[Excess() for _ in range(NUM_BINS)] for _ in range(NUM_GROUPS)]
     )
     typical: float = FIRST_TYPICAL
     variance: float = FIRST_SPREAD**2
 
     def probability(self, depth: int, odds: float) -> float:
-        """Between the two nearest bins, by their distance."""
         low, share = place_of(odds)
-        group, bins, prior = self.groups[group_of(depth)], self.bins, self.line.at(odds)
-        below = group[low].estimate(bins[low].estimate(prior, BIN_WEIGHT), GROUP_WEIGHT)
-        above = group[low + 1].estimate(bins[low + 1].estimate(prior, BIN_WEIGHT), GROUP_WEIGHT)
-        return below + share * (above - below)
+        over_all = self.line.at(odds) + between(self.bins, low, share, BIN_WEIGHT)
+        return min(max(over_all + between(self.groups[group_of(depth)], low, share, GROUP_WEIGHT), 0.001), 0.999)
 
     def add(self, depth: int, odds: float, hit: bool) -> None:
-        """The two nearest bins share the observation, as they share in the prediction."""
-        self.line.learn(odds, hit)
         low, share = place_of(odds)
-        for rates in (self.bins, self.groups[group_of(depth)]):
-            rates[low].add(hit, 1.0 - share)
-            rates[low + 1].add(hit, share)
+        surprise = hit - self.line.at(odds)
+        self.line.learn(odds, hit)
+        weight = BIN_WEIGHT
+        for excesses in (self.bins, self.groups[group_of(depth)]):
+            left = surprise - between(excesses, low, share, weight)
+            excesses[low].add(surprise, 1.0 - share)
+            excesses[low + 1].add(surprise, share)
+            surprise, weight = left, GROUP_WEIGHT
 
     def spread(self, probability: float) -> None:
         """A token was drafted that is accepted with this probability."""
@@ -121,10 +117,18 @@ class Shift:
 
     value: float = 0.0
     variance: float = FIRST_VARIANCE
+    is_silent: bool = True  # not judged since the text last went on
 
     def learn(self, expected: float, hit: bool) -> None:
+        surprise = hit - expected
         self.variance /= 1.0 + self.variance * expected * (1.0 - expected)
-        self.value = min(max(self.value + self.variance * (hit - expected), -MAX_SHIFT), MAX_SHIFT)
+        self.value = min(max(self.value + self.variance * surprise, -MAX_SHIFT), MAX_SHIFT)
+        self.is_silent = False
+
+    def go_on(self, num_tokens: int) -> None:
+        drift = SILENT_DRIFT if self.is_silent else DRIFT
+        self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
+        self.is_silent = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Acceptance:
     def go_on(self, slot: int, num_tokens: int) -> None:
         """The text went on: what was known of its shift is a little less certain."""
         for shift in self._shifts.get(slot, {}).values():
-            shift.variance = min(shift.variance + DRIFT * num_tokens, MAX_VARIANCE)
+            shift.go_on(num_tokens)
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """That the token is accepted, given that its parent is."""
@@ -184,6 +188,13 @@ class Acceptance:
         if shift is None:
             shift = shifts[drafter] = Shift()
         return shift
+
+
+def between(excesses: list[Excess], low: int, share: float, weight: float) -> float:
+    """Of the two nearest bins, by their distance; `weight`: observations that the expectation is worth."""
+    below, above = excesses[low], excesses[low + 1]
+    first, second = below.sum / (below.trials + weight), above.sum / (above.trials + weight)
+    return first + share * (second - first)
 
 
 def place_of(odds: float) -> tuple[int, float]:

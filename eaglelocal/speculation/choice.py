@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
-from eaglelocal.speculation.acceptance import Acceptance
+from eaglelocal.speculation.acceptance import Acceptance, Outlook
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.goodput import (
     best_size,
@@ -83,6 +83,7 @@ class Prices:
     def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
         self._costs, self._rate = costs, rate
         self._num_base_rows, self._num_cells = num_base_rows, num_cells
+        self._draft_steps: dict[tuple[str, int], float] = {}
 
     def rows(self, num_rows: int) -> list[float]:
         """Price of the decode with 0 .. num_rows drafted rows."""
@@ -95,7 +96,11 @@ class Prices:
         return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
-        return self._rate * self._costs.draft_seconds(drafter, num_rows)
+        price = self._draft_steps.get((drafter, num_rows))
+        if price is None:
+            price = self._rate * self._costs.draft_seconds(drafter, num_rows)
+            self._draft_steps[drafter, num_rows] = price
+        return price
 
 
 @dataclass(slots=True)
@@ -133,13 +138,20 @@ class StepChoice:
         self._auto = [slot for slot in self._room if minds[slot].spec.drafting is Drafting.AUTO]
         self._leveled = leveled and len(seats) > 1
         self._prices = prices
-        self._row_prices = prices.rows(sum(self._room[slot] for slot in self._auto)) if self._auto else [0.0]
+        self._row_prices = prices.rows(self._most_rows()) if self._auto else [0.0]
+        self._outlooks: dict[tuple[int, str, int], Outlook] = {}
         self._chains: dict[str, dict[int, Chain]] = {name: {} for name in drafters.names}
+
+    def _most_rows(self) -> int:
+        rooms = [self._room[slot] for slot in self._auto]
+        return max(rooms) * len(rooms) if self._leveled else sum(rooms)
 
     # ---- growing
     def growing(self, drafter: str) -> list[int]:
         """Slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
+        if len(self._room) == 1:
+            return self._growing_alone(drafter, *self._room)
         able = [s for s in self._room if self._has_room(s, chains.get(s)) and self._takes_part(s, drafter)]
         if not able:
             return able
@@ -148,6 +160,13 @@ class StepChoice:
         if undecided and self._pays(drafter, undecided):
             return [s for s in able if s in told or s in undecided]
         return told
+
+    def _growing_alone(self, drafter: str, slot: int) -> list[int]:
+        """The common case."""
+        if not (self._has_room(slot, self._chains[drafter].get(slot)) and self._takes_part(slot, drafter)):
+            return []
+        grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,)))
+        return [slot] if grows else []
 
     def _has_room(self, slot: int, chain: Chain | None) -> bool:
         if chain is None:
@@ -175,7 +194,7 @@ class StepChoice:
         return length == 0  # a first look costs nothing
 
     def _pays(self, drafter: str, slots: Sequence[int]) -> bool:
-        chains, outlook = self._chains[drafter], self._acceptance.outlook
+        chains, outlook = self._chains[drafter], self._outlook
         step_price = self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
             chain = chains.get(slots[0])
@@ -188,6 +207,14 @@ class StepChoice:
             step_price,
             self._leveled,
         )
+
+    def _outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+        """Nothing is learned within a step: once is enough."""
+        key = (slot, drafter, num_chains)
+        outlook = self._outlooks.get(key)
+        if outlook is None:
+            outlook = self._outlooks[key] = self._acceptance.outlook(*key)
+        return outlook
 
     def add(self, slot: int, drafter: str, token: int, confidence: float) -> None:
         """The drafter proposes a token behind its chain for the slot."""
@@ -232,7 +259,7 @@ class StepChoice:
         primary = self._drafters.primary or ""
         step_price = self._prices.draft_step(primary, len(self._auto)) / len(self._auto)
         prices = self._slot_prices(self._room[slot])
-        return best >= expected_worth(self._acceptance.outlook(slot, primary).mean, prices, step_price)
+        return best >= expected_worth(self._outlook(slot, primary).mean, prices, step_price)
 
     def promised(self, slot: int) -> float:
         """Speed relative to plain decoding, if the primary drafter's chain for the slot had been sent."""

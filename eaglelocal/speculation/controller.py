@@ -14,8 +14,8 @@ from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import Drafters, Mind, Prices, Seat, StepChoice
 from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.layout import fillers
 from eaglelocal.speculation.guesses import Guesses
+from eaglelocal.speculation.layout import fillers
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps

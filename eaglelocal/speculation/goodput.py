@@ -16,7 +16,6 @@ Pure: plain numbers in and out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from eaglelocal.speculation.acceptance import Outlook
 
@@ -47,14 +46,16 @@ def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlo
     drafted, total, reach = len(gains), sum(gains), gains[-1] if gains else 1.0
     last = min(drafted + LOOK_AHEAD, len(prices) - 1)
     expected = 0.0
+    mean, sizes = outlook.mean, range(drafted + 1, last + 1)
     for share, probability in outlook.outcomes:
-        best, cost = worth, 0.0
+        best = worth
         further, sum_further = reach * probability, total
-        for size in range(drafted + 1, last + 1):
+        for size in sizes:
             sum_further += further
-            best = max(best, sum_further - prices[size] - cost)
-            further *= outlook.mean
-            cost += step_price
+            if sum_further - prices[size] > best:
+                best = sum_further - prices[size]
+            further *= mean
+            sum_further -= step_price  # of the step behind this one
         expected += share * (best - worth)
     return expected > step_price
 
@@ -87,13 +88,14 @@ def pays_to_grow_all(
 def units(
     chains: Sequence[Sequence[float]], prices: Sequence[float], leveled: bool
 ) -> tuple[list[float], Sequence[float]]:
-    """Gains of all chains by the unit in which rows are added, and prices by such units; `prices` are by rows."""
+    """Gains of all chains by the unit in which rows are added, and prices by such units; `prices` are by rows.
+
+    A level takes a row of every chain, drafted or not: llama.cpp decodes equally many of each.
+    """
     if not leveled:
         return sorted((gain for chain in chains for gain in chain), reverse=True), prices
-    levels = range(max(map(len, chains), default=0))
-    rows = accumulate((sum(level < len(chain) for chain in chains) for level in levels), initial=0)
-    gains = [sum(chain[level] for chain in chains if level < len(chain)) for level in levels]
-    return gains, [prices[count] for count in rows]
+    levels = range(min(max(map(len, chains), default=0), (len(prices) - 1) // max(len(chains), 1)))
+    return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], prices[:: max(len(chains), 1)]
 
 
 def expected_worth(hope: float, prices: Sequence[float], step_price: float) -> float:

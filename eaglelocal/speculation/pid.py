@@ -3,7 +3,8 @@
 Here for comparison: it looks at acceptance alone and knows no costs, so it drafts on where verification is dear, and
 it never turns itself off.
 
-    error = accepted / drafted - TARGET_RATE;  length += P * error + I * sum(errors) + D * (error - last error)
+    error = accepted / drafted - TARGET_RATE
+    length += P_GAIN * error + I_GAIN * sum(errors) + D_GAIN * (error - last error)
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TARGET_RATE = 0.6
-P, I, D = 0.8, 0.05, 0.3
+P_GAIN, I_GAIN, D_GAIN = 0.8, 0.05, 0.3
 MAX_SUM = 4.0  # of errors: an integral that winds up would go on for long after a change
 FIRST_LENGTH, MAX_LENGTH = 3.0, 16.0
 
@@ -31,6 +32,6 @@ class LengthController:
     def saw(self, *, drafted: int, accepted: int) -> None:
         error = accepted / drafted - TARGET_RATE
         self.error_sum = min(max(self.error_sum + error, -MAX_SUM), MAX_SUM)
-        change = P * error + I * self.error_sum + D * (error - self.last_error)
+        change = P_GAIN * error + I_GAIN * self.error_sum + D_GAIN * (error - self.last_error)
         self.length = min(max(self.length + change, 1.0), MAX_LENGTH)
         self.last_error = error

@@ -77,7 +77,7 @@ class Watch:
     """Decides for one slot whether its drafter works."""
 
     def __init__(self, *, hopeful: bool = True) -> None:
-        """hopeful: what is known of other texts speaks for drafting; else the slot starts asleep, with an early probe."""
+        """hopeful: other texts do not speak against drafting; else the slot starts asleep, with an early probe."""
         self.state = State.AWAKE if hopeful else State.ASLEEP
         self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
         self._tally = Tally()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from eaglelocal.bench.asking import Side
 from eaglelocal.bench.identity import Examiner
 from eaglelocal.bench.order import tasks
 from eaglelocal.bench.prompts import Prompt
-from eaglelocal.cli.bench import Asked, duration, measure, prompts_of, tasks_of
+from eaglelocal.cli.bench import Asked, duration, measure, patience, prompts_of, tasks_of
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
 from eaglelocal.cli.bench_report import Told as Belongings
 from eaglelocal.cli.bench_report import Wanted, tell
@@ -141,8 +142,7 @@ def test_what_cannot_be_measured_is_said_at_once(
 def test_ctrl_c_ends_with_130_and_no_traceback(bench: Start) -> None:
     program = bench("--repeats", "100000")
     assert program.stderr is not None
-    while b"measuring" not in program.stderr.readline():
-        pass
+    assert any(b"measuring" in line for line in program.stderr)
     os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the whole group
     code, _, stderr = ended(program)
     assert code == 130
@@ -159,7 +159,9 @@ class Written:
         self.output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
 
 
-def stopped_after(num_asks: int, how: BaseException) -> tuple[Written, BaseException | None]:
+def stopped_after(
+    num_asks: int, how: BaseException, *, limit_s: float = math.inf
+) -> tuple[Written, BaseException | None]:
     """A run that ends in the middle: what it says, and the error that it leaves."""
     asked: list[str] = []
 
@@ -172,10 +174,10 @@ def stopped_after(num_asks: int, how: BaseException) -> tuple[Written, BaseExcep
     client = MeasuredClient(told)
     sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
     prompts = {"x": [Prompt("x", tokens=(n,)) for n in range(4)]}
-    written, wanted = Written(), Wanted((AUTO,), (1,), GREEDY)
+    written, wanted = Written(), Wanted((AUTO,), (1,), GREEDY, limit_s)
     planned = tasks(prompts, [1], repeats=1, warm_up=())
     examiner = Examiner(sides[0], bound=0.05)
-    result = measure(sides, planned, GREEDY, examiner=examiner, output=written.output)
+    result = measure(sides, planned, wanted, examiner=examiner, output=written.output)
     belongings = Belongings(ScriptedClient(()).info, wanted, "", 0.05)
     tell(result, belongings, written.output, svg=None, as_json=True)
     return written, result.error
@@ -201,6 +203,24 @@ def test_an_interrupt_before_the_first_pair_has_nothing_to_report() -> None:
     assert getattr(error, "exit_code", None) == 130
     assert written.stdout.getvalue() == ""
     assert "stopped after 0 of 4" in written.stderr.getvalue()
+
+
+def test_when_the_time_is_over_two_prompts_of_each_kind_are_measured_all_the_same() -> None:
+    written, error = stopped_after(99, KeyboardInterrupt(), limit_s=0.0)
+    assert error is None
+    assert "enough after 2 of 4 comparisons" in written.stderr.getvalue()
+    told = json.loads(written.stdout.getvalue().splitlines()[-1])
+    assert (told["complete"], told["runs"][0]["pairs"]) == (False, 2)
+
+
+def test_what_no_time_limit_leaves_out() -> None:
+    is_needed = patience(0.0)
+    prompts = {"x": [Prompt("x", tokens=(n,)) for n in range(4)]}
+    planned = tasks(prompts, [1, 2], repeats=1, warm_up=prompts["x"])
+    kept = [(task.concurrency, task.unit) for task in planned if task.counts and is_needed(task)]
+    assert kept == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert all(is_needed(task) for task in planned if not task.counts)
+    assert all(map(patience(math.inf), planned))
 
 
 def test_prompts_of_the_warm_up_are_not_measured() -> None:

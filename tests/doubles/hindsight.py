@@ -25,7 +25,7 @@ NUM_CHAINS = 1000
 
 @dataclass(frozen=True)
 class Hindsight:
-    """Tokens per second of policies on texts; the slots run alike texts at the same time."""
+    """Tokens per second of policies on texts; slots run alike texts at the same time, and draft equally far."""
 
     machine: SimulatedMachine
     costs: DraftCosts
@@ -76,10 +76,10 @@ class Hindsight:
         before = np.concatenate([np.ones_like(reaches[:, :, :1]), reaches[:, :, :-1]], axis=2)
         drafted = before >= least
         drafted[:, :, most:] = False
-        gains = -np.sort(-np.where(drafted, reaches, 0.0).reshape(len(reaches), -1), axis=1)
+        gains = np.where(drafted, reaches, 0.0).sum(axis=1)  # by level; with one slot that is by token
         gains = np.concatenate([np.zeros((len(gains), 1)), np.cumsum(gains, axis=1)], axis=1)
-        decode_s = np.array([self.machine.true_seconds(self.num_slots + n) for n in range(gains.shape[1])])
-        possible = np.arange(gains.shape[1]) <= drafted.sum(axis=(1, 2))[:, None]
+        decode_s = np.array([self.machine.true_seconds(self.num_slots * (1 + n)) for n in range(gains.shape[1])])
+        possible = np.arange(gains.shape[1]) <= drafted.any(axis=1).sum(axis=1)[:, None]
         rows_a_level = drafted.sum(axis=1)
         draft_s = (self.costs.step_s * (rows_a_level > 0) + self.costs.row_s * rows_a_level).sum(axis=1)
         for _ in range(3):

