@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from eaglelocal.core.batch import Floats, Proposals
 
-MIN_RANKED = 3
+MIN_RANKED = 2
 UNKNOWN = math.nan
 
 

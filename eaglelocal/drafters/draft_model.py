@@ -29,17 +29,14 @@ class SlotState:
 
 
 class DraftModel:
-    """Implements drafters.base.Drafter over a plain context. Chains only.
-
-    confident  tell the probability of each child, which costs a pass over the vocabulary
-    """
+    """Implements drafters.base.Drafter over a plain context. Chains only."""
 
     name = "draft_model"
     taps: tuple[int, ...] = ()
     reuse_margin = 0
 
-    def __init__(self, context: Context, *, confident: bool = False) -> None:
-        self._context, self._confident = context, confident
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._slots: dict[int, SlotState] = {}
 
     @property
@@ -59,7 +56,7 @@ class DraftModel:
         if not asked:
             return [[] for _ in nodes]
         self._context.decode(rows)
-        proposals = self._context.propose(asked, 1, confident=self._confident)
+        proposals = self._context.propose(asked, 1, confident=True)
         return [[Child(t[0], c[0])] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:

@@ -58,22 +58,24 @@ class SlotState:
         """Position behind the last pair, written or waiting."""
         return self.num_written + len(self.waiting_tokens)
 
+    def goes_on_with(self, rows: Committed) -> bool:
+        """Do these rows follow the pairs without a hole? The pair before the first row needs the state of the tail."""
+        reached = self.num_pairs + (self.tail is not None)
+        return not self.is_empty and rows.first_position <= reached
+
     @property
     def is_empty(self) -> bool:
         return self.num_pairs == self.start
 
 
 class Eagle3:
-    """Implements drafters.base.Drafter over one head context. Chains only.
-
-    confident  tell the probability of each child, which costs a pass over the vocabulary
-    """
+    """Implements drafters.base.Drafter over one head context. Chains only."""
 
     name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, traits: HeadTraits, *, confident: bool = False) -> None:
-        self._head, self._traits, self._confident = head, traits, confident
+    def __init__(self, head: HeadContext, traits: HeadTraits) -> None:
+        self._head, self._traits = head, traits
         self._slots: dict[int, SlotState] = {}
         self.taps = traits.taps
 
@@ -93,7 +95,7 @@ class Eagle3:
         able = [node for node in nodes if self._add_rows(node, rows)]
         if not able:
             return [[] for _ in nodes]
-        proposals = self._head.decode(rows.batch(), 1, confident=self._confident)
+        proposals = self._head.decode(rows.batch(), 1, confident=True)
         children: dict[int, list[Child]] = {}
         for i, node in enumerate(able):
             self._slots[node.slot].states[node.index] = self._feed_back(proposals.states[i])
@@ -154,13 +156,15 @@ class Eagle3:
             slot.remembered = newest(joined(slot.remembered, rows))
 
     def _wake(self, slots: Sequence[int]) -> None:
-        """Begin anew from what was remembered: the pairs before it were not written and would be a hole."""
+        """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
         woken = []
         for index in slots:
             slot = self._slots.get(index)
             if slot is not None and slot.remembered is not None:
-                woken.append(slot.remembered)
-                self._begin_at(index, slot.remembered.first_position)
+                rows, slot.remembered = slot.remembered, None
+                woken.append(rows)
+                if not slot.goes_on_with(rows):
+                    self._begin_at(index, rows.first_position)
         if woken:
             self._take(woken)
 

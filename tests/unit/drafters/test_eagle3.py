@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats, PairBatch, Proposals
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.base import MAX_REMEMBERED, Child, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, make_unit_rms
 from eaglelocal.errors import EngineError
 
@@ -220,3 +220,55 @@ def test_unit_rms_is_taken_over_the_last_axis() -> None:
     rows = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
     make_unit_rms(rows, 0.0)
     np.testing.assert_allclose(np.sqrt((rows**2).mean(axis=-1)), 1.0, rtol=1e-6)
+
+
+def cells_of(head: ScriptedHead) -> tuple[int, int]:
+    """First and last position in the cache of slot 0."""
+    return head._cells.starts[0], head.last_position(0)
+
+
+def test_a_short_sleep_leaves_no_gap() -> None:
+    """Rows dozed through follow the pairs that are there: nothing of the text is lost."""
+    drafter, head = new_drafter()
+    text = [4, 5, 6, 7, 8, 9]
+    drafter.observe([committed(0, text[:4], 0)])
+    drafter.doze([committed(0, text, 4)])
+    text.append(best(text))
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+    assert cells_of(head)[0] == 0
+
+
+def test_a_reused_prompt_keeps_its_pairs_behind_a_request_that_slept() -> None:
+    drafter, head = new_drafter()
+    prompt = [4, 5, 6, 7, 8, 9]
+    drafter.observe([committed(0, prompt, 0)])
+    drafter.drop(0, len(prompt) - 1)
+    drafter.doze([committed(0, [*prompt, 3, 3], len(prompt) - 2)])
+    drafter.drop(0, len(prompt) - 1)
+    drafter.observe([committed(0, prompt, len(prompt) - 2)])
+    text = [*prompt, best(prompt)]
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+    assert cells_of(head)[0] == 0
+
+
+def test_a_long_sleep_is_woken_from_the_newest_rows() -> None:
+    drafter, head = new_drafter(n_batch=128)
+    text = [1 + i % 20 for i in range(100)]
+    drafter.observe([committed(0, text[:10], 0)])
+    for first in range(10, 100):
+        drafter.doze([committed(0, text[: first + 1], first)])
+    assert head.encoded_rows == 10 and head.decodes == 0
+    text.append(best(text))
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+    assert cells_of(head)[0] == 100 - MAX_REMEMBERED
+    assert head.encoded_rows == 10 + MAX_REMEMBERED
+
+
+def test_a_hole_in_the_sleep_forgets_what_was_before() -> None:
+    drafter, head = new_drafter()
+    text = [1 + i % 20 for i in range(30)]
+    drafter.doze([committed(0, text[:10], 0)])
+    drafter.doze([committed(0, text, 20)])
+    text.append(best(text))
+    assert draft_chain(drafter, 0, text, 2) == true_chain(text, 2)
+    assert cells_of(head)[0] == 20
