@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
@@ -23,8 +23,14 @@ class Drafted:
     steps: Several[tuple[str, int, float]]
 
 
-def grow(sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice) -> Drafted:
-    """Each drafter in turn, the cheapest first, a level of all its slots at a time."""
+def grow(
+    sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice, is_end: Callable[[int], bool]
+) -> Drafted:
+    """Each drafter in turn, the cheapest first, a level of all its slots at a time.
+
+    Behind a token that ends the answer nothing is of use; `is_end` tells which do.
+    """
+    goes_on = {s.slot for s in sequences if s.request.params.ignore_eos}
     roots = {s.slot: root_of(s) for s in sequences}
     steps: list[tuple[str, int, float]] = []
     for drafter in drafters:
@@ -39,7 +45,7 @@ def grow(sequences: Several[Sequence], drafters: Several[Drafter], choice: StepC
                     child = children[0]
                     choice.add(node.slot, drafter.name, child.token, child.confidence)
                     frontier[node.slot] = Node(node.slot, node.index + 1, node.index, child.token, node.position + 1)
-                else:
+                if not children or (is_end(children[0].token) and node.slot not in goes_on):
                     choice.end(node.slot, drafter.name)
     return Drafted(choice.chosen(), steps)
 

@@ -106,7 +106,7 @@ class Engine:
         if not (plan.decode or plan.prefill):
             return self._told([])
         try:
-            drafted = grow(plan.decode, self._drafters, self._choice(plan))
+            drafted = grow(plan.decode, self._drafters, self._choice(plan), self._vocabulary.is_end)
             drafts = drafted.drafts
             self._ledger.mark()
             fillers = self._fillers(plan, drafts)
@@ -191,6 +191,8 @@ class Engine:
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
         idle = [slot for slot in range(self.info.num_slots) if slot not in decoding]
         counts = self._controller.fillers(decoding, idle)
+        if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
+            return []
         found = [self._filler(slot, decoding.get(slot, 0), count) for slot, count in counts.items()]
         return [filler for filler in found if filler.count > 0]
 

@@ -19,6 +19,7 @@ from eaglelocal.speculation.layout import fillers
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps
+RATE_PROOF = 8.0
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 
@@ -62,8 +63,8 @@ class Change:
 class Flow:
     """Speed of recent steps, relative to plain ones: so that neither drift nor a longer context ages it."""
 
-    tokens: float = 0.0
-    plain_tokens: float = 0.0  # in the same seconds
+    tokens: float = RATE_PROOF  # a few plain steps: one lucky step must not make the next look dear
+    plain_tokens: float = RATE_PROOF  # in the same seconds
 
     def add(self, tokens: float, plain_tokens: float) -> None:
         keep = 1.0 - 1.0 / RATE_MEMORY
@@ -72,7 +73,7 @@ class Flow:
 
     @property
     def speed(self) -> float:
-        return self.tokens / self.plain_tokens if self.plain_tokens else 1.0
+        return self.tokens / self.plain_tokens
 
 
 class Controller:

@@ -31,6 +31,8 @@ MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
 STORED_DEVIATION = 0.05  # at least, of a ratio that was measured on another day
 GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
+MIN_SECONDS = 1e-9  # no clock tells less
+ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
 FORMAT = 1
 
@@ -132,7 +134,7 @@ class StepCosts:
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
         """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
-        if not (0 < num_rows <= MAX_ROWS and 0.0 < seconds < math.inf):
+        if not (0 < num_rows <= MAX_ROWS and MIN_SECONDS <= seconds < math.inf):
             return
         is_kept = num_rows == 1 or num_rows in self._filter.places
         guess = 1.0 if is_kept else self._guess(num_rows)
@@ -199,9 +201,26 @@ class StepCosts:
     def _tabulate(self, num_rows: int) -> None:
         """Ratios of every size up to num_rows, and as far as they were asked for before."""
         self._most = max(num_rows, self._most)
-        self._ratios = lines(self._filter.ratios, self._most) if self.is_known else [1.0] * (self._most + 1)
+        self._ratios = lines(self._believed(), self._most) if self.is_known else [1.0] * (self._most + 1)
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
+
+    def _believed(self) -> dict[int, float]:
+        """Measured ratios, drawn to the line between their neighbours as far as they are uncertain.
+
+        A size that was measured in a bad moment and then looks too dear to be tried would else stay so; a cliff that
+        was measured well moves by about one per cent.
+        """
+        ratios = self._filter.ratios
+        sizes = list(ratios)
+        believed = dict(ratios)
+        for before, rows, behind in zip(sizes, sizes[1:], sizes[2:], strict=False):
+            share = (rows - before) / (behind - before)
+            smooth = math.log(ratios[before] + share * (ratios[behind] - ratios[before]))
+            doubt = self._filter.deviation(rows) ** 2
+            weight = doubt / (doubt + ROUGHNESS**2)
+            believed[rows] = math.exp((1.0 - weight) * math.log(ratios[rows]) + weight * smooth)
+        return believed
 
     def _take(self, saved: _Saved) -> None:
         known = self._filter = CostFilter()

@@ -176,7 +176,7 @@ def test_any_steps_are_learnt(seed: int, rises: list[float]) -> None:
     machine = SimulatedMachine(seed, ratios, drifting)
     costs = calibrated(machine)
     run(costs, machine, lambda machine, _: machine.chance.randint(1, 9), 300)
-    assert statistics.median(errors(costs, machine)) < 0.08
+    assert statistics.median(errors(costs, machine)) < 0.12
 
 
 def test_context_is_learnt_for_all_sizes_from_a_few() -> None:
@@ -270,7 +270,7 @@ def test_what_was_learnt_outlives_the_process() -> None:
     again = StepCosts()
     assert again.restore(json.loads(json.dumps(costs.state())))
     for rows in range(1, 20):
-        assert again.seconds(rows, 700) == pytest.approx(costs.seconds(rows, 700))
+        assert again.seconds(rows, 700) == pytest.approx(costs.seconds(rows, 700), rel=0.03)  # it is believed less
         assert again.num_samples(rows) == costs.num_samples(rows)
     assert again.draft_seconds("head", 2) == pytest.approx(costs.draft_seconds("head", 2))
     assert again.overhead(drafted=False) == pytest.approx(costs.overhead(drafted=False))
