@@ -12,7 +12,7 @@ from collections.abc import Callable
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.devices import rooms
 from eaglelocal.backend.fit import RAM, Asked, at_least, check_fits, joined
-from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
@@ -21,7 +21,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.architectures import FinalState
@@ -151,9 +151,10 @@ class Builder:
         draft = self._model(library, part, share=(0.9, 1.0))
         confident = self._policy.needs_confidences
         if isinstance(part.info, EagleInfo):
-            head_context = LlamaHeadContext(draft, part.context, target=context)
+            norms = head_norms(part.header, part.info)
+            head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(part.header, part.info), confident=confident)
+            return Eagle3(head_context, part.info.target_layers, confident=confident)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context, confident=confident)
@@ -216,13 +217,12 @@ def notes_on_draft(part: Part | None) -> tuple[str, ...]:
     return (f"the draft model was trained for {trained} of {n_ctx} positions; behind them fewer drafts are accepted",)
 
 
-def head_traits(header: Header, info: EagleInfo) -> HeadTraits:
+def head_norms(header: Header, info: EagleInfo) -> HeadNorms:
     """What the head's file says about its algorithm; our flags are keys that llama.cpp ignores."""
-    return HeadTraits(
-        taps=info.target_layers,
-        fc_norm_eps=info.fc_norm_eps if info.fc_norm else None,
-        output_norm=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
-        norm_eps=info.rms_eps,
+    return HeadNorms(
+        tap_eps=info.fc_norm_eps if info.fc_norm else None,
+        output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
+        output_eps=info.rms_eps,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from eaglelocal.core.batch import Floats
+from eaglelocal.core.batch import Features, Floats
 from eaglelocal.core.draft import ROOT
 
 
@@ -42,7 +42,7 @@ class Committed:
     slot: int
     first_position: int
     tokens: Sequence[int]
-    features: Floats | None  # [len(tokens), taps, n_embd] if the drafter asked for taps
+    features: Features | Floats | None  # of as many rows, if the drafter asked for taps
 
 
 class Drafter(Protocol):
@@ -60,10 +60,12 @@ class Drafter(Protocol):
     def native_s(self) -> float:
         """Seconds spent inside the native library so far."""
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         """Children of each node, best first; an empty list where there is nothing to propose.
 
-        A node is expanded after its parent and at most once between two `observe`s of its slot.
+        A node is expanded after its parent and at most once between two `observe`s of its slot. `depth` is a promise
+        that a drafter may work ahead for: the best children will be expanded too, as these nodes are, depth levels
+        in all.
         """
 
     def observe(self, committed: Sequence[Committed]) -> None:
@@ -82,7 +84,7 @@ class NoDrafter:
     reuse_margin = 0
     native_s = 0.0
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         return [[] for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:

@@ -45,7 +45,7 @@ class DraftModel:
     def native_s(self) -> float:
         return self._context.native_s
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         rows = Batch([], [], [], [])
         asked = [row for node in nodes for row in self._add_rows(node, rows)]
         if not asked:

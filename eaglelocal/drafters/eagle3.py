@@ -8,20 +8,16 @@ the same call that drafts from it, so a cycle costs one encode and one decode a 
     pairs         (t1,g0) (t2,g1) (t3,g2)
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
-EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) differs in two switches, both done here on the host because
-llama.cpp's graph has neither: `fc_norm` divides each tapped row by its own RMS before the encoder (the
-gains are folded into fc), `norm_output` feeds back the post-norm state N(s) instead of s.
+What EAGLE-3.1 does otherwise happens within the head's context: states are handed on as they come.
 """
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from eaglelocal.core.batch import Floats, PairBatch
+from eaglelocal.core.batch import PairBatch, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import Child, Committed, Node
 from eaglelocal.errors import EngineError
@@ -29,23 +25,14 @@ from eaglelocal.errors import EngineError
 MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
 
 
-@dataclass(frozen=True, slots=True)
-class HeadTraits:
-    """What a head's file says about its algorithm."""
-
-    taps: tuple[int, ...]
-    fc_norm_eps: float | None = None  # EAGLE-3.1 `fc_norm`: epsilon of the norm of each tapped row
-    output_norm: Floats | None = None  # [width]; EAGLE-3.1 `norm_output`: gains of the norm of the fed-back state
-    norm_eps: float = 1e-5
-
-
 @dataclass(slots=True)
 class SlotState:
     num_written: int = 0  # pairs of committed tokens in the head's cache
     waiting_tokens: list[int] = field(default_factory=list)
-    waiting_states: list[Floats] = field(default_factory=list)
-    tail: Floats | None = None  # g of the newest committed row, whose next token is not known yet
-    states: dict[int, Floats] = field(default_factory=dict)  # node -> state behind it
+    waiting_states: list[State] = field(default_factory=list)
+    tail: State | None = None  # g of the newest committed row, whose next token is not known yet
+    foreseen: list[list[Child]] = field(default_factory=list)  # what the next expansions will give, last one first
+    state: State = b""  # behind the last row drafted
 
     @property
     def num_pairs(self) -> int:
@@ -60,34 +47,45 @@ class Eagle3:
 
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, traits: HeadTraits, *, confident: bool = False) -> None:
-        self._head, self._traits, self._confident = head, traits, confident
-        self._slots: dict[int, SlotState] = {}
-        self.taps = traits.taps
+    def __init__(self, head: HeadContext, taps: tuple[int, ...], *, confident: bool = False) -> None:
+        self._head, self._confident = head, confident
+        self._slots = defaultdict[int, SlotState](SlotState)
+        self.taps = taps
 
     @property
     def native_s(self) -> float:
         return self._head.native_s
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
+        unforeseen = [node for node in nodes if node.is_root or not self._slots[node.slot].foreseen]
+        if unforeseen:
+            self._draft(unforeseen, depth)
+        return [self._next_children(node.slot) for node in nodes]
+
+    def _draft(self, nodes: Sequence[Node], depth: int) -> None:
+        """Foresee the children of the nodes, and theirs, as deep as they will be asked for: one call of the head."""
         rows = PairRows()
-        able = [node for node in nodes if self._add_rows(node, rows)]
+        able = [self._slots[node.slot] for node in nodes if self._add_rows(node, rows)]
         if not able:
-            return [[] for _ in nodes]
-        proposals = self._head.decode(rows.batch(), 1, confident=self._confident)
-        children: dict[int, list[Child]] = {}
-        for i, node in enumerate(able):
-            self._slots[node.slot].states[node.index] = self._feed_back(proposals.states[i])
-            children[node.slot] = [Child(proposals.tokens[i][0], proposals.confidences[i][0])]
-        return [children.get(node.slot, []) for node in nodes]
+            return
+        said = self._head.decode(rows.batch(), 1, confident=self._confident, depth=depth)
+        children = [[Child(t[0], c[0])] for t, c in zip(said.tokens, said.confidences, strict=True)]
+        for i, slot in enumerate(able):
+            slot.foreseen = children[i :: len(able)][::-1]
+            slot.state = said.states[i]
+
+    def _next_children(self, slot: int) -> list[Child]:
+        foreseen = self._slots[slot].foreseen
+        return foreseen.pop() if foreseen else []
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:
         """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
-        slot = self._slots.setdefault(node.slot, SlotState())
+        slot = self._slots[node.slot]
         if not node.is_root:
-            rows.add(node.slot, node.position - 1, node.token, slot.states[node.parent])
+            rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.ask()
             return True
+        slot.foreseen = []
         if slot.tail is None or node.position != slot.num_pairs + 1:
             return False
         self._take_waiting(node.slot, slot, rows)
@@ -98,41 +96,23 @@ class Eagle3:
 
     def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
         """Move the waiting pairs into the batch, over whatever a rejected draft left behind."""
-        self._head.remove(index, slot.num_written)
         for token, state in zip(slot.waiting_tokens, slot.waiting_states, strict=True):
             rows.add(index, slot.num_written, token, state)
             slot.num_written += 1
         slot.waiting_tokens, slot.waiting_states = [], []
 
-    def _feed_back(self, state: Floats) -> Floats:
-        """The state [width] that the next step reads."""
-        gains = self._traits.output_norm
-        if gains is None:
-            return state
-        fed: Floats = state * gains
-        fed *= 1.0 / math.sqrt(float(state.dot(state)) / len(state) + self._traits.norm_eps)
-        return fed
-
     def observe(self, committed: Sequence[Committed]) -> None:
-        fused = self._fuse([c.features for c in committed])
+        fused = self._head.encode([c.features for c in committed if c.features is not None])
         start = 0
         for rows in committed:
             self._queue_pairs(rows, fused[start : start + len(rows.tokens)])
             start += len(rows.tokens)
         self._write_long_queues()
 
-    def _fuse(self, features: list[Floats | None]) -> Floats:
-        """Tapped rows of all slots -> g [rows, width], in one encoder call."""
-        rows = [f for f in features if f is not None]
-        tapped = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        if self._traits.fc_norm_eps is not None:
-            make_unit_rms(tapped, self._traits.fc_norm_eps)
-        return self._head.encode(tapped)
-
-    def _queue_pairs(self, rows: Committed, fused: Floats) -> None:
+    def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it; pairs that the cache already holds are skipped."""
-        slot = self._slots.setdefault(rows.slot, SlotState())
-        slot.states.clear()
+        slot = self._slots[rows.slot]
+        slot.foreseen = []
         for i, token in enumerate(rows.tokens):
             position = rows.first_position + i - 1
             if position < slot.num_pairs:
@@ -157,13 +137,13 @@ class Eagle3:
 
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
-        state = self._slots.setdefault(slot, SlotState())
+        state = self._slots[slot]
         keep = max(position - 1, 0)
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
         state.tail = None
-        state.states.clear()
+        state.foreseen = []
         self._head.remove(slot, state.num_written)
 
     def close(self) -> None:
@@ -175,12 +155,12 @@ class PairRows:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.states: list[Floats] = []
+        self.states: list[State] = []
         self.positions: list[int] = []
         self.sequences: list[int] = []
         self.outputs: list[int] = []
 
-    def add(self, slot: int, position: int, token: int, state: Floats) -> None:
+    def add(self, slot: int, position: int, token: int, state: State) -> None:
         self.tokens.append(token)
         self.states.append(state)
         self.positions.append(position)
@@ -197,11 +177,3 @@ class PairRows:
         """Pieces of at most `size` rows, none of which asks for anything."""
         cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
-
-
-def make_unit_rms(rows: Floats, eps: float) -> None:
-    """Divide each row [..., width] by its root mean square, in place."""
-    squares = np.einsum("...i,...i->...", rows, rows)
-    squares /= rows.shape[-1]
-    squares += eps
-    rows /= np.sqrt(squares)[..., None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Several
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.base import Drafter, Node
+from eaglelocal.drafters.base import Child, Drafter, Node
 from eaglelocal.speculation.policy import Policy
 
 EMPTY = Draft()
@@ -21,14 +21,21 @@ def grow(sequences: Several[Sequence], drafter: Drafter, *, policy: Policy, max_
     room = {s.slot: min(s.draft_room, max_draft) for s in sequences}
     frontier = [root_of(s) for s in sequences]
     while frontier := [n for n in frontier if policy.extend(drafts[n.slot], room[n.slot])]:
-        grown: list[Node] = []
-        for node, children in zip(frontier, drafter.expand(frontier), strict=True):
-            for child in children:
-                index = len(drafts[node.slot])
-                drafts[node.slot] = drafts[node.slot].plus(node.index, child.token, child.confidence)
-                grown.append(Node(node.slot, index, node.index, child.token, node.position + 1))
-        frontier = grown
+        depth = min(policy.extend(drafts[n.slot], room[n.slot]) for n in frontier)
+        for levels_left in range(depth, 0, -1):
+            frontier = grow_level(frontier, drafter.expand(frontier, levels_left), drafts)
     return drafts
+
+
+def grow_level(frontier: Several[Node], proposed: Several[Several[Child]], drafts: dict[int, Draft]) -> list[Node]:
+    """Add the children to the drafts; they are the next frontier."""
+    grown: list[Node] = []
+    for node, children in zip(frontier, proposed, strict=True):
+        for child in children:
+            draft = drafts[node.slot]
+            drafts[node.slot] = draft.plus(node.index, child.token, child.confidence)
+            grown.append(Node(node.slot, len(draft), node.index, child.token, node.position + 1))
+    return grown
 
 
 def root_of(sequence: Sequence) -> Node:

@@ -18,7 +18,7 @@ from eaglelocal.speculation.costs import RowCosts
 class StepTimes:
     """Rows and seconds of one step."""
 
-    draft_s: float  # drafting, and showing the drafter what was committed
+    draft_s: float  # drafting, and showing the drafter what was decoded and committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
     plain_s: float  # what verify_s would have been without the drafted rows
@@ -40,27 +40,28 @@ class Ledger:
         self.costs, self.totals, self.counter = RowCosts(), Totals(), SpeculationCounter()
         self._ended_at: float | None = None  # of the step before, if this one follows at once
         self._started_at = self._native_s = 0.0
-        self._marks: list[float] = []
+        self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafter's model took so far)
 
     def begin(self, native_s: float) -> None:
         now = time.perf_counter()
         self._started_at = now if self._ended_at is None else self._ended_at
-        self._native_s, self._marks = native_s, [now]
+        self._native_s, self._marks = native_s, [(now, 0.0)]
 
-    def mark(self) -> None:
+    def mark(self, drafter_s: float) -> None:
         """A part of the step is over: drafting, then verification."""
-        self._marks.append(time.perf_counter())
+        self._marks.append((time.perf_counter(), drafter_s))
 
     def end(self, native_s: float, *, num_rows: int, num_drafted: int) -> StepTimes:
-        began_at, drafted_at, verified_at = self._marks
+        (began_at, _), (drafted_at, drafter_before), (verified_at, drafter_after) = self._marks
         ended_at = time.perf_counter()
-        verify_s = verified_at - drafted_at
+        shown_s = drafter_after - drafter_before  # a head reads the target's rows while they lie in its memory
+        verify_s = verified_at - drafted_at - shown_s
         host_s = ended_at - self._started_at - (native_s - self._native_s)
         self._ended_at = ended_at
         self.totals.steps += 1
         self.totals.host_s += host_s
         return StepTimes(
-            draft_s=drafted_at - began_at + ended_at - verified_at,
+            draft_s=drafted_at - began_at + shown_s + ended_at - verified_at,
             verify_s=verify_s,
             host_s=host_s,
             plain_s=self.costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted),

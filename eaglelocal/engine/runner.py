@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.core.batch import Batch, Floats, Outputs
+from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
@@ -20,7 +20,7 @@ class Decoded:
     rows: dict[int, list[int]]
     num_rows: int
 
-    def features(self, rows: list[int]) -> Floats | None:
+    def features(self, rows: list[int]) -> Features | None:
         return self.outputs.features(rows)
 
 

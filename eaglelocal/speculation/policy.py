@@ -17,8 +17,11 @@ class Policy(Protocol):
     def needs_confidences(self) -> bool:
         """Must the drafters tell how sure they are of each token?"""
 
-    def extend(self, draft: Draft, room: int) -> bool:
-        """Should this draft grow by another level? `room` is the most nodes that can still be of use."""
+    def extend(self, draft: Draft, room: int) -> int:
+        """Levels that this draft should surely grow by, whatever they say; 0: it is done.
+
+        `room` is the most nodes that can still be of use.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +35,5 @@ class Fixed:
     def max_draft(self) -> int:
         return self.num_draft_tokens
 
-    def extend(self, draft: Draft, room: int) -> bool:
-        return len(draft) < min(self.num_draft_tokens, room)
+    def extend(self, draft: Draft, room: int) -> int:
+        return max(min(self.num_draft_tokens, room) - len(draft), 0)

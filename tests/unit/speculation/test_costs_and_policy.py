@@ -40,11 +40,11 @@ def test_a_slower_minute_cancels(seconds: float, factor: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "draft", "room", "extends"),
-    [(0, Draft(), 9, False), (3, Draft(), 9, True), (3, chain(1, 2), 9, True), (3, chain(1, 2, 3), 9, False)],
+    ("length", "draft", "room", "levels"),
+    [(0, Draft(), 9, 0), (3, Draft(), 9, 3), (3, chain(1), 2, 1), (3, chain(1, 2, 3), 9, 0), (3, chain(1, 2), 1, 0)],
 )
-def test_a_fixed_chain_grows_to_its_length(length: int, draft: Draft, room: int, extends: bool) -> None:
-    assert Fixed(length).extend(draft, room) is extends
+def test_a_fixed_chain_grows_to_its_length(length: int, draft: Draft, room: int, levels: int) -> None:
+    assert Fixed(length).extend(draft, room) == levels
     assert Fixed(length).max_draft == length
 
 
