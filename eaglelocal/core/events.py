@@ -5,7 +5,7 @@ Everything here crosses the pipe between the engine process and its client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.request import ChatRequest
@@ -117,7 +117,7 @@ class EngineSnapshot:
     host_s: float  # seconds of all steps outside llama.cpp
     native_s: float  # seconds of all steps inside llama.cpp
     peak_rss_bytes: int
-    costs: MeasuredCosts = MeasuredCosts()  # of decodes and draft steps, as measured so far
+    costs: MeasuredCosts = field(default_factory=MeasuredCosts)  # of decodes and draft steps, as measured so far
 
 
 @dataclass(frozen=True, slots=True)
