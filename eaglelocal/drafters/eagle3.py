@@ -51,7 +51,7 @@ class SlotState:
     waiting_states: list[Floats] = field(default_factory=list)
     tail: Floats | None = None  # g of the newest committed row, whose next token is not known yet
     states: dict[int, Floats] = field(default_factory=dict)  # node -> state behind it
-    remembered: Committed | None = None  # the newest rows, while the slot sleeps
+    remembered: list[Committed] = field(default_factory=list)  # the newest rows, in order, while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
@@ -137,7 +137,7 @@ class Eagle3:
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots.get(rows.slot)
-            if slot is not None and slot.remembered is not None and slot.remembered.end < rows.first_position:
+            if slot is not None and slot.remembered and slot.remembered[-1].end < rows.first_position:
                 self._begin_at(rows.slot, rows.first_position)
         self._wake([rows.slot for rows in committed])
         self._take(committed)
@@ -153,15 +153,15 @@ class Eagle3:
     def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots.setdefault(rows.slot, SlotState())
-            slot.remembered = newest(joined(slot.remembered, rows))
+            slot.remembered = newest([*following(slot.remembered, rows), rows])
 
     def _wake(self, slots: Sequence[int]) -> None:
         """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
         woken = []
         for index in slots:
             slot = self._slots.get(index)
-            if slot is not None and slot.remembered is not None:
-                rows, slot.remembered = slot.remembered, None
+            if slot is not None and slot.remembered:
+                rows, slot.remembered = joined(slot.remembered), []
                 woken.append(rows)
                 if not slot.goes_on_with(rows):
                     self._begin_at(index, rows.first_position)
@@ -212,7 +212,7 @@ class Eagle3:
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
         state = self._slots.setdefault(slot, SlotState())
-        state.remembered = newest(before(state.remembered, position))
+        state.remembered = before(state.remembered, position)
         keep = max(position - 1, 0)
         if keep <= state.start:
             self._head.remove(slot, 0)
@@ -258,32 +258,37 @@ class PairRows:
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
 
 
-def joined(old: Committed | None, new: Committed) -> Committed:
-    """Both, where the new rows follow the old ones or replace the last of them; else the new ones alone."""
+def following(old: list[Committed], new: Committed) -> list[Committed]:
+    """The old rows, where the new ones follow them or replace the last of them; else none."""
     kept = before(old, new.first_position)
-    if kept is None or kept.end != new.first_position or kept.features is None or new.features is None:
-        return new
-    features = np.concatenate([kept.features, new.features])
-    return Committed(new.slot, kept.first_position, [*kept.tokens, *new.tokens], features)
+    return kept if kept and kept[-1].end == new.first_position else []
 
 
-def before(rows: Committed | None, position: int) -> Committed | None:
+def before(rows: list[Committed], position: int) -> list[Committed]:
     """The rows before a position."""
-    if rows is None or rows.end <= position:
-        return rows
-    count = position - rows.first_position
-    return cut(rows, 0, count) if count > 0 else None
+    whole = [piece for piece in rows if piece.end <= position]
+    cut_off = [piece for piece in rows if piece.first_position < position < piece.end]
+    return [*whole, *(cut(piece, 0, position - piece.first_position) for piece in cut_off)]
 
 
-def newest(rows: Committed | None) -> Committed | None:
+def newest(rows: list[Committed]) -> list[Committed]:
     """At most MAX_REMEMBERED of them."""
-    if rows is None or len(rows.tokens) <= MAX_REMEMBERED:
+    first = rows[-1].end - MAX_REMEMBERED
+    if rows[0].first_position >= first:
         return rows
-    return cut(rows, len(rows.tokens) - MAX_REMEMBERED, len(rows.tokens))
+    kept = [piece for piece in rows if piece.end > first]
+    kept[0] = cut(kept[0], max(first - kept[0].first_position, 0), len(kept[0].tokens))
+    return kept
+
+
+def joined(rows: list[Committed]) -> Committed:
+    tokens = [token for piece in rows for token in piece.tokens]
+    features = np.concatenate([piece.features for piece in rows if piece.features is not None])
+    return Committed(rows[0].slot, rows[0].first_position, tokens, features)
 
 
 def cut(rows: Committed, first: int, last: int) -> Committed:
-    features = None if rows.features is None else rows.features[first:last]
+    features = None if rows.features is None else rows.features[first:last].copy()
     return Committed(rows.slot, rows.first_position + first, rows.tokens[first:last], features)
 
 
