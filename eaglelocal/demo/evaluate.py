@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each kind")
     parser.add_argument("--threads", type=int, default=None, help="default: the cores this process may use")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="which kinds of work")
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS), help="which kinds of work")
     parser.add_argument("--wrong", type=int, default=0, help="show so many wrong answers of each kind")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     asked = parser.parse_args()
@@ -128,7 +128,7 @@ def main() -> int:
     )
     with EngineClient(plan) as client:
         client.start()
-        scores = [score_kind(client, kind, asked.tasks) for kind in asked.kinds.split(",")]
+        scores = [score_kind(client, kind, asked.tasks) for kind in asked.kinds]
     show(scores, num_wrong=asked.wrong, as_json=asked.json)
     return 1 if failures(scores) else 0
 
