@@ -20,6 +20,7 @@ from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
+PRICE_SHARE = 0.5
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 
@@ -74,6 +75,12 @@ class Flow:
     @property
     def speed(self) -> float:
         return self.tokens / self.plain_tokens
+
+    @property
+    def price(self) -> float:
+        """What a second is worth, relative to plain decoding: half of the gain, for the speed of a few easy tokens
+        would make drafting look dear just where it begins to pay."""
+        return 1.0 + PRICE_SHARE * max(self.speed - 1.0, 0.0)
 
 
 class Controller:
@@ -135,7 +142,7 @@ class Controller:
         """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
         plain_s = self.costs.seconds(num_seats, num_cells) + self.costs.overhead(drafted=False)
         flow = self._flows.get(num_seats)
-        return num_seats / plain_s * max(flow.speed if flow else 1.0, 1.0) if plain_s > 0 else 0.0
+        return num_seats / plain_s * (flow.price if flow else 1.0) if plain_s > 0 else 0.0
 
     def fillers(self, decoding: Mapping[int, int], idle: Sequence[int]) -> dict[int, int]:
         """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
