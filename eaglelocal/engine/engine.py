@@ -283,8 +283,10 @@ class Engine:
         kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
             kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
-        awake = [rows for rows in kept if self._controller.is_awake(rows.slot)]
-        asleep = [rows for rows in kept if not self._controller.is_awake(rows.slot)]
+        awake: list[Committed] = []
+        asleep: list[Committed] = []
+        for rows in kept:
+            (awake if self._controller.is_awake(rows.slot) else asleep).append(rows)
         for drafter in self._drafters:
             if awake:
                 drafter.observe(awake)
