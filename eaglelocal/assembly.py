@@ -13,7 +13,7 @@ from collections.abc import Callable
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.devices import rooms
 from eaglelocal.backend.fit import RAM, Asked, at_least, check_fits, joined
-from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
@@ -25,7 +25,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError, UsageError
@@ -184,9 +184,10 @@ class Builder:
     def _model_drafter(self, library: Library, context: LlamaContext, part: Part) -> Drafter:
         draft = self._model(library, part, share=(0.9, 1.0))
         if isinstance(part.info, EagleInfo):
-            head_context = LlamaHeadContext(draft, part.context, target=context)
+            norms = head_norms(part.header, part.info)
+            head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(part.header, part.info))
+            return Eagle3(head_context, part.info.target_layers)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context)
@@ -263,13 +264,12 @@ def notes_on_draft(part: Part | None) -> tuple[str, ...]:
     return (f"the draft model was trained for {trained} of {n_ctx} positions; behind them fewer drafts are accepted",)
 
 
-def head_traits(header: Header, info: EagleInfo) -> HeadTraits:
+def head_norms(header: Header, info: EagleInfo) -> HeadNorms:
     """What the head's file says about its algorithm; our flags are keys that llama.cpp ignores."""
-    return HeadTraits(
-        taps=info.target_layers,
-        fc_norm_eps=info.fc_norm_eps if info.fc_norm else None,
-        output_norm=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
-        norm_eps=info.rms_eps,
+    return HeadNorms(
+        tap_eps=info.fc_norm_eps if info.fc_norm else None,
+        output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
+        output_eps=info.rms_eps,
     )
 
 

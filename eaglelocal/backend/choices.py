@@ -1,4 +1,4 @@
-"""The most likely tokens of a row of logits, and how sure the row is of them.
+"""The most likely tokens of a row of logits, and how sure the row is of them, as the C part ranks them.
 
 A softmax over a large vocabulary costs more than the drafting it is for, so confidence is told among the best few:
 the probability of a token among the first MIN_RANKED choices (or as many as are asked for, and one). It ranks drafts
@@ -10,49 +10,39 @@ as well as the whole softmax does, and what it is worth is learned (speculation/
 
 from __future__ import annotations
 
+import ctypes as C
 import math
-from collections.abc import Iterable
 
-from eaglelocal.core.batch import Floats, Proposals
+from eaglelocal.core.batch import Proposals
 
 MIN_RANKED = 2
 UNKNOWN = math.nan
 
 
-def best_of(rows: Iterable[Floats], branches: int, *, confident: bool) -> Proposals:
-    """The best tokens of each row [vocab], best first; confidences are NaN if not asked for.
-
-    The rows are used as scratch memory and left as they were.
-    """
-    tokens: list[list[int]] = []
-    confidences: list[list[float]] = []
-    for logits in rows:
-        ranked = max(branches + 1, MIN_RANKED) if confident else branches
-        best, values = top(logits, ranked)
-        tokens.append(best[:branches])
-        confidences.append(shares(values)[:branches] if confident else [UNKNOWN] * branches)
-    return Proposals(tokens, confidences)
+def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
+    return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
 
 
-def top(logits: Floats, count: int) -> tuple[list[int], list[float]]:
-    """Tokens and logits of the `count` largest, the first of equals first."""
-    if count == 1:
-        token = int(logits.argmax())
-        return [token], [logits.item(token)]
-    tokens: list[int] = []
-    values: list[float] = []
-    for _ in range(min(count, len(logits))):
-        token = int(logits.argmax())
-        tokens.append(token)
-        values.append(logits.item(token))
-        logits[token] = -math.inf
-    for token, value in zip(tokens, values, strict=True):
-        logits[token] = value
-    return tokens, values
+class Choices:
+    """The memory into which C ranks the tokens of several rows, and how it is read."""
 
+    def __init__(self) -> None:
+        self._resize(64)
 
-def shares(values: list[float]) -> list[float]:
-    """Softmax over a few logits, the largest first."""
-    weights = [math.exp(value - values[0]) for value in values]
-    total = sum(weights)
-    return [weight / total for weight in weights]
+    def _resize(self, count: int) -> None:
+        self._tokens, self._shares = (C.c_int32 * count)(), (C.c_float * count)()
+        self.tokens_at, self.shares_at = C.addressof(self._tokens), C.addressof(self._shares)
+
+    def make_room(self, count: int) -> None:
+        if count > len(self._tokens):
+            self._resize(count)
+
+    def read(self, num_rows: int, ranked: int, branches: int, *, confident: bool) -> Proposals:
+        """The best tokens of each row, best first; confidences are NaN if not asked for."""
+        n = num_rows * ranked
+        tokens = self._tokens[:n]
+        best = [tokens[i : i + ranked][:branches] for i in range(0, n, ranked)]
+        if not confident:
+            return Proposals(best, [[UNKNOWN] * branches] * num_rows)
+        shares = self._shares[:n]
+        return Proposals(best, [shares[i : i + ranked][:branches] for i in range(0, n, ranked)])

@@ -1,23 +1,26 @@
 """A target (or draft model) context: decode rows, sample from them, copy what is asked for.
 
-Owns the llama_context and its batch memory. Everything handed out is an owned copy, made when it
-is asked for; `sample`, `propose` and `features` read llama.cpp's memory before the next decode overwrites it.
+Owns the llama_context. What is handed out is owned by Python, but for features: they name rows of llama.cpp's memory
+and are refused once the next decode has overwritten it.
 """
 
 from __future__ import annotations
 
 import ctypes as C
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import cast
 
 import numpy as np
 
-from eaglelocal.backend.choices import best_of
-from eaglelocal.backend.library import Library, NativeClock
+from eaglelocal.backend.choices import Choices, num_ranked
+from eaglelocal.backend.hot import Hot, TargetStruct, filled, maxima_of
+from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
-from eaglelocal.backend.views import RowViews, floats_at
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
@@ -47,18 +50,35 @@ class TappedRows:
 
     context: LlamaContext
     number: int  # of the decode
-    layers: list[Floats]  # [taps] of [rows, n_embd]: views that the next decode overwrites
+    num_rows: int
 
-    def features(self, rows: list[int]) -> Floats | None:
-        if self.number != self.context.num_decodes:
-            raise EngineError("features of a decode were asked for after the next one")
-        layers = self.layers
-        if not layers:
+    def features(self, rows: list[int]) -> TappedFeatures | None:
+        if not self.context.num_taps:
             return None
-        copied = np.empty((len(rows), len(layers), layers[0].shape[1]), np.float32)
-        for i, layer in enumerate(layers):
-            copied[:, i] = layer[rows]
-        return copied
+        if rows and not 0 <= min(rows) <= max(rows) < self.num_rows:
+            raise EngineError(f"features of rows {rows} were asked for; the decode had {self.num_rows}")
+        features = TappedFeatures(self, rows)
+        features.check()
+        return features
+
+
+@dataclass(frozen=True, slots=True)
+class TappedFeatures:
+    """Implements core.batch.Features: which rows of llama.cpp's memory are meant, until the next decode."""
+
+    decode: TappedRows
+    rows: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def check(self) -> None:
+        if self.decode.number != self.decode.context.num_decodes:
+            raise EngineError("features of a decode were asked for after the next one")
+
+    def copied(self) -> Floats:
+        self.check()
+        return self.decode.context.copy_taps(self.rows)
 
 
 class LlamaContext:
@@ -71,62 +91,80 @@ class LlamaContext:
     def __init__(
         self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
     ) -> None:
-        self._library, self._model = model.library, model
-        self.clock = NativeClock()
+        self._library, self._hot = model.library, model.library.hot
+        self.clock = NativeClock()  # of the samplers
         self.handle = create_context(model, params)
         self._cells = Cells(self._library, self.handle)
-        self._rows = RowMemory(self._library, params.n_batch, params.num_sequences)
         self.n_batch = params.n_batch
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
         self.is_unified = params.unified
-        self._logit_views = RowViews(self.n_vocab)
-        self._taps = taps
-        self.num_decodes = 0  # and the end of the context, which voids views just as a decode does
-        self._nextn_tap = model.n_layer if final_by_nextn else None
+        self.num_taps, self.n_embd = len(taps), model.n_embd
+        self.num_decodes = 0  # and the end of the context, which voids rows just as a decode does
+        self._choices = Choices()
+        nextn_tap = model.n_layer if final_by_nextn else -1
+        self._struct = target_struct(self, self._hot, taps, nextn_tap)
+        self.address = C.addressof(self._struct)  # of what C knows of this context
         for layer in taps:
-            if layer == self._nextn_tap:
+            if layer == nextn_tap:
                 self._library.set_nextn(self.handle, True, False)
             else:
                 self._library.set_layer_input(self.handle, layer, True)
 
     def decode(self, batch: Batch) -> TappedRows:
-        self._cells.check_open()
-        native = self._rows.fill(batch)
-        with self.clock:
-            code = self._library.api.llama_decode(self.handle, native)
-            self._library.api.llama_synchronize(self.handle)  # on a GPU the work goes on behind the call
-        check_decode(code, len(batch), self._library)
+        n, of_rows = len(batch.tokens), batch.sequences
+        if not 0 < n <= self.n_batch:
+            raise EngineError(f"a batch of {n} rows does not fit {self.n_batch}")
+        counts, sequences = map(len, of_rows), chain.from_iterable(of_rows)
+        rows = array("i", [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences])
+        if code := self._hot.decode(self.address, n, rows.buffer_info()[0]):
+            raise failure(code, n, self._library)
         self.num_decodes += 1
-        n_embd = self._model.n_embd
-        layers = [floats_at(self._tap_address(layer), len(batch), n_embd) for layer in self._taps]
-        return TappedRows(self, self.num_decodes, layers)
+        return TappedRows(self, self.num_decodes, n)
 
-    def _tap_address(self, layer: int) -> int:
-        by_nextn = layer == self._nextn_tap
-        address = (
-            self._library.get_nextn(self.handle) if by_nextn else self._library.get_layer_input(self.handle, layer)
-        )
-        if not address:
-            raise EngineError(f"the target gave no rows for layer {layer}")
-        return int(address)
+    def attach(self, head: int | None) -> None:
+        """From now on this head, by its address, encodes whatever is decoded."""
+        self._struct.head = head
+
+    def copy_taps(self, rows: list[int]) -> Floats:
+        copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
+        for i, row in enumerate(rows):
+            if code := self._hot.tapped(self.address, row, -1.0, copied[i].ctypes.data):
+                raise failure(code, len(rows), self._library)
+        return copied
 
     def _logits(self, row: int) -> Floats:
+        """A view [vocab] that is valid until the next call into the context."""
         self._cells.check_open()
         address = self._library.get_logits_row(self.handle, row)
         if not address:
-            raise EngineError(f"row {row} of the last decode has no logits")
-        return self._logit_views.at(address)
+            raise no_logits(row)
+        array_of = (C.c_float * self.n_vocab).from_address(address)
+        return cast(Floats, np.frombuffer(array_of, np.float32))  # type: ignore[call-overload]
+
+    def _best(self, row: int) -> int:
+        token: int = self._hot.best(self.address, row)
+        if token < 0:
+            self._cells.check_open()
+            raise no_logits(row)
+        return token
 
     def sampler(self, params: SamplingParams) -> Sampler:
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
-            return GreedySampler(self._logits, params.logprobs)
+            return GreedySampler(self._best, self._logits, params.logprobs)
         return ChainSampler(
             self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=self.n_vocab
         )
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
-        return best_of(map(self._logits, rows), branches, confident=confident)
+        self._cells.check_open()
+        ranked, choices = num_ranked(branches, self.n_vocab, confident=confident), self._choices
+        choices.make_room(len(rows) * ranked)
+        wanted = array("i", rows)
+        at = (wanted.buffer_info()[0], ranked, choices.tokens_at, choices.shares_at)
+        if code := self._hot.rank_rows(self.address, len(rows), *at):
+            raise failure(code, len(rows), self._library)
+        return choices.read(len(rows), ranked, branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
@@ -136,14 +174,35 @@ class LlamaContext:
 
     @property
     def native_s(self) -> float:
-        return self.clock.seconds
+        return self.clock.seconds + float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:
             self._library.api.llama_free(self.handle)
-            self.handle = None
+            self.handle = self._struct.context = None
             self.num_decodes += 1
             self._cells.close()
+
+
+def target_struct(context: LlamaContext, hot: Hot, taps: tuple[int, ...], nextn_tap: int) -> TargetStruct:
+    n_batch = context.n_batch
+    return filled(
+        TargetStruct(),
+        api=hot.api,
+        context=context.handle,
+        n_vocab=context.n_vocab,
+        n_embd=context.n_embd,
+        n_taps=len(taps),
+        nextn_tap=nextn_tap,
+        taps=(C.c_int32 * len(taps))(*taps),
+        sequences=(C.c_void_p * n_batch)(),
+        outputs=(C.c_int8 * n_batch)(),
+        maxima=maxima_of(context.n_vocab),
+    )
+
+
+def no_logits(row: int) -> EngineError:
+    return EngineError(f"row {row} of the last decode has no logits")
 
 
 def create_context(model: Model, params: ContextParams, *, other: object | None = None) -> object:
@@ -168,44 +227,3 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
         message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {model.library.log.reason()}"
         raise ResourceError(message, hint="a smaller --ctx or --parallel")
     return handle
-
-
-def check_decode(code: int, num_rows: int, library: Library) -> None:
-    if code == 0:
-        return
-    if code == 1:
-        raise ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
-    raise EngineError(f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
-
-
-class RowMemory:
-    """The arrays behind a llama_batch, owned by numpy so that rows are filled in a few assignments."""
-
-    def __init__(self, library: Library, n_batch: int, num_sequences: int) -> None:
-        self._tokens = np.zeros(n_batch, np.int32)
-        self._positions = np.zeros(n_batch, np.int32)
-        self._outputs = np.zeros(n_batch, np.int8)
-        self._num_sequences = np.ones(n_batch, np.int32)
-        self._sequences = np.zeros((n_batch, num_sequences), np.int32)
-        stride = self._sequences.strides[0]
-        self._addresses = (self._sequences.ctypes.data + stride * np.arange(n_batch)).astype(np.uintp)
-        api = library.api
-        self._batch = api.llama_batch()
-        self._batch.token = self._tokens.ctypes.data_as(C.POINTER(C.c_int32))
-        self._batch.pos = self._positions.ctypes.data_as(C.POINTER(C.c_int32))
-        self._batch.logits = self._outputs.ctypes.data_as(C.POINTER(C.c_int8))
-        self._batch.n_seq_id = self._num_sequences.ctypes.data_as(C.POINTER(C.c_int32))
-        self._batch.seq_id = self._addresses.ctypes.data_as(C.POINTER(C.POINTER(C.c_int32)))
-
-    def fill(self, batch: Batch) -> object:
-        n = len(batch)
-        if not 0 < n <= len(self._tokens):
-            raise EngineError(f"a batch of {n} rows does not fit {len(self._tokens)}")
-        self._tokens[:n] = batch.tokens
-        self._positions[:n] = batch.positions
-        self._outputs[:n] = batch.outputs
-        for row, sequences in enumerate(batch.sequences):
-            self._num_sequences[row] = len(sequences)
-            self._sequences[row, : len(sequences)] = sequences
-        self._batch.n_tokens = n
-        return self._batch

@@ -1,110 +1,124 @@
 """An EAGLE head's context: encode target features to states, decode (token, state) pairs.
 
-Runs llama.cpp's `eagle3` graph; what EAGLE-3.1 adds to it is done by drafters/eagle3.py on the host.
-Knows the traps of that graph: encoder rows need positions that follow the cache, at most n_ubatch rows.
+Runs llama.cpp's `eagle3` graph, and around it what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) adds and the graph does
+not know: a norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that
+the next row reads. Both happen in the C part, which also knows the traps of that graph.
 """
 
 from __future__ import annotations
 
 import ctypes as C
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from eaglelocal.backend.choices import best_of
-from eaglelocal.backend.context import ContextParams, LlamaContext, check_decode, create_context
-from eaglelocal.backend.library import Embedding, NativeClock
+from eaglelocal.backend.choices import Choices, num_ranked
+from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures, create_context
+from eaglelocal.backend.hot import HeadStruct, filled
+from eaglelocal.backend.library import failure
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
-from eaglelocal.backend.views import RowViews, floats_at
-from eaglelocal.core.batch import Floats, PairBatch, Proposals
+from eaglelocal.core.batch import Features, Floats, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """The two norms of EAGLE-3.1; none of them is EAGLE-3."""
+
+    tap_eps: float | None = None  # `fc_norm`: epsilon of the norm of each tapped row
+    output_gains: Floats | None = None  # [width]; `norm_output`: gains of the norm of the fed-back state
+    output_eps: float = 1e-5
 
 
 class LlamaHeadContext:
     """Implements core.ports.HeadContext. Its target's context lends embeddings and lm_head if it has none."""
 
-    def __init__(self, model: Model, params: ContextParams, *, target: LlamaContext) -> None:
-        self._library, self._api = model.library, model.library.api
-        self.clock = NativeClock()
+    def __init__(
+        self, model: Model, params: ContextParams, *, target: LlamaContext, norms: HeadNorms = HeadNorms()
+    ) -> None:
+        self._library, self._api, self._hot = model.library, model.library.api, model.library.hot
+        self._target = target
         self.handle = create_context(model, params, other=target.handle)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._cells = Cells(self._library, self.handle)
         self._features = self._api.llama_batch_ext_init(self.handle)
         self._pairs = self._api.llama_batch_ext_init(self.handle)
-        self._position = C.c_int32()
-        self._position_at = C.byref(self._position)
         self.n_batch, self.width = params.n_batch, model.n_embd
-        self._logit_views, self._state_views = RowViews(target.n_vocab), RowViews(self.width)
-        self._inputs = np.zeros((params.n_batch, self.width), np.float32)  # llama.cpp copies rows from here at once
-        first, stride = self._inputs.ctypes.data, self._inputs.strides[0]
-        self._input_rows = [Embedding(first + i * stride, 1, self.width) for i in range(params.n_batch)]
+        self._choices = Choices()
+        self._state_bytes = FLOAT_BYTES * self.width
+        size = self.n_batch * self._state_bytes
+        self._encoded, self._states = (C.c_char * size)(), (C.c_char * size)()
+        self._struct = self._native(norms)
+        self._address = C.addressof(self._struct)
+        if target.n_batch > self.n_batch:
+            raise EngineError(f"a head of {self.n_batch} rows cannot encode the {target.n_batch} of its target")
+        target.attach(self._address)
 
-    def encode(self, features: Floats) -> Floats:
-        rows = features.reshape(len(features), -1)
-        states = [self._encode(rows[i : i + self.n_batch]) for i in range(0, len(rows), self.n_batch)]
-        return states[0] if len(states) == 1 else np.concatenate(states)
+    def _native(self, norms: HeadNorms) -> HeadStruct:
+        gains = norms.output_gains
+        target = self._target
+        return filled(
+            HeadStruct(),
+            api=self._hot.api,
+            target=target.address,
+            context=self.handle,
+            memory=self._api.llama_get_memory(self.handle),
+            features=self._features,
+            pairs=self._pairs,
+            width=self.width,
+            tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
+            gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
+            gain_eps=norms.output_eps,
+            row=(C.c_float * (target.num_taps * target.n_embd))(),
+            encoded=self._encoded,
+            states=self._states,
+        )
 
-    def _encode(self, features: Floats) -> Floats:
-        library, batch = self._library, self._features
-        first = self._cells.last_position(0) + 1  # llama.cpp puts encoder rows into sequence 0: they follow its cache
-        row_bytes, width = features.strides[0], features.shape[1]
-        address = features.ctypes.data
-        with self.clock:
-            library.clear_rows(batch)
-            for i in range(len(features)):
-                library.add_embedding(batch, 0, Embedding(address + i * row_bytes, 1, width))
-                self._set_position(batch, i, first + i)
-                library.set_output(batch, i, True)
-            self._process(self._api.LLAMA_PROCESS_TYPE_ENCODE, batch, len(features))
-        return self._states_at(library.get_nextn(self.handle), len(features))
-
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
+    def encode(self, features: Sequence[Features | Floats]) -> list[State]:
         self._cells.check_open()
-        library, native, inputs, addresses = self._library, self._pairs, self._inputs, self._input_rows
-        for i, state in enumerate(batch.states):
-            inputs[i] = state
-        # All rows or none: the graph does not select rows, and llama.cpp would give the first.
-        asks = bool(batch.outputs)
-        with self.clock:
-            library.clear_rows(native)
-            for i, token in enumerate(batch.tokens):
-                library.add_token(native, batch.sequences[i], token)
-                library.set_embedding(native, i, addresses[i])
-                self._set_position(native, i, batch.positions[i])
-                library.set_output(native, i, asks)
-            self._process(self._api.LLAMA_PROCESS_TYPE_DECODE, native, len(batch.tokens))
-        return self._proposals(batch.outputs, branches, confident=confident)
+        return [state for part in features for state in self._encode(part)]
 
-    def _process(self, kind: int, batch: object, num_rows: int) -> None:
-        code = self._api.llama_process(self.handle, kind, batch)
-        self._api.llama_synchronize(self.handle)
-        check_decode(code, num_rows, self._library)
+    def _encode(self, part: Features | Floats) -> list[State]:
+        if isinstance(part, np.ndarray):
+            return self._encode_kept(np.ascontiguousarray(part, np.float32))
+        if not isinstance(part, TappedFeatures) or part.decode.context is not self._target:
+            raise EngineError("a head encodes the features of its own target")
+        part.check()
+        self._struct.was_asked = True
+        if self._struct.num_encoded:  # along with the target's decode
+            return read_states(self._encoded, part.rows, self._state_bytes)
+        rows = array("i", part.rows)
+        return self._encode_now(len(rows), rows.buffer_info()[0], None)
 
-    def _proposals(self, rows: list[int], branches: int, *, confident: bool) -> Proposals:
-        proposals = best_of(map(self._logits, rows), branches, confident=confident)
-        proposals.states.extend(self._state(row) for row in rows)
+    def _encode_kept(self, part: Floats) -> list[State]:
+        pieces = [part[i : i + self.n_batch] for i in range(0, len(part), self.n_batch)]
+        return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
+
+    def _encode_now(self, num_rows: int, rows: int | None, kept: int | None) -> list[State]:
+        if code := self._hot.encode(self._address, num_rows, rows, kept):
+            raise failure(code, num_rows, self._library)
+        return read_states(self._encoded, range(num_rows), self._state_bytes)
+
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
+        n, n_out = len(batch.tokens), len(batch.outputs)
+        if not 0 < n <= self.n_batch:
+            raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
+        ranked, choices = num_ranked(branches, self._target.n_vocab, confident=confident), self._choices
+        choices.make_room(depth * n_out * ranked)
+        rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
+        states = b"".join(batch.states)
+        if code := self._hot.draft(
+            self._address, n, rows.buffer_info()[0], states, n_out, depth, ranked, choices.tokens_at, choices.shares_at
+        ):
+            raise failure(code, n, self._library)
+        proposals = choices.read(depth * n_out, ranked, branches, confident=confident)
+        proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
         return proposals
-
-    def _logits(self, row: int) -> Floats:
-        address = self._library.get_logits_row(self.handle, row)
-        if not address:
-            raise EngineError(f"row {row} of the last draft step has no logits")
-        return self._logit_views.at(address)
-
-    def _state(self, row: int) -> Floats:
-        address = self._library.get_nextn_row(self.handle, row)
-        if not address:
-            raise EngineError(f"row {row} of the last draft step has no state")
-        return self._state_views.at(address).copy()
-
-    def _states_at(self, address: int | None, num_rows: int) -> Floats:
-        if not address:
-            raise EngineError("the draft head gave no states")
-        return floats_at(address, num_rows, self.width).copy()
-
-    def _set_position(self, batch: object, row: int, position: int) -> None:
-        self._position.value = position
-        self._library.set_position(batch, row, self._position_at)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
@@ -114,12 +128,18 @@ class LlamaHeadContext:
 
     @property
     def native_s(self) -> float:
-        return self.clock.seconds
+        return float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:
+            self._target.attach(None)
             self._api.llama_batch_ext_free(self._features)
             self._api.llama_batch_ext_free(self._pairs)
             self._api.llama_free(self.handle)
-            self.handle = None
+            self.handle = self._struct.context = None
             self._cells.close()
+
+
+def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:
+    cut: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
+    return [cut(slice(row * size, (row + 1) * size)) for row in rows]

@@ -16,9 +16,18 @@ import time
 from collections import deque
 from types import ModuleType
 
-from eaglelocal.errors import LibraryError
+from eaglelocal.backend.hot import SYMBOLS, Hot, function_of
+from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
+NO_ROOM = 1  # what llama_decode gives when its cache is full; the codes below are those of native/hot.c
+HOT_CODES = {
+    1001: "a row that was asked for has no logits",
+    1002: "the draft head gave no states",
+    1003: "the target gave no rows for a tapped layer",
+    1004: "the draft head cannot forget positions",
+    1005: "the context is closed",
+}
 WARNING = 3  # ggml_log_level; 4 is error
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
@@ -38,12 +47,6 @@ class NativeClock:
         self.seconds += time.perf_counter() - self._started_at
 
 
-class Embedding(C.Structure):
-    """llama_embd with a plain address, so that a row of an array is passed without a cast."""
-
-    _fields_ = [("data", C.c_void_p), ("n_rows", C.c_size_t), ("n_embd", C.c_size_t)]
-
-
 # Calls that return at once. They keep the GIL: giving it up would cost more than the call, and would let
 # another thread in at every row. What may take long (decode, process, synchronize) goes through llama_cpp.
 SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
@@ -52,21 +55,12 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
         [C.c_void_p, C.c_uint32, C.c_bool],
         None,
     ),
-    "get_layer_input": ("_Z30llama_get_embeddings_layer_inpP13llama_contextj", [C.c_void_p, C.c_uint32], C.c_void_p),
     "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
-    "get_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", [C.c_void_p], C.c_void_p),
-    "get_nextn_row": ("_Z30llama_get_embeddings_nextn_ithP13llama_contexti", [C.c_void_p, C.c_int32], C.c_void_p),
-    # public, bound once more with an address as the result: numpy views are made from it without a cast
+    # public, bound once more with an address as the result: a numpy view is made from it without a cast
     "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
-    "add_embedding": ("llama_batch_ext_add_embd", [C.c_void_p, C.c_int32, Embedding], C.c_int32),
     "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
     "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
-    "set_embedding": ("llama_batch_ext_set_embd_token", [C.c_void_p, C.c_int32, Embedding], C.c_bool),
-    "clear_rows": ("llama_batch_ext_clear", [C.c_void_p], None),
-    "add_token": ("llama_batch_ext_add_token", [C.c_void_p, C.c_int32, C.c_int32], C.c_int32),
-    "set_position": ("llama_batch_ext_set_pos", [C.c_void_p, C.c_int32, C.c_void_p], C.c_bool),
-    "set_output": ("llama_batch_ext_set_output_logits", [C.c_void_p, C.c_int32, C.c_bool], C.c_bool),
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
 }
@@ -111,6 +105,7 @@ class Library:
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
+        self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
 
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:
         line = text.decode("utf-8", "replace")
@@ -120,17 +115,8 @@ class Library:
 
     # bound in __init__ from SHORT_CALLS; spelled out for the type checker
     set_layer_input: C._NamedFuncPointer
-    get_layer_input: C._NamedFuncPointer
     set_nextn: C._NamedFuncPointer
-    get_nextn: C._NamedFuncPointer
-    get_nextn_row: C._NamedFuncPointer
     get_logits_row: C._NamedFuncPointer
-    add_embedding: C._NamedFuncPointer
-    set_embedding: C._NamedFuncPointer
-    clear_rows: C._NamedFuncPointer
-    add_token: C._NamedFuncPointer
-    set_position: C._NamedFuncPointer
-    set_output: C._NamedFuncPointer
     remove_cells: C._NamedFuncPointer
     last_position: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
@@ -140,12 +126,17 @@ class Library:
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
     try:
-        function = getattr(native, symbol)
+        return function_of(native, symbol, argtypes, restype)
     except AttributeError:
         message = f"llama.cpp in this llama-cpp-python ({installed_version()}) has no symbol {symbol}"
         raise LibraryError(message, hint=REINSTALL) from None
-    function.argtypes, function.restype = argtypes, restype
-    return function  # type: ignore[no-any-return]
+
+
+def failure(code: int, num_rows: int, library: Library) -> EagleLocalError:
+    """What a code of llama_decode, or of the C part, means."""
+    if code == NO_ROOM:
+        return ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
+    return EngineError(HOT_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
 
 
 def installed_version() -> str | None:

@@ -22,15 +22,15 @@ RowReader = Callable[[int], Floats]  # an output row of the last decode -> its l
 class GreedySampler:
     """Argmax of the logits: what the chain gives at temperature 0 without bias and penalties."""
 
-    def __init__(self, read_row: RowReader, logprobs: int | None) -> None:
-        self._read_row, self._logprobs = read_row, logprobs
+    def __init__(self, best: Callable[[int], int], read_row: RowReader, logprobs: int | None) -> None:
+        self._best, self._read_row, self._logprobs = best, read_row, logprobs
 
     def accept(self, tokens: Sequence[int]) -> None:
         pass  # nothing remembers
 
     def sample(self, row: int) -> Sampled:
-        logits = self._read_row(row)
-        return with_logprobs(int(logits.argmax()), logits, self._logprobs)
+        token = self._best(row)
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
 
     def close(self) -> None:
         pass
@@ -63,9 +63,7 @@ class ChainSampler:
         self._read_row(row)  # raises where there are no logits; llama.cpp would read them all the same
         with self._clock:
             token = int(self._api.llama_sampler_sample(self._chain, self._context, row))
-        if self._logprobs is None:
-            return Sampled(token)
-        return with_logprobs(token, self._read_row(row), self._logprobs)
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
 
     def close(self) -> None:
         if self._chain:
@@ -106,9 +104,7 @@ def seed_of(params: SamplingParams) -> int:
     return seed % 0xFFFFFFFF
 
 
-def with_logprobs(token: int, logits: Floats, logprobs: int | None) -> Sampled:
-    if logprobs is None:
-        return Sampled(token)
+def with_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
     wide = logits.astype(np.float64)
     wide -= wide.max() + np.log(np.exp(wide - wide.max()).sum())
     best: list[int] = np.argsort(-wide, kind="stable")[:logprobs].tolist() if logprobs else []

@@ -1,8 +1,7 @@
-"""Rows that go into one decode call, and what is asked back. Plain numpy, owned by Python."""
+"""Rows that go into one decode call, and what is asked back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+State = bytes  # float32 [width] of an EAGLE head, owned; drafters keep states and hand them on, no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,17 @@ class Batch:
 class Outputs(Protocol):
     """What one decode gave. Ask before the next one: llama.cpp then overwrites it."""
 
-    def features(self, rows: list[int]) -> Floats | None:
-        """Owned copies of the tapped states of these batch rows [rows, taps, n_embd]; None without taps."""
+    def features(self, rows: list[int]) -> Features | None:
+        """The tapped states of these batch rows; None without taps."""
+
+
+class Features(Protocol):
+    """Tapped states of some rows of one decode: for the head to encode before the next one, which voids them."""
+
+    def __len__(self) -> int: ...
+
+    def copied(self) -> Floats:
+        """[rows, taps, n_embd], owned, for whoever keeps them longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class PairBatch:
     """Rows for an EAGLE head: the pair (token at position + 1, state at position)."""
 
     tokens: list[int]  # [rows]
-    states: Sequence[Floats]  # [rows] of [width]
+    states: list[State]  # [rows]
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
     outputs: list[int]  # batch rows whose proposal is wanted, ascending
@@ -48,8 +57,8 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What a draft model says at its output rows, best first."""
+    """What a draft model says at its output rows, best first; of a draft of several levels, level after level."""
 
-    tokens: list[list[int]]  # [output rows][branches]
-    confidences: list[list[float]]  # [output rows][branches], see backend/choices.py; NaN if not asked for
-    states: list[Floats] = field(default_factory=list)  # [output rows] of [width], before the head's output norm
+    tokens: list[list[int]]  # [levels x output rows][branches]
+    confidences: list[list[float]]  # [levels x output rows][branches], see backend/choices.py; NaN if not asked for
+    states: list[State] = field(default_factory=list)  # [output rows] behind the last level, as the next rows take them

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from eaglelocal.core.batch import Batch, Floats, Outputs, PairBatch, Proposals
+from eaglelocal.core.batch import Batch, Features, Floats, Outputs, PairBatch, Proposals, State
 from eaglelocal.core.sampling import Sampled, SamplingParams
 
 
@@ -78,15 +78,15 @@ class HeadContext(Cache, Protocol):
     @property
     def n_batch(self) -> int: ...
 
-    @property
-    def width(self) -> int:
-        """Size of a state."""
+    def encode(self, features: Sequence[Features | Floats]) -> list[State]:
+        """The states of all rows: of the target's last decode, or of copies that were kept [rows, taps, n_embd]."""
 
-    def encode(self, features: Floats) -> Floats:
-        """[rows, taps, n_embd] -> [rows, width]."""
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
+        """Write pairs over what the cache holds from each sequence's first one on, and propose at the output rows.
 
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
-        """Write the pairs into the cache and propose at the output rows; `confident`: with probabilities."""
+        confident  with probabilities
+        depth      levels: behind each output row the best token is followed, depth - 1 rows more
+        """
 
     def close(self) -> None: ...
 

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from eaglelocal.core.batch import Floats
+from eaglelocal.core.batch import Features, Floats
 from eaglelocal.core.draft import ROOT
-
-MAX_REMEMBERED = 64  # rows of a sleeping slot: a head that wakes from them drafts as well as from all
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Committed:
     slot: int
     first_position: int
     tokens: Sequence[int]
-    features: Floats | None  # [len(tokens), taps, n_embd] if the drafter asked for taps
+    features: Features | Floats | None  # of as many rows, if the drafter asked for taps
 
     @property
     def end(self) -> int:
@@ -76,10 +74,12 @@ class Drafter(Protocol):
     def end(self, slot: int) -> None:
         """The request is over; its rows may be reused."""
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         """Children of each node, best first; an empty list where there is nothing to propose.
 
-        A node is expanded after its parent and at most once between two `observe`s of its slot.
+        A node is expanded after its parent and at most once between two `observe`s of its slot. `depth` is a promise
+        that a drafter may work ahead for: the best children will be expanded too, as these nodes are, depth levels
+        in all.
         """
 
     def observe(self, committed: Sequence[Committed]) -> None:
@@ -108,7 +108,7 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         return [[] for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:

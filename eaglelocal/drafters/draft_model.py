@@ -49,7 +49,7 @@ class DraftModel:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         self._write_long_queues()  # of slots that have slept
         rows = Batch([], [], [], [])
         asked = [row for node in nodes for row in self._add_rows(node, rows)]

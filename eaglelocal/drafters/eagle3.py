@@ -10,35 +10,21 @@ the same call that drafts from it, so a cycle costs one encode and one decode a 
     pairs         (t1,g0) (t2,g1) (t3,g2)
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
-EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) differs in two switches, both done here on the host because
-llama.cpp's graph has neither: `fc_norm` divides each tapped row by its own RMS before the encoder (the
-gains are folded into fc), `norm_output` feeds back the post-norm state N(s) instead of s.
+What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/head.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from eaglelocal.core.batch import Floats, PairBatch
+from eaglelocal.core.batch import PairBatch, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import MAX_REMEMBERED, Child, Committed, Node
+from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.remembered import Piece, before, joined, with_newest
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
-
-
-@dataclass(frozen=True, slots=True)
-class HeadTraits:
-    """What a head's file says about its algorithm."""
-
-    taps: tuple[int, ...]
-    fc_norm_eps: float | None = None  # EAGLE-3.1 `fc_norm`: epsilon of the norm of each tapped row
-    output_norm: Floats | None = None  # [width]; EAGLE-3.1 `norm_output`: gains of the norm of the fed-back state
-    norm_eps: float = 1e-5
 
 
 @dataclass(slots=True)
@@ -48,10 +34,11 @@ class SlotState:
     start: int = 0
     num_written: int = 0  # position behind the last pair of committed tokens in the head's cache
     waiting_tokens: list[int] = field(default_factory=list)
-    waiting_states: list[Floats] = field(default_factory=list)
-    tail: Floats | None = None  # g of the newest committed row, whose next token is not known yet
-    states: dict[int, Floats] = field(default_factory=dict)  # node -> state behind it
-    remembered: list[Committed] = field(default_factory=list)  # the newest rows, in order, while the slot sleeps
+    waiting_states: list[State] = field(default_factory=list)
+    tail: State | None = None  # g of the newest committed row, whose next token is not known yet
+    foreseen: list[Child] = field(default_factory=list)  # what the next expansions will give, last one first
+    state: State = b""  # behind the last row drafted
+    remembered: list[Piece] = field(default_factory=list)  # while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
@@ -74,10 +61,10 @@ class Eagle3:
     name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, traits: HeadTraits) -> None:
-        self._head, self._traits = head, traits
+    def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
+        self._head = head
         self._slots: dict[int, SlotState] = {}
-        self.taps = traits.taps
+        self.taps = taps
 
     @property
     def native_s(self) -> float:
@@ -89,26 +76,37 @@ class Eagle3:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         self._wake([node.slot for node in nodes if node.is_root])
+        unforeseen = [node for node in nodes if node.is_root or not self._slots[node.slot].foreseen]
+        if unforeseen:
+            self._draft(unforeseen, depth)
+        return [self._next_children(node.slot) for node in nodes]
+
+    def _draft(self, nodes: Sequence[Node], depth: int) -> None:
+        """Foresee the children of the nodes, and theirs, as deep as they will be asked for: one call of the head."""
         rows = PairRows()
-        able = [node for node in nodes if self._add_rows(node, rows)]
+        able = [self._slots[node.slot] for node in nodes if self._add_rows(node, rows)]
         if not able:
-            return [[] for _ in nodes]
-        proposals = self._head.decode(rows.batch(), 1, confident=True)
-        children: dict[int, list[Child]] = {}
-        for i, node in enumerate(able):
-            self._slots[node.slot].states[node.index] = self._feed_back(proposals.states[i])
-            children[node.slot] = [Child(proposals.tokens[i][0], proposals.confidences[i][0])]
-        return [children.get(node.slot, []) for node in nodes]
+            return
+        said = self._head.decode(rows.batch(), 1, confident=True, depth=depth)
+        children = [Child(t[0], c[0]) for t, c in zip(said.tokens, said.confidences, strict=True)]
+        for i, slot in enumerate(able):
+            slot.foreseen = children[i :: len(able)][::-1]
+            slot.state = said.states[i]
+
+    def _next_children(self, slot: int) -> list[Child]:
+        foreseen = self._slots[slot].foreseen
+        return [foreseen.pop()] if foreseen else []
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:
         """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
         slot = self._slots.setdefault(node.slot, SlotState())
         if not node.is_root:
-            rows.add(node.slot, node.position - 1, node.token, slot.states[node.parent])
+            rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.ask()
             return True
+        slot.foreseen = []
         if slot.tail is None or node.position != slot.num_pairs + 1:
             return False
         self._take_waiting(node.slot, slot, rows)
@@ -119,20 +117,10 @@ class Eagle3:
 
     def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
         """Move the waiting pairs into the batch, over whatever a rejected draft left behind."""
-        self._head.remove(index, slot.num_written)
         for token, state in zip(slot.waiting_tokens, slot.waiting_states, strict=True):
             rows.add(index, slot.num_written, token, state)
             slot.num_written += 1
         slot.waiting_tokens, slot.waiting_states = [], []
-
-    def _feed_back(self, state: Floats) -> Floats:
-        """The state [width] that the next step reads."""
-        gains = self._traits.output_norm
-        if gains is None:
-            return state
-        fed: Floats = state * gains
-        fed *= 1.0 / math.sqrt(float(state.dot(state)) / len(state) + self._traits.norm_eps)
-        return fed
 
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
@@ -143,7 +131,7 @@ class Eagle3:
         self._take(committed)
 
     def _take(self, committed: Sequence[Committed]) -> None:
-        fused = self._fuse([c.features for c in committed])
+        fused = self._head.encode([c.features for c in committed if c.features is not None])
         start = 0
         for rows in committed:
             self._queue_pairs(rows, fused[start : start + len(rows.tokens)])
@@ -153,7 +141,7 @@ class Eagle3:
     def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots.setdefault(rows.slot, SlotState())
-            slot.remembered = newest([*following(slot.remembered, rows), rows])
+            slot.remembered = with_newest(slot.remembered, rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
         """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
@@ -161,7 +149,7 @@ class Eagle3:
         for index in slots:
             slot = self._slots.get(index)
             if slot is not None and slot.remembered:
-                rows, slot.remembered = joined(slot.remembered), []
+                rows, slot.remembered = joined(index, slot.remembered), []
                 woken.append(rows)
                 if not slot.goes_on_with(rows):
                     self._begin_at(index, rows.first_position)
@@ -172,18 +160,10 @@ class Eagle3:
         self._head.remove(index, 0)
         self._slots[index] = SlotState(start=position, num_written=position)
 
-    def _fuse(self, features: list[Floats | None]) -> Floats:
-        """Tapped rows of all slots -> g [rows, width], in one encoder call."""
-        rows = [f for f in features if f is not None]
-        tapped = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        if self._traits.fc_norm_eps is not None:
-            make_unit_rms(tapped, self._traits.fc_norm_eps)
-        return self._head.encode(tapped)
-
-    def _queue_pairs(self, rows: Committed, fused: Floats) -> None:
+    def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it; pairs that the cache already holds are skipped."""
         slot = self._slots.setdefault(rows.slot, SlotState())
-        slot.states.clear()
+        slot.foreseen = []
         for i, token in enumerate(rows.tokens):
             position = rows.first_position + i - 1
             if position < slot.num_pairs:
@@ -221,8 +201,7 @@ class Eagle3:
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
-        state.tail = None
-        state.states.clear()
+        state.tail, state.foreseen = None, []
         self._head.remove(slot, state.num_written)
 
     def close(self) -> None:
@@ -234,12 +213,12 @@ class PairRows:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.states: list[Floats] = []
+        self.states: list[State] = []
         self.positions: list[int] = []
         self.sequences: list[int] = []
         self.outputs: list[int] = []
 
-    def add(self, slot: int, position: int, token: int, state: Floats) -> None:
+    def add(self, slot: int, position: int, token: int, state: State) -> None:
         self.tokens.append(token)
         self.states.append(state)
         self.positions.append(position)
@@ -256,45 +235,3 @@ class PairRows:
         """Pieces of at most `size` rows, none of which asks for anything."""
         cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
-
-
-def following(old: list[Committed], new: Committed) -> list[Committed]:
-    """The old rows, where the new ones follow them or replace the last of them; else none."""
-    kept = before(old, new.first_position)
-    return kept if kept and kept[-1].end == new.first_position else []
-
-
-def before(rows: list[Committed], position: int) -> list[Committed]:
-    """The rows before a position."""
-    whole = [piece for piece in rows if piece.end <= position]
-    cut_off = [piece for piece in rows if piece.first_position < position < piece.end]
-    return [*whole, *(cut(piece, 0, position - piece.first_position) for piece in cut_off)]
-
-
-def newest(rows: list[Committed]) -> list[Committed]:
-    """At most MAX_REMEMBERED of them."""
-    first = rows[-1].end - MAX_REMEMBERED
-    if rows[0].first_position >= first:
-        return rows
-    kept = [piece for piece in rows if piece.end > first]
-    kept[0] = cut(kept[0], max(first - kept[0].first_position, 0), len(kept[0].tokens))
-    return kept
-
-
-def joined(rows: list[Committed]) -> Committed:
-    tokens = [token for piece in rows for token in piece.tokens]
-    features = np.concatenate([piece.features for piece in rows if piece.features is not None])
-    return Committed(rows[0].slot, rows[0].first_position, tokens, features)
-
-
-def cut(rows: Committed, first: int, last: int) -> Committed:
-    features = None if rows.features is None else rows.features[first:last].copy()
-    return Committed(rows.slot, rows.first_position + first, rows.tokens[first:last], features)
-
-
-def make_unit_rms(rows: Floats, eps: float) -> None:
-    """Divide each row [..., width] by its root mean square, in place."""
-    squares = np.einsum("...i,...i->...", rows, rows)
-    squares /= rows.shape[-1]
-    squares += eps
-    rows /= np.sqrt(squares)[..., None]

@@ -181,7 +181,7 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         return [self._expand(node) for node in nodes]
 
     def _expand(self, node: Node) -> list[Child]:

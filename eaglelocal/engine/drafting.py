@@ -36,17 +36,20 @@ def grow(
     for drafter in drafters:
         frontier = dict(roots)
         while slots := choice.growing(drafter.name):
-            nodes = [frontier[slot] for slot in slots]
-            started_at = time.perf_counter()
-            proposed = drafter.expand(nodes)
-            steps.append((drafter.name, len(nodes), time.perf_counter() - started_at))
-            for node, children in zip(nodes, proposed, strict=True):
-                if children:
-                    child = children[0]
-                    choice.add(node.slot, drafter.name, child.token, child.confidence)
-                    frontier[node.slot] = Node(node.slot, node.index + 1, node.index, child.token, node.position + 1)
-                if not children or (is_end(children[0].token) and node.slot not in goes_on):
-                    choice.end(node.slot, drafter.name)
+            depth, started_at = choice.sure_levels(drafter.name, slots), time.perf_counter()
+            for levels_left in range(depth, 0, -1):
+                nodes = [frontier[slot] for slot in slots]
+                for node, children in zip(nodes, drafter.expand(nodes, levels_left), strict=True):
+                    if children:
+                        child = children[0]
+                        choice.add(node.slot, drafter.name, child.token, child.confidence)
+                        frontier[node.slot] = Node(
+                            node.slot, node.index + 1, node.index, child.token, node.position + 1
+                        )
+                    if not children or (is_end(children[0].token) and node.slot not in goes_on):
+                        choice.end(node.slot, drafter.name)
+                        slots = [slot for slot in slots if slot != node.slot]
+            steps += [(drafter.name, len(nodes), (time.perf_counter() - started_at) / depth)] * depth
     return Drafted(choice.chosen(), steps)
 
 

@@ -108,10 +108,10 @@ class Engine:
         try:
             drafted = grow(plan.decode, self._drafters, self._choice(plan), self._vocabulary.is_end)
             drafts = drafted.drafts
-            self._ledger.mark()
+            self._ledger.mark(self._drafters_s)
             fillers = self._fillers(plan, drafts)
             decoded = self._runner.run(plan, drafts, fillers)
-            self._ledger.mark()
+            self._ledger.mark(self._drafters_s)
             verdicts = self._judge(plan, drafts, decoded)
             self._ledger.mark()
             self._commit(plan, drafts, decoded, verdicts)
@@ -369,7 +369,11 @@ class Engine:
 
     @property
     def _native_s(self) -> float:
-        return self._context.native_s + sum(drafter.native_s for drafter in self._drafters)
+        return self._context.native_s + self._drafters_s
+
+    @property
+    def _drafters_s(self) -> float:
+        return sum([drafter.native_s for drafter in self._drafters])
 
 
 def sequences_of(plan: StepPlan) -> list[Sequence]:

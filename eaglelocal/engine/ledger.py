@@ -20,7 +20,7 @@ class StepTimes:
 
     total_s: float
     decode_s: float  # the target's decode
-    draft_s: float  # drafting, and showing the drafter what was committed
+    draft_s: float  # drafting, and showing the drafter what was decoded and committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
     plain_s: float  # what verify_s would have been without the drafted rows
@@ -42,22 +42,23 @@ class Ledger:
         self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
         self._ended_at: float | None = None  # of the step before, if this one follows at once
         self._started_at = self._native_s = 0.0
-        self._marks: list[float] = []
+        self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafters' models took so far)
 
     def begin(self, native_s: float) -> None:
         now = time.perf_counter()
         self._started_at = now if self._ended_at is None else self._ended_at
-        self._native_s, self._marks = native_s, [now]
+        self._native_s, self._marks = native_s, [(now, 0.0)]
 
-    def mark(self) -> None:
+    def mark(self, drafters_s: float = 0.0) -> None:
         """A part of the step is over: drafting, decoding, then sampling."""
-        self._marks.append(time.perf_counter())
+        self._marks.append((time.perf_counter(), drafters_s))
 
     def end(self, native_s: float, *, num_rows: int, num_drafted: int) -> StepTimes:
-        began_at, drafted_at, decoded_at, sampled_at = self._marks
+        (began_at, _), (drafted_at, before_s), (decoded_at, after_s), (sampled_at, _) = self._marks
         ended_at = time.perf_counter()
-        decode_s = decoded_at - drafted_at
-        verify_s = sampled_at - drafted_at
+        shown_s = after_s - before_s  # a head reads the target's rows while they lie in its memory
+        decode_s = decoded_at - drafted_at - shown_s
+        verify_s = sampled_at - drafted_at - shown_s
         host_s = ended_at - self._started_at - (native_s - self._native_s)
         total_s = ended_at - self._started_at
         self._ended_at = ended_at
@@ -65,7 +66,7 @@ class Ledger:
         self.totals.host_s += host_s
         return StepTimes(
             total_s=total_s,
-            draft_s=drafted_at - began_at + ended_at - sampled_at,
+            draft_s=drafted_at - began_at + shown_s + ended_at - sampled_at,
             decode_s=decode_s,
             verify_s=verify_s,
             host_s=host_s,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
-from eaglelocal.core.batch import Batch, Floats, Outputs
+from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
@@ -35,7 +35,7 @@ class Decoded:
     num_filler_rows: int
     num_passes: int  # over the weights
 
-    def features(self, rows: list[int]) -> Floats | None:
+    def features(self, rows: list[int]) -> Features | None:
         return self.outputs.features(rows)
 
 

@@ -168,6 +168,16 @@ class StepChoice:
         grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,)))
         return [slot] if grows else []
 
+    def sure_levels(self, drafter: str, slots: Sequence[int]) -> int:
+        """How many levels these slots grow whatever the drafter says, so that it can work ahead; at least one."""
+        return max(min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots]), 1)
+
+    def _sure_length(self, slot: int) -> int:
+        mind = self._minds[slot]
+        if mind.watch is None:
+            return min(mind.length, self._room[slot])
+        return min(PROBE_LENGTH, self._room[slot]) if mind.is_probing else 0
+
     def _has_room(self, slot: int, chain: Chain | None) -> bool:
         if chain is None:
             return self._room[slot] > 0

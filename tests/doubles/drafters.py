@@ -14,7 +14,7 @@ class FlakyDrafter(NoDrafter):
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
         return [self._children() for _ in nodes]
 
     def _children(self) -> list[Child]:

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import load_library
@@ -42,9 +40,12 @@ def head_user(target: Path) -> Callable[[Model], None]:
     def use_head(draft: Model) -> None:
         head = LlamaHeadContext(draft, PARAMS, target=context)
         try:
-            states = head.encode(np.ones((5, 3 * model.n_embd), np.float32))
+            features = context.decode(ROWS).features([0, 2])
+            assert features is not None
+            states = head.encode([features])
             head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False)
         finally:
+            context.remove(0, 0)
             head.close()
 
     return use_head

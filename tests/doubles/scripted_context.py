@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals
+from eaglelocal.core.batch import Batch, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import ResourceError
 
@@ -87,8 +87,19 @@ class CheckedCells:
 class ScriptedOutputs:
     rows: Floats | None
 
-    def features(self, rows: list[int]) -> Floats | None:
-        return None if self.rows is None else self.rows[rows, None]
+    def features(self, rows: list[int]) -> Features | None:
+        return None if self.rows is None else ScriptedFeatures(self.rows[rows, None])
+
+
+@dataclass(frozen=True)
+class ScriptedFeatures:
+    rows: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def copied(self) -> Floats:
+        return self.rows.copy()
 
 
 class ScriptedSampler:
@@ -215,7 +226,7 @@ class ScriptedContext:
         pass
 
 
-def proposals(rows: list[Floats], branches: int, states: list[Floats]) -> Proposals:
+def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposals:
     tokens = [np.argsort(-row, kind="stable")[:branches] for row in rows]
     chosen = [softmax(row)[best].tolist() for row, best in zip(rows, tokens, strict=True)]
     return Proposals([best.tolist() for best in tokens], chosen, states)
@@ -228,7 +239,6 @@ class ScriptedHead:
     """
 
     native_s = 0.0
-    width = 3
 
     def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64) -> None:
         self._table, self.n_batch = table, n_batch
@@ -236,20 +246,32 @@ class ScriptedHead:
         self.encoded_rows = self.decodes = 0
         self.refused: set[int] = set()  # numbers of the decodes that find no room
 
-    def encode(self, features: Floats) -> Floats:
-        self.encoded_rows += len(features)
-        states = features[:, 0].copy()
-        states[:, 2] = 0
-        return states
+    def encode(self, features: Sequence[Features | Floats]) -> list[State]:
+        rows = np.concatenate([f if isinstance(f, np.ndarray) else f.copied() for f in features])[:, 0]
+        self.encoded_rows += len(rows)
+        return [np.array([state, position, 0], np.float32).tobytes() for state, position, _ in rows]
 
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
+    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
+        for row, sequence in enumerate(batch.sequences):
+            if sequence not in batch.sequences[:row]:
+                self._cells.remove(sequence, batch.positions[row])
+        said = self._decode(batch, branches)
+        if depth == 1 or not batch.outputs:
+            return said
+        tokens, rows = [best[0] for best in said.tokens], batch.outputs
+        positions, sequences = [batch.positions[row] + 1 for row in rows], [batch.sequences[row] for row in rows]
+        ahead = PairBatch(tokens, said.states, positions, sequences, list(range(len(rows))))
+        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1)
+        return Proposals(said.tokens + deeper.tokens, said.confidences + deeper.confidences, deeper.states)
+
+    def _decode(self, batch: PairBatch, branches: int) -> Proposals:
         self.decodes += 1
         if self.decodes - 1 in self.refused:
             raise ResourceError("the cache has no room")
         states = np.empty((len(batch.tokens), 3), np.float32)
-        for row, (token, state) in enumerate(zip(batch.tokens, batch.states, strict=True)):
-            position = batch.positions[row]
+        for row, (token, packed) in enumerate(zip(batch.tokens, batch.states, strict=True)):
+            position, state = batch.positions[row], np.frombuffer(packed, np.float32)
             if int(state[1]) != position:
                 raise AssertionError(f"the pair at position {position} has the state of position {int(state[1])}")
             self._check_past(batch.sequences[row], position, int(state[0]))
@@ -257,7 +279,7 @@ class ScriptedHead:
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
-        return proposals(rows, branches, [states[row] for row in batch.outputs])
+        return proposals(rows, branches, [states[row].tobytes() for row in batch.outputs])
 
     def _check_past(self, sequence: int, position: int, state: int) -> None:
         """The cell before must hold the token that led to this state: a cell of another text is no past."""

@@ -12,7 +12,7 @@ from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
@@ -25,9 +25,9 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
         case "lookup":
             return (Ngram(128),)
         case "right head":
-            return Ngram(128), Eagle3(ScriptedHead(TABLE), HeadTraits(taps=(0,)))
+            return Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))
         case "wrong head":
-            return Ngram(128), Eagle3(ScriptedHead(WORST), HeadTraits(taps=(0,)))
+            return Ngram(128), Eagle3(ScriptedHead(WORST), (0,))
         case _:
             return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False))
 

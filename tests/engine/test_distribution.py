@@ -31,7 +31,7 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
 
@@ -81,7 +81,7 @@ def scripted_drafter(kind: str) -> Drafter:
         return NoDrafter()
     if kind == "model":
         return DraftModel(ScriptedContext(Table(n_vocab=12, seed=6, sharpness=1.5), gives_features=False))
-    return Eagle3(ScriptedHead(TABLE), HeadTraits(taps=(0,)))
+    return Eagle3(ScriptedHead(TABLE), (0,))
 
 
 def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> Engine:

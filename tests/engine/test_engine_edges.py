@@ -13,7 +13,7 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.errors import RequestError
 
 TABLE = Table(seed=1)
@@ -27,7 +27,7 @@ def ask(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:
 
 def right_drafter(kind: str, n_batch: int = 64, n_ctx: int = 128) -> Drafter:
     if kind == "eagle3":
-        return Eagle3(ScriptedHead(TABLE, n_batch=n_batch, n_ctx=n_ctx), HeadTraits(taps=(0,)))
+        return Eagle3(ScriptedHead(TABLE, n_batch=n_batch, n_ctx=n_ctx), (0,))
     return DraftModel(ScriptedContext(TABLE, n_batch=n_batch, n_ctx=n_ctx, gives_features=False))
 
 
@@ -119,7 +119,7 @@ def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str,
 def test_a_head_without_room_fails_its_requests_and_the_engine_lives_on(number: int) -> None:
     head = ScriptedHead(TABLE)
     head.refused = {number}
-    rig = Rig(TABLE, Eagle3(head, HeadTraits(taps=(0,))), num_draft_tokens=3, num_slots=2)
+    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, num_slots=2)
     asked = [ask("a", prompt_of(1, 30)), ask("b", prompt_of(2, 5)), ask("c", prompt_of(1, 33))]
     told = rig.run(asked)
     assert [name for name, answer in told.items() if answer.failed] != []

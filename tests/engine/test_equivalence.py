@@ -15,7 +15,7 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.eagle3 import Eagle3, HeadTraits
+from eaglelocal.drafters.eagle3 import Eagle3
 
 TABLE = Table(seed=1)
 OTHER_TABLE = Table(seed=2)
@@ -25,7 +25,7 @@ WORST_TABLE = Table(seed=1, end_bias=3.0, sharpness=-2.0)
 def drafter_of(kind: str) -> Drafter:
     head = {"eagle3-right": TABLE, "eagle3-other": OTHER_TABLE, "eagle3-worst": WORST_TABLE}.get(kind)
     if head is not None:
-        return Eagle3(ScriptedHead(head), HeadTraits(taps=(0,)))
+        return Eagle3(ScriptedHead(head), (0,))
     model = {"model-right": TABLE, "model-other": OTHER_TABLE, "model-worst": WORST_TABLE}.get(kind)
     if model is not None:
         return DraftModel(ScriptedContext(model, gives_features=False))

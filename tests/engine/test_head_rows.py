@@ -12,28 +12,36 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
-from eaglelocal.core.batch import PairBatch, Proposals
+from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals, State
 
 N = 6
 
 
+PARAMS = ContextParams(n_ctx=256, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
+
+
 @pytest.fixture(params=["borrowed", "own, reduced vocabulary"])
-def head(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LlamaHeadContext]:
+def models(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Model, Model]]:
+    """A target and a head."""
     reduced = HeadShape(width=64, n_ff=64, draft_vocab=200, own_output=True)
     shape = HeadShape(width=64, n_ff=64) if request.param == "borrowed" else reduced
     target = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), repack=False)
     draft = Model(load_library(), write_head(tmp_path / "head.gguf", shape, TINY), repack=False)
-    params = ContextParams(n_ctx=256, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
-    context = LlamaContext(target, params, taps=(1, 2, 3))
-    opened = LlamaHeadContext(draft, params, target=context)
+    yield target, draft
+    draft.close()
+    target.close()
+
+
+@pytest.fixture
+def head(models: tuple[Model, Model]) -> Iterator[LlamaHeadContext]:
+    context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
+    opened = LlamaHeadContext(models[1], PARAMS, target=context)
     yield opened
     opened.close()
     context.close()
-    draft.close()
-    target.close()
 
 
 def pairs(slots: list[int], outputs: list[int]) -> PairBatch:
@@ -42,7 +50,12 @@ def pairs(slots: list[int], outputs: list[int]) -> PairBatch:
     tokens = [int(t) for t in rng.integers(0, 250, N * 3)]
     states = rng.normal(size=(N * 3, 64)).astype(np.float32)
     rows = [slot * N + i for slot in slots for i in range(N)]
-    return PairBatch([tokens[r] for r in rows], states[rows], [r % N for r in rows], [r // N for r in rows], outputs)
+    fed = [states[r].tobytes() for r in rows]
+    return PairBatch([tokens[r] for r in rows], fed, [r % N for r in rows], [r // N for r in rows], outputs)
+
+
+def floats(state: State) -> Floats:
+    return np.frombuffer(state, np.float32)
 
 
 def one_by_one(head: LlamaHeadContext, batch: PairBatch) -> list[Proposals]:
@@ -73,7 +86,47 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
         single = alone[row].states
         assert together.tokens[i] == alone[row].tokens[0]
         np.testing.assert_allclose(together.confidences[i], alone[row].confidences[0], rtol=1e-4)
-        np.testing.assert_allclose(together.states[i], single[0], atol=1e-4)
+        np.testing.assert_allclose(floats(together.states[i]), floats(single[0]), atol=1e-4)
+
+
+@pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
+def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copies(
+    models: tuple[Model, Model], norms: HeadNorms
+) -> None:
+    context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
+    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=norms)
+    rows = Batch([5, 6, 7, 8], [0, 1, 2, 3], [(0,)] * 4, [True] * 4)
+    encoded, tapped = [], None
+    for _ in range(2):  # the second time it is known that they will be asked for
+        context.remove(0, 0)
+        tapped = context.decode(rows).features([1, 3])
+        assert tapped is not None
+        encoded.append(head.encode([tapped]))
+    assert tapped is not None
+    encoded.append(head.encode([tapped.copied()]))
+    for states in encoded[1:]:
+        for state, first in zip(states, encoded[0], strict=True):
+            np.testing.assert_allclose(floats(state), floats(first), atol=1e-5)
+    head.close()
+    context.close()
+
+
+@pytest.mark.parametrize("slots", [[2], [0, 1, 2]])
+def test_several_levels_in_one_call_are_those_of_several_calls(head: LlamaHeadContext, slots: list[int]) -> None:
+    batch = pairs(slots, [N * (i + 1) - 1 for i in range(len(slots))])
+    together = head.decode(batch, 1, confident=True, depth=3)
+    said = head.decode(batch, 1, confident=True)  # over the cells of the call before
+    tokens, confidences = list(said.tokens), list(said.confidences)
+    for level in range(2):
+        best = [ranked[0] for ranked in said.tokens]
+        rows = PairBatch(best, said.states, [N + level] * len(slots), slots, list(range(len(slots))))
+        said = head.decode(rows, 1, confident=True)
+        tokens, confidences = tokens + said.tokens, confidences + said.confidences
+    assert together.tokens == tokens
+    np.testing.assert_allclose(together.confidences, confidences, rtol=1e-4)
+    for one, other in zip(together.states, said.states, strict=True):
+        np.testing.assert_allclose(floats(one), floats(other), atol=1e-4)
+    assert [head.last_position(slot) for slot in slots] == [N + 1] * len(slots)
 
 
 def test_rows_that_ask_for_nothing_are_still_written(head: LlamaHeadContext) -> None:

@@ -54,8 +54,10 @@ def rows(tokens: list[int], first: int = 0, outputs: list[bool] | None = None) -
 
 def test_copies_outlive_the_next_decode_and_the_context(model: Model) -> None:
     context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
-    features = context.decode(rows([5, 6, 7])).features([0, 2])
-    assert features is not None and features.flags.owndata
+    tapped = context.decode(rows([5, 6, 7])).features([0, 2])
+    assert tapped is not None
+    features = tapped.copied()
+    assert features.flags.owndata
     before = features.copy()
     context.decode(rows([40, 41, 42], 3))
     context.close()
@@ -65,9 +67,16 @@ def test_copies_outlive_the_next_decode_and_the_context(model: Model) -> None:
 
 def test_features_are_refused_once_the_context_has_moved_on(model: Model) -> None:
     context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
-    first, second = context.decode(rows([5, 6, 7])), context.decode(rows([40, 41, 42], 3))
+    first = context.decode(rows([5, 6, 7]))
+    kept = first.features([0])
+    second = context.decode(rows([40, 41, 42], 3))
+    assert kept is not None
     with pytest.raises(EngineError, match="after the next one"):
         first.features([0])
+    with pytest.raises(EngineError, match="after the next one"):
+        kept.copied()
+    with pytest.raises(EngineError, match=r"rows \[0, 3\] were asked for; the decode had 3"):
+        second.features([0, 3])
     context.close()
     with pytest.raises(EngineError, match="after the next one"):
         second.features([0])
@@ -82,18 +91,19 @@ def test_ranking_choices_leaves_the_logits_as_they_were(context: LlamaContext) -
 
 
 def test_references_may_be_dropped_between_decodes(context: LlamaContext) -> None:
-    expected = context.decode(rows([5, 6, 7])).features([0, 1, 2])
-    assert expected is not None
+    tapped = context.decode(rows([5, 6, 7])).features([0, 1, 2])
+    assert tapped is not None
+    expected = tapped.copied()
     for _ in range(20):
         context.remove(0, 0)
-        features = context.decode(rows([5, 6, 7])).features([0, 1, 2])
+        again = context.decode(rows([5, 6, 7])).features([0, 1, 2])
         sampler = context.sampler(CHAIN)
         sampler.accept([1, 2, 3])
         sampler.sample(2)
-        assert features is not None
-        np.testing.assert_allclose(features, expected, atol=1e-5)
+        assert again is not None
+        np.testing.assert_allclose(again.copied(), expected, atol=1e-5)
         sampler.close()
-        del features, sampler
+        del again, sampler
         gc.collect()
 
 
@@ -177,15 +187,17 @@ def test_a_head_closes_before_its_target_and_twice(files: tuple[Path, Path], mod
     target, head_file = LlamaContext(model, PLAIN, taps=(1, 2, 3)), files[1]
     draft = Model(load_library(), head_file, repack=False)
     head = LlamaHeadContext(draft, PLAIN, target=target)
-    states = head.encode(np.ones((70, 3 * 64), np.float32))
-    assert states.shape == (70, 64)
+    features = target.decode(rows([5, 6, 7])).features([0, 2])
+    assert features is not None
+    states = head.encode([features, features])
+    assert [len(state) for state in states] == [64 * 4] * 4
     head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False)
     for _ in range(2):
         head.close()
         target.close()
         draft.close()
     for call in (
-        lambda: head.encode(states),
+        lambda: head.encode([features]),
         lambda: head.decode(PairBatch([5], states[:1], [0], [0], [0]), 1, confident=False),
         lambda: head.remove(0, 0),
         lambda: head.last_position(0),

@@ -35,7 +35,7 @@ def alone(context: LlamaContext, slot: int) -> tuple[Floats, list[int]]:
         decoded = context.decode(Batch([token], [position], [(slot,)], [True]))
         row = decoded.features([0])
         assert row is not None
-        features.append(row[0])
+        features.append(row.copied()[0])
         best.append(context.propose([0], 1, confident=False).tokens[0][0])
     context.remove(slot, 0)
     return np.array(features), best
@@ -57,8 +57,10 @@ def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
             batch.sequences.append((slot,))
             batch.outputs.append({"all": True, "last": is_last, "some": is_last or position % 2 == 1}[sampled])
             rows.append((slot, position))
-    found = context.decode(batch).features(list(range(len(rows))))
-    assert found is not None and found.shape == (len(rows), 3, 64)
+    tapped = context.decode(batch).features(list(range(len(rows))))
+    assert tapped is not None
+    found = tapped.copied()
+    assert found.shape == (len(rows), 3, 64)
     for row, (slot, position) in enumerate(rows):
         features, best = expected[slot]
         np.testing.assert_allclose(found[row], features[position], atol=1e-4)

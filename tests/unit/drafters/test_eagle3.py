@@ -9,10 +9,9 @@ from doubles.scripted_context import START, ScriptedHead, next_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.batch import Floats, PairBatch, Proposals
-from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import MAX_REMEMBERED, Child, Committed, Node
-from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3, HeadTraits, make_unit_rms
+from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
+from eaglelocal.drafters.remembered import MAX_REMEMBERED
 from eaglelocal.errors import EngineError
 
 
@@ -31,7 +30,7 @@ def committed(slot: int, text: list[int], first: int) -> Committed:
 
 def new_drafter(n_batch: int = 64) -> tuple[Eagle3, ScriptedHead]:
     head = ScriptedHead(TABLE, n_batch=n_batch)
-    return Eagle3(head, HeadTraits(taps=(0,))), head
+    return Eagle3(head, (0,)), head
 
 
 def test_a_cycle_costs_one_encode_and_one_decode_a_token() -> None:
@@ -152,74 +151,22 @@ def test_a_drop_without_the_margin_row_is_an_error_and_with_it_is_not() -> None:
     drafter.observe([committed(0, [1, 2, 3, 9], 2)])
 
 
-class RecordingHead:
-    """Linear numbers in and out, so that the drafter's own arithmetic can be checked."""
-
-    native_s = 0.0
-    n_batch = 64
-    width = 4
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.encoded: list[Floats] = []
-        self.fed: list[Floats] = []
-        self._out = rng.normal(size=(self.width, self.width)).astype(np.float32)
-        self._fc = rng.normal(size=(12, self.width)).astype(np.float32)
-        self.given: list[Floats] = []
-
-    def encode(self, features: Floats) -> Floats:
-        rows = features.reshape(len(features), -1)
-        self.encoded.append(rows.copy())
-        return rows @ self._fc
-
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool) -> Proposals:
-        fed = np.array(batch.states)
-        self.fed.append(fed)
-        states = (fed @ self._out)[batch.outputs]
-        self.given.append(states)
-        num_rows = len(batch.outputs)
-        return Proposals([[1]] * num_rows, [[0.5]] * num_rows, list(states))
-
-    def remove(self, sequence: int, first_position: int) -> None:
-        pass
-
-    def last_position(self, sequence: int) -> int:
-        return -1
-
-    def close(self) -> None:
-        pass
-
-
-def rms_norm(row: Floats, eps: float) -> Floats:
-    """The plain formula, one row at a time in double precision."""
-    mean_square = sum(float(x) ** 2 for x in row) / len(row)
-    return np.array([float(x) / (mean_square + eps) ** 0.5 for x in row], np.float32)
-
-
-@pytest.mark.parametrize("fc_norm_eps", [None, 1e-6, 0.5])
-@pytest.mark.parametrize("norm_output", [False, True])
-def test_the_norms_of_eagle_3_1(fc_norm_eps: float | None, norm_output: bool) -> None:
-    rng = np.random.default_rng(0)
-    head = RecordingHead(rng)
-    gains = rng.uniform(0.5, 1.5, 4).astype(np.float32) if norm_output else None
-    drafter = Eagle3(head, HeadTraits((1, 2, 3), fc_norm_eps=fc_norm_eps, output_norm=gains, norm_eps=1e-5))
-    chunks = rng.normal(size=(2, 3, 4), scale=30.0).astype(np.float32)
-    drafter.observe([Committed(0, 0, [5, 6], chunks.copy())])
-    if fc_norm_eps is not None:
-        chunks = np.array([[rms_norm(layer, fc_norm_eps) for layer in row] for row in chunks])
-    np.testing.assert_allclose(head.encoded[0], chunks.reshape(2, 12), rtol=1e-5)
-
-    assert drafter.expand([Node(0, ROOT, ROOT, 7, 2)]) == [[Child(1, 0.5)]]
-    drafter.expand([Node(0, 0, ROOT, 1, 3)])
-    expected = head.given[0][-1]
-    if gains is not None:
-        expected = rms_norm(expected, 1e-5) * gains
-    np.testing.assert_allclose(head.fed[1][0], expected, rtol=1e-5)
-
-
-def test_unit_rms_is_taken_over_the_last_axis() -> None:
-    rows = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
-    make_unit_rms(rows, 0.0)
-    np.testing.assert_allclose(np.sqrt((rows**2).mean(axis=-1)), 1.0, rtol=1e-6)
+def test_what_will_surely_be_asked_for_is_drafted_in_one_call() -> None:
+    drafter, head = new_drafter()
+    texts = {slot: [slot + 1, 5, 6] for slot in range(3)}
+    drafter.observe([committed(slot, text, 0) for slot, text in texts.items()])
+    rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
+    frontier, drafted = [root(slot, text) for slot, text in rooted.items()], {slot: list[int]() for slot in rooted}
+    for levels_left in (3, 2, 1, 1):  # three were promised, a fourth is asked for all the same
+        children = [child for (child,) in drafter.expand(frontier, levels_left)]
+        for node, child in zip(frontier, children, strict=True):
+            drafted[node.slot].append(child.token)
+        frontier = [
+            Node(node.slot, len(drafted[node.slot]) - 1, node.index, child.token, node.position + 1)
+            for node, child in zip(frontier, children, strict=True)
+        ]
+    assert drafted == {slot: true_chain(text, 4) for slot, text in rooted.items()}
+    assert head.decodes == 4  # one by one in the head, but only two calls of it
 
 
 def cells_of(head: ScriptedHead) -> tuple[int, int]:
@@ -272,3 +219,14 @@ def test_a_hole_in_the_sleep_forgets_what_was_before() -> None:
     text.append(best(text))
     assert draft_chain(drafter, 0, text, 2) == true_chain(text, 2)
     assert cells_of(head)[0] == 20
+
+
+def test_what_was_foreseen_and_not_asked_for_is_forgotten() -> None:
+    drafter, _ = new_drafter()
+    text = [4, 5, 6]
+    drafter.observe([committed(0, text, 0)])
+    text.append(best(text))
+    drafter.expand([root(0, text)], 4)
+    other = [*text, 1 + best(text) % 9]  # the target chose otherwise
+    drafter.observe([committed(0, other[:-1], 3)])
+    assert draft_chain(drafter, 0, other, 3) == true_chain(other, 3)

@@ -1,0 +1,133 @@
+"""The C part (native/hot.c) as Python sees it: its structs, its calls, the addresses of llama.cpp that it is given.
+
+Mirrors the C file field by field and knows nothing of models. All memory lies in arrays of Python's, kept alive by
+the struct that holds their addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from eaglelocal.errors import LibraryError
+
+FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
+BLOCK = 1024  # of the C file
+
+# what the C part calls: struct api, in its order
+SYMBOLS = {
+    "decode": "llama_decode",
+    "process": "llama_process",
+    "synchronize": "llama_synchronize",
+    "logits_row": "llama_get_logits_ith",
+    "layer_input": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "nextn": "_Z26llama_get_embeddings_nextnP13llama_context",
+    "nextn_row": "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+    "clear": "llama_batch_ext_clear",
+    "add_token": "llama_batch_ext_add_token",
+    "add_embedding": "llama_batch_ext_add_embd",
+    "set_embedding": "llama_batch_ext_set_embd_token",
+    "set_position": "llama_batch_ext_set_pos",
+    "set_output": "llama_batch_ext_set_output_logits",
+    "remove_cells": "llama_memory_seq_rm",
+    "last_position": "llama_memory_seq_pos_max",
+}
+
+
+class Api(C.Structure):
+    _fields_ = [(name, C.c_void_p) for name in SYMBOLS]
+
+
+class TargetStruct(C.Structure):
+    _fields_ = [
+        ("api", C.c_void_p),
+        ("context", C.c_void_p),
+        ("n_vocab", C.c_int32),
+        ("n_embd", C.c_int32),
+        ("n_taps", C.c_int32),
+        ("nextn_tap", C.c_int32),
+        ("taps", C.c_void_p),
+        ("sequences", C.c_void_p),
+        ("outputs", C.c_void_p),
+        ("maxima", C.c_void_p),
+        ("head", C.c_void_p),
+        ("native_s", C.c_double),
+    ]
+
+
+class HeadStruct(C.Structure):
+    _fields_ = [
+        ("api", C.c_void_p),
+        ("target", C.c_void_p),
+        ("context", C.c_void_p),
+        ("memory", C.c_void_p),
+        ("features", C.c_void_p),
+        ("pairs", C.c_void_p),
+        ("width", C.c_int32),
+        ("tap_eps", C.c_float),
+        ("gains", C.c_void_p),
+        ("gain_eps", C.c_float),
+        ("row", C.c_void_p),
+        ("encoded", C.c_void_p),
+        ("states", C.c_void_p),
+        ("num_encoded", C.c_int32),
+        ("was_asked", C.c_int32),
+        ("native_s", C.c_double),
+    ]
+
+
+def maxima_of(n_vocab: int) -> C.Array[C.c_float]:
+    """Scratch for ranking rows of so many logits."""
+    return (C.c_float * (n_vocab // BLOCK + 1))()
+
+
+class Hot:
+    """The loaded C part. `addresses` are those of SYMBOLS. Raises LibraryError where it cannot be loaded."""
+
+    def __init__(self, addresses: list[int | None]) -> None:
+        # calls into llama.cpp may take long and give up the GIL; what returns at once keeps it
+        long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
+        at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
+        self.decode = function_of(long, "hot_decode", [at, i32, at], i32)
+        self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
+        self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
+        self.best = function_of(short, "hot_best", [at, i32], i32)
+        self.rank_rows = function_of(short, "hot_rank_rows", [at, i32, at, i32, at, at], i32)
+        self.tapped = function_of(short, "hot_tapped", [at, i32, f32, at], i32)
+        self.rank = function_of(short, "hot_rank", [at, i32, i32, at, at, at], None)
+        self.norm = function_of(short, "hot_norm", [at, i32, f32, at, at], None)
+        self.api = Api(*addresses)
+
+
+def load(kind: type[C.CDLL]) -> C.CDLL:
+    try:
+        return kind(str(FILE))
+    except OSError as error:
+        message = f"eaglelocal's own C part cannot be loaded: {error}"
+        raise LibraryError(
+            message, hint="install eaglelocal again, with a C compiler at hand: pip install ."
+        ) from error
+
+
+def function_of(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
+    """A function of a library with its types set. Raises AttributeError where there is no such symbol."""
+    function = native[symbol]  # an object of its own each time; an attribute would be one for all
+    function.argtypes, function.restype = argtypes, restype
+    return function
+
+
+S = TypeVar("S", bound=C.Structure)
+
+
+def filled(struct: S, **fields: object) -> S:
+    """Set the fields; of an array or a struct, its address, which the struct then keeps alive."""
+    kept = []
+    for name, value in fields.items():
+        if isinstance(value, (C.Array, C.Structure)):
+            kept.append(value)
+            value = C.addressof(value)
+        setattr(struct, name, value)
+    struct.kept = kept  # a Structure of Python's takes attributes beside its fields
+    return struct

@@ -1,0 +1,345 @@
+/* The rows of a step into llama.cpp and its answers out: one call for each time the engine goes there.
+ *
+ * llama.cpp streams the whole model through the caches, so whatever runs after it runs cold. Each path through
+ * Python, ctypes or numpy then costs ten to thirty microseconds, these few lines next to nothing.
+ *
+ * Knows llama.cpp by the addresses it is given (backend/native/__init__.py mirrors the structs) and includes none of
+ * its headers: the staging calls have no public one. Owns no memory and no state; one thread uses a struct at a time.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, NOT_CUT = 1004, CLOSED = 1005 }; /* beside llama_decode's own codes */
+enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
+
+struct embedding { /* llama_embd */
+    const float *data;
+    size_t n_rows, n_embd;
+};
+
+struct rows { /* llama_batch */
+    int32_t n_tokens;
+    const int32_t *token;
+    const float *embd;
+    const int32_t *pos, *n_seq_id;
+    const int32_t **seq_id;
+    int8_t *logits;
+};
+
+struct api { /* functions of llama.cpp; contexts, memories and batches are opaque */
+    int32_t (*decode)(void *context, struct rows rows);
+    int32_t (*process)(void *context, int type, void *batch);
+    void (*synchronize)(void *context);
+    float *(*logits_row)(void *context, int32_t row);
+    float *(*layer_input)(void *context, uint32_t layer);
+    float *(*nextn)(void *context);
+    float *(*nextn_row)(void *context, int32_t row);
+    void (*clear)(void *batch);
+    int32_t (*add_token)(void *batch, int32_t sequence, int32_t token);
+    int32_t (*add_embedding)(void *batch, int32_t sequence, struct embedding embedding);
+    bool (*set_embedding)(void *batch, int32_t row, struct embedding embedding);
+    bool (*set_position)(void *batch, int32_t row, const int32_t *position);
+    bool (*set_output)(void *batch, int32_t row, bool value);
+    bool (*remove_cells)(void *memory, int32_t sequence, int32_t first, int32_t end);
+    int32_t (*last_position)(void *memory, int32_t sequence);
+};
+
+struct head;
+
+struct target {
+    const struct api *api;
+    void *context;
+    int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are had as "nextn" states; or -1 */
+    const int32_t *taps;                        /* [n_taps] layers */
+    const int32_t **sequences;                  /* [n_batch] scratch */
+    int8_t *outputs;                            /* [n_batch] scratch */
+    float *maxima;                              /* [blocks of n_vocab] scratch */
+    struct head *head;                          /* encodes what was decoded; or NULL */
+    double native_s;                            /* seconds inside llama.cpp so far */
+};
+
+struct head {
+    const struct api *api;
+    struct target *target; /* whose rows it encodes */
+    void *context, *memory, *features, *pairs;
+    int32_t width;
+    float tap_eps;      /* EAGLE-3.1 fc_norm: of the norm of each tapped row; negative: none */
+    const float *gains; /* [width] EAGLE-3.1 norm_output: of the norm of the fed-back state; NULL: none */
+    float gain_eps;
+    float *row;     /* [taps x n_embd] scratch */
+    float *encoded; /* [n_batch x width] states of the rows encoded last */
+    float *states;  /* [n_batch x width] what the last draft ended with */
+    int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
+    int32_t was_asked;   /* for rows of that decode: set from outside */
+    double native_s;
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- choices */
+
+enum { BLOCK = 1024, LANES = 16 };
+
+typedef float four __attribute__((vector_size(16)));
+
+/* The larger of each pair. Spelled out, for without -ffast-math (logits may be infinite) no compiler finds the one
+ * instruction for it, and ranking a large vocabulary then takes four times as long. */
+static inline four larger(four a, four b) {
+#if defined(__SSE2__)
+    return _mm_max_ps(a, b);
+#elif defined(__ARM_NEON)
+    return vmaxq_f32(a, b);
+#else
+    for (int j = 0; j < 4; j++) b[j] = a[j] > b[j] ? a[j] : b[j];
+    return b;
+#endif
+}
+
+static float largest(const float *x, int32_t n) {
+    four lanes[LANES / 4], next; /* independent of each other, so that they overlap */
+    for (int j = 0; j < LANES; j++) lanes[j / 4][j % 4] = -INFINITY;
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES / 4; j++) {
+            memcpy(&next, x + i + 4 * j, sizeof next);
+            lanes[j] = larger(next, lanes[j]);
+        }
+    float best = -INFINITY;
+    for (int j = 0; j < LANES; j++) best = lanes[j / 4][j % 4] > best ? lanes[j / 4][j % 4] : best;
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+static int32_t block_size(int32_t block, int32_t n) {
+    return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK;
+}
+
+/* The first of the largest, by the largest of each block. */
+static int32_t first_largest(const float *x, int32_t n, const float *maxima) {
+    int32_t best = 0;
+    for (int32_t block = 1; block * BLOCK < n; block++)
+        if (maxima[block] > maxima[best]) best = block;
+    const int32_t end = best * BLOCK + block_size(best, n);
+    for (int32_t i = best * BLOCK; i < end; i++)
+        if (x[i] == maxima[best]) return i;
+    return best * BLOCK; /* all are NaN */
+}
+
+static void measure_blocks(const float *x, int32_t n, float *maxima) {
+    for (int32_t block = 0; block * BLOCK < n; block++) maxima[block] = largest(x + block * BLOCK, block_size(block, n));
+}
+
+/* The `count` most likely tokens, best first, and their softmax among themselves: a softmax over all would cost more
+ * than the drafting that it is for. x [n] is scratch memory and left as it was; one pass, whatever the count. */
+void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
+    measure_blocks(x, n, maxima);
+    for (int32_t k = 0; k < count; k++) {
+        const int32_t token = tokens[k] = first_largest(x, n, maxima);
+        shares[k] = x[token];
+        if (k + 1 == count) break;
+        x[token] = -INFINITY;
+        maxima[token / BLOCK] = largest(x + token - token % BLOCK, block_size(token / BLOCK, n));
+    }
+    for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: of equals at -inf one may be twice */
+    const float top = shares[0];
+    float total = 0;
+    for (int32_t k = 0; k < count; k++) total += shares[k] = expf(shares[k] - top);
+    for (int32_t k = 0; k < count; k++) shares[k] /= total;
+}
+
+/* ---- norms */
+
+static float inverse_rms(const float *x, int32_t n, float eps) {
+    float lanes[LANES] = {0};
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lanes[j] += x[i + j] * x[i + j];
+    float sum = 0;
+    for (; i < n; i++) sum += x[i] * x[i];
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+/* out = x / rms(x), times gains [n] unless they are NULL */
+void hot_norm(const float *x, int32_t n, float eps, const float *gains, float *out) {
+    const float scale = inverse_rms(x, n, eps);
+    for (int32_t i = 0; i < n; i++) out[i] = x[i] * scale * (gains ? gains[i] : 1.0f);
+}
+
+/* ---- the target, and the head's encoder behind it */
+
+/* The tapped states of a row of the last decode [n_taps, n_embd]; eps as in struct head. */
+int32_t hot_tapped(struct target *t, int32_t row, float eps, float *out) {
+    for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
+        const bool by_nextn = t->taps[tap] == t->nextn_tap;
+        const float *rows = by_nextn ? t->api->nextn(t->context) : t->api->layer_input(t->context, t->taps[tap]);
+        if (!rows) return NO_TAPS;
+        rows += (size_t)row * t->n_embd;
+        if (eps < 0) memcpy(out, rows, sizeof(float) * t->n_embd);
+        else hot_norm(rows, t->n_embd, eps, NULL, out);
+    }
+    return 0;
+}
+
+static int32_t run(struct head *h, int type, void *batch) {
+    const int32_t code = h->api->process(h->context, type, batch);
+    h->api->synchronize(h->context);
+    return code;
+}
+
+/* The features of a row as the encoder takes them, in h->row. */
+static int32_t gather(struct head *h, int32_t row, const float *kept) {
+    const int32_t n_taps = h->target->n_taps, n_embd = h->target->n_embd;
+    if (!kept) return hot_tapped(h->target, row, h->tap_eps, h->row);
+    kept += (size_t)row * n_taps * n_embd;
+    if (h->tap_eps < 0) memcpy(h->row, kept, sizeof(float) * n_taps * n_embd);
+    else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) hot_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
+    return 0;
+}
+
+/* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
+ * n_embd]. Their states are then in h->encoded. */
+int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
+    if (!h->context) return CLOSED;
+    const struct api *api = h->api;
+    h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
+    /* llama.cpp puts encoder rows into sequence 0: their positions must follow its cache */
+    int32_t position = api->last_position(h->memory, 0) + 1;
+    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
+    api->clear(h->features);
+    for (int32_t i = 0; i < n; i++, position++) {
+        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
+        const double started_at = now();
+        api->add_embedding(h->features, 0, row); /* copies the row */
+        api->set_position(h->features, i, &position);
+        api->set_output(h->features, i, true);
+        h->native_s += now() - started_at;
+    }
+    const double started_at = now();
+    const int32_t code = run(h, ENCODE, h->features);
+    h->native_s += now() - started_at;
+    if (code) return code;
+    const float *states = api->nextn(h->context);
+    if (!states) return NO_STATES;
+    memcpy(h->encoded, states, sizeof(float) * n * h->width);
+    return 0;
+}
+
+/* A head that was asked for the rows of the last decode will be asked again: it encodes all in the same call. The few
+ * rows that are rejected later cost it next to nothing, another call much. */
+static int32_t encode_ahead(struct head *h, int32_t n) {
+    const bool was_asked = h->was_asked;
+    h->was_asked = false;
+    h->num_encoded = 0;
+    if (!was_asked) return 0;
+    const int32_t code = hot_encode(h, n, NULL, NULL);
+    h->num_encoded = code ? 0 : n;
+    return code;
+}
+
+/* Decode n rows: ints are tokens [n], positions [n], outputs [n], numbers of sequences [n], then all sequences. */
+int32_t hot_decode(struct target *t, int32_t n, const int32_t *ints) {
+    if (!t->context) return CLOSED;
+    const int32_t *outputs = ints + 2 * n, *counts = ints + 3 * n, *sequences = ints + 4 * n;
+    for (int32_t i = 0; i < n; sequences += counts[i++]) {
+        t->sequences[i] = sequences;
+        t->outputs[i] = outputs[i] != 0;
+    }
+    const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
+    const double started_at = now();
+    const int32_t code = t->api->decode(t->context, rows);
+    t->api->synchronize(t->context); /* on a GPU the work goes on behind the call */
+    t->native_s += now() - started_at;
+    return code || !t->head ? code : encode_ahead(t->head, n);
+}
+
+/* Most likely token of an output row of the last decode; negative where there are no logits. */
+int32_t hot_best(struct target *t, int32_t row) {
+    const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
+    if (!logits) return -1;
+    measure_blocks(logits, t->n_vocab, t->maxima);
+    return first_largest(logits, t->n_vocab, t->maxima);
+}
+
+int32_t hot_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t ranked, int32_t *tokens, float *shares) {
+    for (int32_t i = 0; i < n; i++) {
+        float *logits = t->api->logits_row(t->context, rows[i]);
+        if (!logits) return NO_LOGITS;
+        hot_rank(logits, t->n_vocab, ranked, t->maxima, tokens + i * ranked, shares + i * ranked);
+    }
+    return 0;
+}
+
+/* ---- the head's decoder */
+
+static void add_pair(struct head *h, int32_t row, int32_t token, int32_t position, int32_t sequence, const float *state) {
+    const struct embedding embedding = {state, 1, (size_t)h->width};
+    h->api->add_token(h->pairs, sequence, token);
+    h->api->set_embedding(h->pairs, row, embedding); /* copies the state */
+    h->api->set_position(h->pairs, row, &position);
+}
+
+/* Run the pairs that were added. All are outputs or none: the graph does not select rows, it would give the first. */
+static int32_t run_pairs(struct head *h, int32_t n, bool asks) {
+    for (int32_t i = 0; i < n; i++) h->api->set_output(h->pairs, i, asks);
+    return run(h, DECODE, h->pairs);
+}
+
+/* Choices at one row, and the state behind it as the next row reads it. */
+static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *fed) {
+    float *logits = h->api->logits_row(h->context, row);
+    if (!logits) return NO_LOGITS;
+    hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens, shares);
+    const float *state = h->api->nextn_row(h->context, row);
+    if (!state) return NO_STATES;
+    if (h->gains) hot_norm(state, h->width, h->gain_eps, h->gains, fed);
+    else memcpy(fed, state, sizeof(float) * h->width);
+    return 0;
+}
+
+/* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]) over what the
+ * cache held from each sequence's first one on, and rank the choices at the output rows; then go on from each with
+ * its best token, `depth` levels in all. tokens and shares are [depth, n_out, ranked]; the states behind the last
+ * level are in h->states [n_out, width]. */
+int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
+                  int32_t ranked, int32_t *tokens, float *shares) {
+    if (!h->context) return CLOSED;
+    const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
+    double started_at = now();
+    h->api->clear(h->pairs);
+    for (int32_t i = 0; i < n; i++) {
+        if ((i == 0 || sequences[i] != sequences[i - 1]) &&
+            !h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return NOT_CUT;
+        add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
+    }
+    int32_t code = run_pairs(h, n, n_out > 0);
+    h->native_s += now() - started_at;
+    for (int32_t level = 0; !code && n_out; level++) {
+        for (int32_t i = 0; i < n_out && !code; i++) {
+            const int32_t at = (level * n_out + i) * ranked;
+            code = read_row(h, level ? i : outputs[i], ranked, tokens + at, shares + at, h->states + (size_t)i * h->width);
+        }
+        if (code || level + 1 == depth) break;
+        started_at = now();
+        h->api->clear(h->pairs);
+        for (int32_t i = 0; i < n_out; i++)
+            add_pair(h, i, tokens[(level * n_out + i) * ranked], positions[outputs[i]] + level + 1,
+                     sequences[outputs[i]], h->states + (size_t)i * h->width);
+        code = run_pairs(h, n_out, true);
+        h->native_s += now() - started_at;
+    }
+    return code;
+}
