@@ -68,6 +68,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "set_position": ("llama_batch_ext_set_pos", [C.c_void_p, C.c_int32, C.c_void_p], C.c_bool),
     "set_output": ("llama_batch_ext_set_output_logits", [C.c_void_p, C.c_int32, C.c_bool], C.c_bool),
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
+    "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
 }
 
@@ -132,6 +133,7 @@ class Library:
     set_position: C._NamedFuncPointer
     set_output: C._NamedFuncPointer
     remove_cells: C._NamedFuncPointer
+    share_cells: C._NamedFuncPointer
     last_position: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer

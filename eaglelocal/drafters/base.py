@@ -1,7 +1,7 @@
 """What a drafter is: it proposes children of given nodes and is shown what was committed.
 
 A drafter knows nothing of costs, policies, verification or other drafters. It declares what it needs
-of the target (taps) and what it can (branching); the engine owns the loop.
+of the target (taps); the engine owns the loop.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Drafter(Protocol):
 
     def expand(self, nodes: Sequence[Node]) -> list[list[Child]]:
         """Children of each node, best first; an empty list where there is nothing to propose.
+
+        The loop goes on behind the first; a second costs next to nothing, or is not proposed.
 
         A node is expanded after its parent and at most once between two `observe`s of its slot.
         """

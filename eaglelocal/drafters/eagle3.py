@@ -69,13 +69,16 @@ class SlotState:
 
 
 class Eagle3:
-    """Implements drafters.base.Drafter over one head context. Chains only."""
+    """Implements drafters.base.Drafter over one head context, which holds a chain.
+
+    branches  children of a node that are proposed; those behind the best are not drafted on from
+    """
 
     name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, traits: HeadTraits) -> None:
-        self._head, self._traits = head, traits
+    def __init__(self, head: HeadContext, traits: HeadTraits, *, branches: int = 1) -> None:
+        self._head, self._traits, self._branches = head, traits, branches
         self._slots: dict[int, SlotState] = {}
         self.taps = traits.taps
 
@@ -95,11 +98,11 @@ class Eagle3:
         able = [node for node in nodes if self._add_rows(node, rows)]
         if not able:
             return [[] for _ in nodes]
-        proposals = self._head.decode(rows.batch(), 1, confident=True)
+        proposals = self._head.decode(rows.batch(), self._branches, confident=True)
         children: dict[int, list[Child]] = {}
         for i, node in enumerate(able):
             self._slots[node.slot].states[node.index] = self._feed_back(proposals.states[i])
-            children[node.slot] = [Child(proposals.tokens[i][0], proposals.confidences[i][0])]
+            children[node.slot] = list(map(Child, proposals.tokens[i], proposals.confidences[i]))
         return [children.get(node.slot, []) for node in nodes]
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:

@@ -28,6 +28,8 @@ def grow(
 ) -> Drafted:
     """Each drafter in turn, the cheapest first, a level of all its slots at a time.
 
+    Drafting goes on behind the best child alone; a second choice is told to `choice` and stays a leaf.
+
     Behind a token that ends the answer nothing is of use; `is_end` tells which do.
     """
     goes_on = {s.slot for s in sequences if s.request.params.ignore_eos}
@@ -42,8 +44,10 @@ def grow(
             steps.append((drafter.name, len(nodes), time.perf_counter() - started_at))
             for node, children in zip(nodes, proposed, strict=True):
                 if children:
-                    child = children[0]
+                    child, *others = children
                     choice.add(node.slot, drafter.name, child.token, child.confidence)
+                    if others:
+                        choice.add_second(node.slot, drafter.name, others[0].token, others[0].confidence)
                     frontier[node.slot] = Node(node.slot, node.index + 1, node.index, child.token, node.position + 1)
                 if not children or (is_end(children[0].token) and node.slot not in goes_on):
                     choice.end(node.slot, drafter.name)

@@ -8,10 +8,10 @@ Pure: reads what was learned, changes nothing but its own chains.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
+from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance, Outlook
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.goodput import (
@@ -22,13 +22,10 @@ from eaglelocal.speculation.goodput import (
     shared_out,
     units,
 )
-from eaglelocal.speculation.guesses import Guess
+from eaglelocal.speculation.guesses import Guess, Second, second_of
 from eaglelocal.speculation.pid import LengthController
+from eaglelocal.speculation.tree import MIN_REACH, Candidate, Chain, candidates, drafts_of
 from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
-
-MIN_REACH = 0.02  # a token less likely to be reached is not worth a draft step on any machine
-EMPTY = Draft()
-CHAIN_PARENTS = [tuple(range(-1, length - 1)) for length in range(MAX_DRAFT_TOKENS + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +100,6 @@ class Prices:
         return price
 
 
-@dataclass(slots=True)
-class Chain:
-    """What one drafter proposes for one slot."""
-
-    drafter: str
-    tokens: list[int] = field(default_factory=list)
-    confidences: list[float] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)  # probability that the answer gets as far as each token
-    ended: bool = False  # the drafter has no more to say
-
-    def draft(self, length: int) -> Draft:
-        """The first tokens."""
-        if length == 0:
-            return EMPTY
-        return Draft(tuple(self.tokens[:length]), CHAIN_PARENTS[length], tuple(self.confidences[:length]), self.drafter)
-
-
 class StepChoice:
     """Told what drafters propose (`add`, `end`), asked who goes on (`growing`) and what is sent (`chosen`)."""
 
@@ -132,11 +112,13 @@ class StepChoice:
         prices: Prices,
         *,
         leveled: bool,
+        max_seconds: int = 0,
     ) -> None:
         self._room = {seat.slot: min(seat.room, minds[seat.slot].spec.max_draft) for seat in seats}
         self._minds, self._drafters, self._acceptance = minds, drafters, acceptance
         self._auto = [slot for slot in self._room if minds[slot].spec.drafting is Drafting.AUTO]
         self._leveled = leveled and len(seats) > 1
+        self._max_seconds = max_seconds
         self._prices = prices
         self._row_prices = prices.rows(self._most_rows()) if self._auto else [0.0]
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
@@ -224,6 +206,12 @@ class StepChoice:
         chain.confidences.append(confidence)
         chain.gains.append(reach * self._acceptance.probability(slot, drafter, len(chain.tokens), confidence))
 
+    def add_second(self, slot: int, drafter: str, token: int, confidence: float) -> None:
+        """What the drafter would have said instead of the token that it has just added."""
+        if self._max_seconds:
+            chain = self._chain(slot, drafter)
+            chain.seconds[len(chain.tokens)] = Second(token, confidence)
+
     def end(self, slot: int, drafter: str) -> None:
         """The drafter has nothing more to propose for the slot."""
         self._chain(slot, drafter).ended = True
@@ -277,8 +265,29 @@ class StepChoice:
     def chosen(self) -> dict[int, Draft]:
         """What is verified, by slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
+        if self._max_seconds and any(best[slot].seconds for slot in self._auto):
+            return self._trees(best)
         sizes = self._sizes([best[slot].gains for slot in self._auto])
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
+
+    def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
+        """As `chosen`, of second choices too."""
+        nodes = [node for slot in self._auto for node in self._candidates(slot, best[slot])]
+        if len(self._auto) > 1:
+            nodes.sort()
+        size, _ = best_size([-node.loss for node in nodes], self._row_prices)
+        told = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items()}
+        return told | drafts_of(nodes[:size], {slot: best[slot] for slot in self._auto})
+
+    def _candidates(self, slot: int, chain: Chain) -> list[Candidate]:
+        name = second_of(chain.drafter)
+        return candidates(
+            slot,
+            chain,
+            lambda depth, confidence: self._acceptance.probability(slot, name, depth, confidence),
+            max_seconds=self._max_seconds,
+            room=self._room[slot],
+        )
 
     def _best_chain(self, slot: int) -> Chain:
         """Of those that may be sent: a probe is not."""
@@ -300,7 +309,7 @@ class StepChoice:
     def guesses(self, slot: int) -> list[Guess]:
         """Everything that was drafted for a slot, sent or not."""
         by_drafter = (chains.get(slot) for chains in self._chains.values())
-        return [Guess(chain.drafter, chain.tokens, chain.confidences) for chain in by_drafter if chain]
+        return [Guess(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain]
 
     def num_drafted(self, slot: int, drafter: str) -> int:
         """Tokens that a drafter proposed for a slot, sent or not."""

@@ -88,11 +88,14 @@ class Controller:
 
     spec      what a request without a wish of its own gets
     leveled   slots have caches of their own, so that a step costs least when all draft equally far
+    max_seconds  second choices that a slot may send beside its chain; 0: drafts are chains
     """
 
-    def __init__(self, spec: Spec, drafters: Drafters, costs: StepCosts, *, leveled: bool = False) -> None:
+    def __init__(
+        self, spec: Spec, drafters: Drafters, costs: StepCosts, *, leveled: bool = False, max_seconds: int = 0
+    ) -> None:
         self.costs, self.acceptance = costs, Acceptance()
-        self._spec, self._drafters, self._leveled = spec, drafters, leveled
+        self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
         self._minds: dict[int, Mind] = {}
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
@@ -135,7 +138,15 @@ class Controller:
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )
-        self._choice = StepChoice(seats, self._minds, self._drafters, self.acceptance, prices, leveled=self._leveled)
+        self._choice = StepChoice(
+            seats,
+            self._minds,
+            self._drafters,
+            self.acceptance,
+            prices,
+            leveled=self._leveled,
+            max_seconds=self._max_seconds,
+        )
         return self._choice
 
     def _rate(self, num_seats: int, num_cells: int) -> float:

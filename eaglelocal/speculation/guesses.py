@@ -4,14 +4,15 @@ A drafted token would have been accepted if it is the token that the target's sa
 cut are judged by the token behind the last accepted one and by the steps that follow, the chain of a drafter that
 was not chosen is judged beside the one that was, and a drafter can be tried out for nothing but its draft steps.
 
-Censoring: behind the first token that differs nothing is known, and nothing is learned.
+Censoring: behind the first token that differs nothing is known, and nothing is learned. A second choice is judged
+where the first was wrong and what is before it right, under a name of its own.
 Knows tokens and names of drafters, nothing of probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -24,6 +25,18 @@ class Judged(NamedTuple):
     accepted: bool
 
 
+class Second(NamedTuple):
+    """What a drafter would say if its first choice were wrong."""
+
+    token: int
+    confidence: float
+
+
+def second_of(drafter: str) -> str:
+    """Under which name second choices are judged."""
+    return f"{drafter}/2"
+
+
 @dataclass(slots=True)
 class Guess:
     """A chain, of which the first `num_right` tokens have come."""
@@ -31,6 +44,7 @@ class Guess:
     drafter: str
     tokens: Sequence[int]
     confidences: Sequence[float]
+    seconds: Mapping[int, Second] = field(default_factory=dict)  # by depth
     num_right: int = 0
 
     def compare(self, text: Sequence[int], judged: list[Judged]) -> bool:
@@ -42,6 +56,9 @@ class Guess:
             accepted = self.tokens[at] == token
             judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted))
             if not accepted:
+                if second := self.seconds.get(at + 1):
+                    right = second.token == token
+                    judged.append(Judged(second_of(self.drafter), at + 1, second.confidence, right))
                 return False
             self.num_right += 1
         return self.num_right < len(self.tokens)

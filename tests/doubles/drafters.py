@@ -9,7 +9,7 @@ from eaglelocal.drafters.base import Child, Node, NoDrafter
 
 
 class FlakyDrafter(NoDrafter):
-    """Random tokens, and often none at all."""
+    """Random tokens, and often none at all; sometimes a second choice."""
 
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
@@ -20,4 +20,5 @@ class FlakyDrafter(NoDrafter):
     def _children(self) -> list[Child]:
         if self._random.random() < 0.3:
             return []
-        return [Child(self._random.randrange(self._n_vocab), self._random.random())]
+        tokens = self._random.sample(range(self._n_vocab), self._random.randint(1, 2))
+        return [Child(token, self._random.random()) for token in tokens]
