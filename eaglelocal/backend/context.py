@@ -41,10 +41,18 @@ class ContextParams:
     kv_type: str = "f16"
     flash_attention: str = "auto"
 
+    def __post_init__(self) -> None:
+        if self.num_branches and self.num_ids > self.num_outputs:  # llama.cpp would abort
+            raise EngineError(f"{self.num_ids} sequences need as many output rows, not {self.num_outputs}")
+
     @property
     def num_ids(self) -> int:
         """Sequences that rows may belong to."""
         return self.num_sequences + self.num_branches
+
+    @property
+    def num_outputs(self) -> int:
+        return self.n_batch if self.max_outputs is None else min(self.max_outputs, self.n_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,7 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native.n_batch = native.n_ubatch = params.n_batch
     native.n_seq_max = params.num_ids
     if params.max_outputs is not None:
-        native.n_outputs_max = min(params.max_outputs, params.n_batch)
+        native.n_outputs_max = params.num_outputs
     native.n_threads = native.n_threads_batch = params.threads
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
     native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")

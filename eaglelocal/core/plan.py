@@ -47,8 +47,13 @@ class Plan:
 
     @property
     def num_branches(self) -> int:
-        """Branches of a slot's trees, where the target can branch: one cache, and a drafter that has second choices."""
-        return MAX_BRANCHES if self.is_unified and self.speculates and self.draft_kind == "eagle3" else 0
+        """Branches of a slot's trees, where the target can branch: one cache, and a drafter that has second choices.
+
+        llama.cpp wants room for as many rows as there are sequences.
+        """
+        if not (self.is_unified and self.speculates and self.draft_kind == "eagle3"):
+            return 0
+        return max(min(MAX_BRANCHES, self.n_batch // self.num_slots - 1), 0)
 
     @property
     def max_draft(self) -> int:
