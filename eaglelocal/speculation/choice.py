@@ -24,7 +24,7 @@ from eaglelocal.speculation.goodput import (
 )
 from eaglelocal.speculation.guesses import Guess, Second, second_of
 from eaglelocal.speculation.pid import LengthController
-from eaglelocal.speculation.tree import MIN_REACH, Candidate, Chain, candidates, drafts_of
+from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
 from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
 
 
@@ -271,23 +271,24 @@ class StepChoice:
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
-        """As `chosen`, of second choices too."""
-        nodes = [node for slot in self._auto for node in self._candidates(slot, best[slot])]
-        if len(self._auto) > 1:
-            nodes.sort()
-        size, _ = best_size([-node.loss for node in nodes], self._row_prices)
-        told = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items()}
-        return told | drafts_of(nodes[:size], {slot: best[slot] for slot in self._auto})
+        """As `chosen`, of chains and their second choices: both fall in likelihood, and are shared out alike."""
+        seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
+        gains = [part for slot in self._auto for part in (best[slot].gains, seconds[slot].gains)]
+        size, _ = best_size(*units(gains, self._row_prices, False))
+        shares = iter(shared_out(size, gains))
+        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in seconds}
+        for slot in self._auto:
+            length, num_seconds = next(shares), next(shares)
+            drafts[slot] = best[slot].draft(length, seconds[slot].depths[:num_seconds])
+        return drafts
 
-    def _candidates(self, slot: int, chain: Chain) -> list[Candidate]:
-        name = second_of(chain.drafter)
-        return candidates(
-            slot,
-            chain,
-            lambda depth, confidence: self._acceptance.probability(slot, name, depth, confidence),
-            max_seconds=self._max_seconds,
-            room=self._room[slot],
-        )
+    def _seconds(self, slot: int, chain: Chain) -> Seconds:
+        """Where there is room behind the chain."""
+        most = min(self._max_seconds, self._room[slot] - len(chain.tokens))
+        if most <= 0 or not chain.seconds:
+            return NO_SECONDS
+        acceptance, name = self._acceptance, second_of(chain.drafter)
+        return likeliest(chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), most)
 
     def _best_chain(self, slot: int) -> Chain:
         """Of those that may be sent: a probe is not."""

@@ -13,9 +13,8 @@ Pure: plain numbers in, nodes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
@@ -50,37 +49,27 @@ class Chain:
         return Draft(tokens, parents, confidences, self.drafter)
 
 
-class Candidate(NamedTuple):
-    """A node that may be sent. They sort best first, and parents before children."""
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Second choices beside a chain, the likeliest first."""
 
-    loss: float  # minus the probability that the answer gets there
-    is_second: bool
-    depth: int
-    slot: int
+    gains: Sequence[float] = ()
+    depths: Sequence[int] = ()
 
 
-def candidates(
-    slot: int, chain: Chain, hit: Callable[[int, float], float], *, max_seconds: int, room: int
-) -> list[Candidate]:
-    """The most likely nodes, best first: any first part of them hangs together, for no gain exceeds its parent's.
+NO_SECONDS = Seconds()
 
-    hit  how likely a second choice is right if the first is wrong, by depth and confidence
+
+def likeliest(chain: Chain, hit: Callable[[int, float], float], most: int) -> Seconds:
+    """At most so many; `hit`: how likely one is right if the first is wrong, by depth and confidence.
+
+    No gain exceeds that of the parent, so that the likeliest nodes of chain and seconds always hang together.
     """
-    firsts, seconds, reach = [], [], 1.0
+    found = []
+    reach = 1.0
     for depth, gain in enumerate(chain.gains, start=1):
         missed, reach = reach - gain, gain
-        firsts.append(Candidate(-gain, False, depth, slot))
         if missed > MIN_REACH and depth in chain.seconds:
-            seconds.append(Candidate(-missed * hit(depth, chain.seconds[depth].confidence), True, depth, slot))
-    seconds.sort()
-    return sorted([*firsts, *seconds[:max_seconds]])[:room]
-
-
-def drafts_of(nodes: Sequence[Candidate], chains: Mapping[int, Chain]) -> dict[int, Draft]:
-    """The drafts that these nodes make up, by slot."""
-    drafts = {}
-    for slot, chain in chains.items():
-        own = [node for node in nodes if node.slot == slot]
-        depths = [node.depth for node in own if node.is_second]
-        drafts[slot] = chain.draft(len(own) - len(depths), depths)
-    return drafts
+            found.append((-missed * hit(depth, chain.seconds[depth].confidence), depth))
+    found = sorted(found)[:most]
+    return Seconds([-loss for loss, _ in found], [depth for _, depth in found])
