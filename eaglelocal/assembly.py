@@ -187,13 +187,14 @@ class Builder:
 
     def _model_drafter(self, library: Library, context: LlamaContext, part: Part) -> Drafter:
         draft = self._model(library, part, share=(0.9, 1.0))
+        branches = 2 if self._num_branches else 1
         if isinstance(part.info, EagleInfo):
             head_context = LlamaHeadContext(draft, part.context, target=context)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, head_traits(part.header, part.info), branches=2 if self._num_branches else 1)
+            return Eagle3(head_context, head_traits(part.header, part.info), branches=branches)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
-        return DraftModel(draft_context)
+        return DraftModel(draft_context, branches=branches)
 
     def _engine(
         self,
@@ -261,7 +262,7 @@ def notes_on(model: Model) -> tuple[str, ...]:
 
 def notes_on_trees(plan: Plan, target: ModelInfo) -> tuple[str, ...]:
     """Why drafts are chains where another choice could have made them trees."""
-    if not plan.speculates or plan.draft_kind != "eagle3":
+    if not plan.speculates or plan.draft_kind == "ngram":
         return ()
     if problem := branch_problem(target):
         return (f"drafts are chains: {problem}",)

@@ -51,7 +51,7 @@ class Plan:
 
         llama.cpp wants room for as many rows as there are sequences.
         """
-        if not (self.is_unified and self.speculates and self.draft_kind == "eagle3"):
+        if not (self.is_unified and self.speculates and self.draft_kind != "ngram"):
             return 0
         return max(min(MAX_BRANCHES, self.n_batch // self.num_slots - 1), 0)
 

@@ -29,14 +29,17 @@ class SlotState:
 
 
 class DraftModel:
-    """Implements drafters.base.Drafter over a plain context. Chains only."""
+    """Implements drafters.base.Drafter over a plain context, which holds a chain.
+
+    branches  children of a node that are proposed; those behind the best are not drafted on from
+    """
 
     name = "draft_model"
     taps: tuple[int, ...] = ()
     reuse_margin = 0
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, *, branches: int = 1) -> None:
+        self._context, self._branches = context, branches
         self._slots: dict[int, SlotState] = {}
 
     @property
@@ -56,8 +59,8 @@ class DraftModel:
         if not asked:
             return [[] for _ in nodes]
         self._context.decode(rows)
-        proposals = self._context.propose(asked, 1, confident=True)
-        return [[Child(t[0], c[0])] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
+        proposals = self._context.propose(asked, self._branches, confident=True)
+        return [list(map(Child, t, c)) for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots.setdefault(node.slot, SlotState())

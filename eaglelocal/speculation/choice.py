@@ -21,6 +21,7 @@ from eaglelocal.speculation.goodput import (
     pays_to_grow_all,
     shared_out,
     units,
+    within,
 )
 from eaglelocal.speculation.guesses import Guess, Second, second_of
 from eaglelocal.speculation.pid import LengthController
@@ -273,7 +274,9 @@ class StepChoice:
     def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
         """As `chosen`, of chains and their second choices: both fall in likelihood, and are shared out alike."""
         seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
-        gains = [part for slot in self._auto for part in (best[slot].gains, seconds[slot].gains)]
+        gains: list[Sequence[float]] = []
+        for slot in self._auto:
+            gains += within(self._room[slot], (best[slot].gains, seconds[slot].gains))
         size, _ = best_size(*units(gains, self._row_prices, False))
         shares = iter(shared_out(size, gains))
         drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in seconds}
@@ -283,12 +286,12 @@ class StepChoice:
         return drafts
 
     def _seconds(self, slot: int, chain: Chain) -> Seconds:
-        """Where there is room behind the chain."""
-        most = min(self._max_seconds, self._room[slot] - len(chain.tokens))
-        if most <= 0 or not chain.seconds:
+        if not chain.seconds:
             return NO_SECONDS
         acceptance, name = self._acceptance, second_of(chain.drafter)
-        return likeliest(chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), most)
+        return likeliest(
+            chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), self._max_seconds
+        )
 
     def _best_chain(self, slot: int) -> Chain:
         """Of those that may be sent: a probe is not."""

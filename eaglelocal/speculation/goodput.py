@@ -119,3 +119,10 @@ def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
     for _, i in ranked[:size]:
         heads[i] += 1
     return heads
+
+
+def within(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+    """Of each chain what is among the `room` most likely tokens."""
+    if sum(map(len, chains)) <= room:
+        return chains
+    return [chain[:size] for chain, size in zip(chains, shared_out(room, chains), strict=True)]

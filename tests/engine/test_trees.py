@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.drafters import FlakyDrafter
 from doubles.rig import Rig, plain_text
-from doubles.scripted_context import ScriptedHead, Table
+from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +45,8 @@ HEADS = {
 def drafter_of(kind: str) -> Drafter:
     if kind == "flaky":
         return FlakyDrafter(TABLE.n_vocab)
+    if kind == "model":
+        return DraftModel(ScriptedContext(HEADS["second"], gives_features=False), branches=2)
     return Eagle3(ScriptedHead(HEADS[kind]), HeadTraits(taps=(0,)), branches=2)
 
 
@@ -52,7 +54,7 @@ def rig_of(kind: str, *, num_slots: int = 1, **options: object) -> Rig:
     return Rig(TABLE, drafter_of(kind), spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
-KINDS = [*HEADS, "flaky"]
+KINDS = [*HEADS, "model", "flaky"]
 
 
 def request(name: str, prompt: tuple[int, ...], spec: Spec | None = None, **changes: object) -> ChatRequest:
@@ -199,11 +201,3 @@ def test_any_tree_and_any_path_keep_just_the_path(data: st.DataObject) -> None:
         for each, text in texts.items():
             assert [cell.value for cell in context.cells.cells.get(each, [])] == text
         assert context.cells.num_cells == sum(map(len, texts.values()))
-
-
-def test_a_draft_model_drafts_chains_beside_a_target_that_can_branch() -> None:
-    context = type(Rig(TABLE, NoDrafter()).context)(SecondBest(seed=1), gives_features=False)
-    rig = Rig(TABLE, DraftModel(context), spec=AUTO, branches=BRANCHES)
-    asked = request("a", (5, 6, 7), max_tokens=30, ignore_eos=True)
-    assert rig.run([asked])["a"].tokens == plain_text(TABLE, asked)
-    assert rig.context.tree_rows == 0

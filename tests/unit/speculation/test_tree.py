@@ -97,12 +97,11 @@ def gain_of(comb: Comb, draft: Draft) -> float:
 
 
 def every_draft(comb: Comb, *, max_seconds: int, room: int) -> dict[int, float]:
-    """The largest gain of a draft, by its number of nodes; seconds where there is room behind the whole chain."""
+    """The largest gain of a draft, by its number of nodes."""
     best: dict[int, float] = {}
-    max_seconds = min(max_seconds, room - len(comb.firsts))
     for length in range(len(comb.firsts) + 1):
         depths = [d for d in range(1, min(length + 1, len(comb.firsts)) + 1) if comb.second_gain(d) is not None]
-        for count in range(min(max_seconds, len(depths)) + 1):
+        for count in range(min(max_seconds, len(depths), room - length) + 1):
             for chosen in itertools.combinations(depths, count):
                 gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in chosen)
                 best[length + count] = max(best.get(length + count, -math.inf), gain)
