@@ -33,7 +33,7 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.pair import branch_problem, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
@@ -66,6 +66,7 @@ class Builder:
         self._threads = plan.threads or usable_threads()
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
+        self._num_branches = 0  # of each slot's trees
         self._placement = Placement(
             gpu_layers=plan.gpu_layers, devices=plan.device, split=plan.split, repack=not has_amx(self._machine)
         )
@@ -77,7 +78,9 @@ class Builder:
         info = read_model(header)
         draft = self._draft_part(header, info)
         taps = draft.info.target_layers if draft and isinstance(draft.info, EagleInfo) else ()
-        target = Part(header=header, info=info, context=self._params(self._max_rows()), taps=taps)
+        self._num_branches = 0 if branch_problem(info) else plan.num_branches
+        context_params = self._params(self._max_rows(), num_branches=plan.num_slots * self._num_branches)
+        target = Part(header=header, info=info, context=context_params, taps=taps)
         library = load_library()
         self._check_memory(library, [target, draft] if draft else [target])
         model = self._model(library, target, share=(0.0, 0.9))
@@ -85,8 +88,8 @@ class Builder:
         context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
-        controller = controller_of(plan, drafters)
-        notes = (*notes_on(model), *notes_on_draft(draft))
+        controller = controller_of(plan, drafters, max_seconds=self._num_branches)
+        notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, info))
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         return engine
@@ -161,11 +164,12 @@ class Builder:
         """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
         return self._plan.num_slots * (1 + self._plan.max_draft)
 
-    def _params(self, max_outputs: int) -> ContextParams:
+    def _params(self, max_outputs: int, *, num_branches: int = 0) -> ContextParams:
         plan = self._plan
         return ContextParams(
             n_ctx=plan.n_ctx,
             num_sequences=plan.num_slots,
+            num_branches=num_branches,
             unified=plan.is_unified,
             n_batch=plan.n_batch,
             max_outputs=max_outputs,
@@ -183,14 +187,15 @@ class Builder:
 
     def _model_drafter(self, library: Library, context: LlamaContext, part: Part) -> Drafter:
         draft = self._model(library, part, share=(0.9, 1.0))
+        branches = 2 if self._num_branches else 1
         if isinstance(part.info, EagleInfo):
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, part.info.target_layers)
+            return Eagle3(head_context, part.info.target_layers, branches=branches)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
-        return DraftModel(draft_context)
+        return DraftModel(draft_context, branches=branches)
 
     def _engine(
         self,
@@ -237,12 +242,14 @@ class Builder:
         )
 
 
-def controller_of(plan: Plan, drafters: tuple[Drafter, ...]) -> Controller:
+def controller_of(plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0) -> Controller:
     """A lookup is the primary drafter only where it is the only one."""
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
-    return Controller(plan.spec, Drafters(primary, lookups), StepCosts(), leveled=not plan.is_unified)
+    return Controller(
+        plan.spec, Drafters(primary, lookups), StepCosts(), leveled=not plan.is_unified, max_seconds=max_seconds
+    )
 
 
 def notes_on(model: Model) -> tuple[str, ...]:
@@ -252,6 +259,15 @@ def notes_on(model: Model) -> tuple[str, ...]:
     except ModelFileError as error:
         note = error.message
     return (note,) if note else ()
+
+
+def notes_on_trees(plan: Plan, target: ModelInfo) -> tuple[str, ...]:
+    """Why drafts are chains where another choice could have made them trees."""
+    if not plan.speculates or plan.draft_kind == "ngram":
+        return ()
+    if problem := branch_problem(target):
+        return (f"drafts are chains: {problem}",)
+    return () if plan.is_unified else ("drafts are chains: with so many slots each has a cache of its own",)
 
 
 def notes_on_draft(part: Part | None) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """The most likely tokens of a row of logits, and how sure the row is of them, as the C part ranks them.
 
 A softmax over a large vocabulary costs more than the drafting it is for, so confidence is told among the best few:
-the probability of a token among the first MIN_RANKED choices (or as many as are asked for, and one). It ranks drafts
-as well as the whole softmax does, and what it is worth is learned (speculation/acceptance.py).
+the probability of a token among the first MIN_RANKED choices (or as many as are asked for). It ranks drafts
+as well as the whole softmax does, and what it is worth is learned (speculation/acceptance.py). So the second choice is
+known anyway, and costs nothing.
 
-    logits  a 5.0   b 3.0   c 1.0   d -4.0     two branches: among a, b, c
-            a: 0.87         b: 0.12
+    logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b
+            a: 0.88         b: 0.12
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ UNKNOWN = math.nan
 
 
 def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
-    return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
+    return min(max(branches, MIN_RANKED) if confident else branches, n_vocab)
 
 
 class Choices:

@@ -36,12 +36,26 @@ class ContextParams:
 
     n_ctx: int
     num_sequences: int = 1
+    num_branches: int = 0  # sequences behind those, which share their cells; unified only
     unified: bool = True  # one cache for all sequences, else one for each
     n_batch: int = 512
     max_outputs: int | None = None  # output rows of one decode; None: every row may be one
     threads: int = 1
     kv_type: str = "f16"
     flash_attention: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.num_branches and self.num_ids > self.num_outputs:  # llama.cpp would abort
+            raise EngineError(f"{self.num_ids} sequences need as many output rows, not {self.num_outputs}")
+
+    @property
+    def num_ids(self) -> int:
+        """Sequences that rows may belong to."""
+        return self.num_sequences + self.num_branches
+
+    @property
+    def num_outputs(self) -> int:
+        return self.n_batch if self.max_outputs is None else min(self.max_outputs, self.n_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,7 @@ class LlamaContext:
         self.n_batch = params.n_batch
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
-        self.is_unified = params.unified
+        self.is_unified, self.num_branches = params.unified, params.num_branches
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # and the end of the context, which voids rows just as a decode does
         self._choices = Choices()
@@ -169,6 +183,11 @@ class LlamaContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        if not self.is_unified:  # llama.cpp would copy whole caches, or abort
+            raise EngineError("sequences with caches of their own cannot share cells")
+        self._cells.share(source, target, first, end)
+
     def last_position(self, sequence: int) -> int:
         return self._cells.last_position(sequence)
 
@@ -211,9 +230,9 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native = api.llama_context_default_params()
     native.n_ctx = params.n_ctx * params.num_sequences
     native.n_batch = native.n_ubatch = params.n_batch
-    native.n_seq_max = params.num_sequences
+    native.n_seq_max = params.num_ids
     if params.max_outputs is not None:
-        native.n_outputs_max = min(params.max_outputs, params.n_batch)
+        native.n_outputs_max = params.num_outputs
     native.n_threads = native.n_threads_batch = params.threads
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
     native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")

@@ -62,6 +62,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
     "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
+    "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
 }
 
@@ -118,6 +119,7 @@ class Library:
     set_nextn: C._NamedFuncPointer
     get_logits_row: C._NamedFuncPointer
     remove_cells: C._NamedFuncPointer
+    share_cells: C._NamedFuncPointer
     last_position: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer

@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 class Cells:
-    """Removal and bounds of sequences; implements core.ports.Cache."""
+    """Removal, sharing and bounds of sequences; implements core.ports.Cache."""
 
     def __init__(self, library: Library, context: object) -> None:
         self._library = library
@@ -45,6 +45,12 @@ class Cells:
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
         if not self._library.remove_cells(self._memory, sequence, first_position, -1):
             raise EngineError(f"this model cannot forget positions from {first_position} on")
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        self.check_open()
+        if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them
+            raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
+        self._library.share_cells(self._memory, source, target, first, end)
 
     def last_position(self, sequence: int) -> int:
         self.check_open()

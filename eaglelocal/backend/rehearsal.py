@@ -62,9 +62,8 @@ class Part:
     @property
     def output_bytes(self) -> int:
         """Logits, and a head's states, of as many rows as may be asked for, and the tapped rows."""
-        rows = min(self.context.max_outputs or self.context.n_batch, self.context.n_batch)
         floats = self.info.n_vocab + (self.width if self.is_head else 0)
-        return rows * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
+        return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
 
 
 class PlannedModel(Model):

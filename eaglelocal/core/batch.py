@@ -14,7 +14,7 @@ State = bytes  # float32 [width] of an EAGLE head, owned; drafters keep states a
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token rows for a target or a draft model; one sequence a row (a chain) or several (a tree).
+    """Token rows for a target or a draft model; one sequence a row (a chain) or several (a tree: engine/branches.py).
 
     An output row is one whose logits can be sampled; rows are addressed by their index in the batch.
     """

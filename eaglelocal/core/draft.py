@@ -40,6 +40,24 @@ class Draft:
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self.parents) - 1))
 
+    @property
+    def leaves(self) -> list[int]:
+        """Nodes without children: first the end of the trunk, which follows first children, then the others."""
+        parents = {*self.parents}
+        leaves = [node for node in range(len(self.parents)) if node not in parents]
+        end = ROOT
+        while end in parents:
+            end = self.parents.index(end)
+        return [end, *(leaf for leaf in leaves if leaf != end)] if leaves else []
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from the root's child down to this one."""
+        path = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
     def child_with(self, parent: int, token: int) -> int | None:
         """Index of the child of `parent` that carries `token`."""
         for node, (node_parent, node_token) in enumerate(zip(self.parents, self.tokens, strict=True)):

@@ -12,6 +12,7 @@ from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
 MAX_SLOTS = 16
 MAX_UNIFIED_SLOTS = 2
+MAX_BRANCHES = 4  # of a slot's tree: second choices that are verified beside its chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,16 @@ class Plan:
     def is_unified(self) -> bool:
         """One cache for all slots: every row pays for the cells of all, which is little for two."""
         return self.num_slots <= MAX_UNIFIED_SLOTS
+
+    @property
+    def num_branches(self) -> int:
+        """Branches of a slot's trees, where the target can branch: one cache, and a drafter that has second choices.
+
+        llama.cpp wants room for as many rows as there are sequences.
+        """
+        if not (self.is_unified and self.speculates and self.draft_kind != "ngram"):
+            return 0
+        return max(min(MAX_BRANCHES, self.n_batch // self.num_slots - 1), 0)
 
     @property
     def max_draft(self) -> int:

@@ -1,7 +1,7 @@
 """The seams: what the engine needs of a model, as Protocols.
 
 `backend` implements them over llama.cpp, `tests/doubles` over tables. Positions are absolute and
-start at 0; sequence ids are slots. Every method is called from one thread.
+start at 0; sequence ids are slots, and behind them branches. Every method is called from one thread.
 """
 
 from __future__ import annotations
@@ -57,8 +57,18 @@ class Context(Cache, Protocol):
     def is_unified(self) -> bool:
         """Do all sequences share one cache? Else each has its own, which costs passes (speculation/layout.py)."""
 
+    @property
+    def num_branches(self) -> int:
+        """Sequences behind those of the slots, for the branches of trees; 0: drafts must be chains."""
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        """Let `target` have the cells of `source` at positions first..end-1 too. Unified caches only."""
+
     def decode(self, batch: Batch) -> Outputs:
-        """Run the rows. Raises ResourceError when the cache has no room; the cache is then unchanged."""
+        """Run the rows. A row attends to the cells of the first of its sequences, and belongs to all of them.
+
+        Raises ResourceError when the cache has no room; the cache is then unchanged.
+        """
 
     def sampler(self, params: SamplingParams) -> Sampler: ...
 

@@ -1,16 +1,16 @@
 """What a drafter is: it proposes children of given nodes and is shown what was committed.
 
 A drafter knows nothing of costs, policies, verification or other drafters. It declares what it needs
-of the target (taps) and what it can (branching); the engine owns the loop.
+of the target (taps); the engine owns the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from eaglelocal.core.batch import Features, Floats
+from eaglelocal.core.batch import Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 
 
@@ -29,10 +29,15 @@ class Node:
         return self.index == ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    token: int
-    confidence: float  # probability under the drafter; NaN where it was not asked for
+class Continuation(NamedTuple):
+    """What a drafter says behind a node: its best child, the best child of that, and so on."""
+
+    tokens: Sequence[int] = ()
+    confidences: Sequence[float] = ()  # probability of each under the drafter; NaN where it tells none
+    seconds: Sequence[tuple[int, float]] = ()  # what it would say instead of each, and how surely; or nothing at all
+
+
+NOTHING = Continuation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,11 @@ class Drafter(Protocol):
     def end(self, slot: int) -> None:
         """The request is over; its rows may be reused."""
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
-        """Children of each node, best first; an empty list where there is nothing to propose.
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        """At most `depth` tokens behind each node; none where there is nothing to propose, or too few to go on from.
 
-        A node is expanded after its parent and at most once between two `observe`s of its slot. `depth` is a promise
-        that a drafter may work ahead for: the best children will be expanded too, as these nodes are, depth levels
-        in all.
+        A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows
+        how the text went on.
         """
 
     def observe(self, committed: Sequence[Committed]) -> None:
@@ -108,8 +112,8 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
-        return [[] for _ in nodes]
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        return [NOTHING for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:
         pass
@@ -122,3 +126,11 @@ class NoDrafter:
 
     def close(self) -> None:
         pass
+
+
+def continuations(said: Proposals, num_rows: int) -> list[Continuation]:
+    """By row, of what was said level by level."""
+    tokens, *other_tokens = zip(*said.tokens, strict=True)  # by rank
+    confidences, *other_confidences = zip(*said.confidences, strict=True)
+    seconds = list(zip(other_tokens[0], other_confidences[0], strict=True)) if other_tokens else []
+    return [Continuation(tokens[i::num_rows], confidences[i::num_rows], seconds[i::num_rows]) for i in range(num_rows)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft
@@ -29,14 +29,17 @@ class SlotState:
 
 
 class DraftModel:
-    """Implements drafters.base.Drafter over a plain context. Chains only."""
+    """Implements drafters.base.Drafter over a plain context, which holds a chain.
+
+    branches  children of a node that are proposed; those behind the best are not drafted on from
+    """
 
     name = "draft_model"
     taps: tuple[int, ...] = ()
     reuse_margin = 0
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, *, branches: int = 1) -> None:
+        self._context, self._branches = context, branches
         self._slots: dict[int, SlotState] = {}
 
     @property
@@ -49,15 +52,14 @@ class DraftModel:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._write_long_queues()  # of slots that have slept
         rows = Batch([], [], [], [])
         asked = [row for node in nodes for row in self._add_rows(node, rows)]
         if not asked:
-            return [[] for _ in nodes]
+            return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        proposals = self._context.propose(asked, 1, confident=True)
-        return [[Child(t[0], c[0])] for t, c in zip(proposals.tokens, proposals.confidences, strict=True)]
+        return continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots.setdefault(node.slot, SlotState())

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import PairBatch, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
 from eaglelocal.drafters.remembered import Piece, before, joined, with_newest
 from eaglelocal.errors import EngineError
 
@@ -36,7 +36,6 @@ class SlotState:
     waiting_tokens: list[int] = field(default_factory=list)
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
-    foreseen: list[Child] = field(default_factory=list)  # what the next expansions will give, last one first
     state: State = b""  # behind the last row drafted
     remembered: list[Piece] = field(default_factory=list)  # while the slot sleeps
 
@@ -56,13 +55,16 @@ class SlotState:
 
 
 class Eagle3:
-    """Implements drafters.base.Drafter over one head context. Chains only."""
+    """Implements drafters.base.Drafter over one head context, which holds a chain.
+
+    branches  children of a node that are proposed; those behind the best are not drafted on from
+    """
 
     name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
-        self._head = head
+    def __init__(self, head: HeadContext, taps: tuple[int, ...], *, branches: int = 1) -> None:
+        self._head, self._branches = head, branches
         self._slots: dict[int, SlotState] = {}
         self.taps = taps
 
@@ -76,28 +78,17 @@ class Eagle3:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
-        unforeseen = [node for node in nodes if node.is_root or not self._slots[node.slot].foreseen]
-        if unforeseen:
-            self._draft(unforeseen, depth)
-        return [self._next_children(node.slot) for node in nodes]
-
-    def _draft(self, nodes: Sequence[Node], depth: int) -> None:
-        """Foresee the children of the nodes, and theirs, as deep as they will be asked for: one call of the head."""
         rows = PairRows()
-        able = [self._slots[node.slot] for node in nodes if self._add_rows(node, rows)]
+        able = [node.slot for node in nodes if self._add_rows(node, rows)]
         if not able:
-            return
-        said = self._head.decode(rows.batch(), 1, confident=True, depth=depth)
-        children = [Child(t[0], c[0]) for t, c in zip(said.tokens, said.confidences, strict=True)]
-        for i, slot in enumerate(able):
-            slot.foreseen = children[i :: len(able)][::-1]
-            slot.state = said.states[i]
-
-    def _next_children(self, slot: int) -> list[Child]:
-        foreseen = self._slots[slot].foreseen
-        return [foreseen.pop()] if foreseen else []
+            return [NOTHING for _ in nodes]
+        said = self._head.decode(rows.batch(), self._branches, confident=True, depth=depth)
+        found = dict(zip(able, continuations(said, len(able)), strict=True))
+        for slot, state in zip(able, said.states, strict=True):
+            self._slots[slot].state = state
+        return [found.get(node.slot, NOTHING) for node in nodes]
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:
         """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
@@ -106,7 +97,6 @@ class Eagle3:
             rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.ask()
             return True
-        slot.foreseen = []
         if slot.tail is None or node.position != slot.num_pairs + 1:
             return False
         self._take_waiting(node.slot, slot, rows)
@@ -163,7 +153,6 @@ class Eagle3:
     def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it; pairs that the cache already holds are skipped."""
         slot = self._slots.setdefault(rows.slot, SlotState())
-        slot.foreseen = []
         for i, token in enumerate(rows.tokens):
             position = rows.first_position + i - 1
             if position < slot.num_pairs:
@@ -201,7 +190,7 @@ class Eagle3:
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
-        state.tail, state.foreseen = None, []
+        state.tail = None
         self._head.remove(slot, state.num_written)
 
     def close(self) -> None:

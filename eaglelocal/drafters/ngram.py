@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eaglelocal.drafters.base import Child, Committed, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node
 from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, Generations, SuffixAutomaton
 from eaglelocal.errors import EngineError
 
@@ -57,17 +57,19 @@ class Chain:
             return token if token >= 0 else None
         return self.unwritten[beyond] if self.unwritten is not None else None
 
-    def grow(self) -> Child | None:
-        """Append what followed."""
-        if (token := self.next_token) is None:
-            return None
-        behind = self.source.step(self.state, token) if self.state else 0
-        child = Child(token, confidence(self.length, self.source.count[self.state], self.source.count[behind]))
-        self.state, self.token = behind, token
-        self.end, self.length, self.position = self.end + 1, self.length + 1, self.position + 1
-        if self.unwritten is not None:
-            self.unwritten.append(token)
-        return child
+    def grow(self, depth: int) -> Continuation:
+        """Append what followed, at most so much of it."""
+        tokens: list[int] = []
+        confidences: list[float] = []
+        while len(tokens) < depth and (token := self.next_token) is not None:
+            behind = self.source.step(self.state, token) if self.state else 0
+            tokens.append(token)
+            confidences.append(confidence(self.length, self.source.count[self.state], self.source.count[behind]))
+            self.state, self.token = behind, token
+            self.end, self.length, self.position = self.end + 1, self.length + 1, self.position + 1
+            if self.unwritten is not None:
+                self.unwritten.append(token)
+        return Continuation(tokens, confidences)
 
 
 def confidence(length: int, num_seen: int, num_agreed: int) -> float:
@@ -181,19 +183,18 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
-        return [self._expand(node) for node in nodes]
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        return [self._expand(node, depth) for node in nodes]
 
-    def _expand(self, node: Node) -> list[Child]:
+    def _expand(self, node: Node, depth: int) -> Continuation:
         state = self._slots.setdefault(node.slot, SlotState())
         if node.is_root:
             check_hole(node.slot, state, node.position, is_hole=node.position != state.end)
             state.chain = self._match(state, node)
         chain = state.chain
         if chain is None or (chain.token, chain.position) != (node.token, node.position):
-            return []  # a node of another drafter's
-        child = chain.grow()
-        return [child] if child else []
+            return NOTHING  # a node of another drafter's
+        return chain.grow(depth)
 
     def _match(self, state: SlotState, root: Node) -> Chain | None:
         """The longest match of the text with the root behind it that went on; the own text first where equal."""

@@ -11,46 +11,54 @@ from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.base import Drafter, Node
 from eaglelocal.speculation.choice import StepChoice
+from eaglelocal.speculation.controller import DraftCall
 
 EMPTY = Draft()
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What is to be verified, by slot, and what drafting it took: drafter, rows, seconds of each draft step."""
+    """What is to be verified, by slot, and what drafting it took."""
 
     drafts: Mapping[int, Draft]
-    steps: Several[tuple[str, int, float]]
+    calls: Several[DraftCall]
 
 
 def grow(
     sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice, is_end: Callable[[int], bool]
 ) -> Drafted:
-    """Each drafter in turn, the cheapest first, a level of all its slots at a time.
+    """Each drafter in turn, the cheapest first, as many levels of all its slots at a time as are wanted anyway.
 
     Behind a token that ends the answer nothing is of use; `is_end` tells which do.
     """
     goes_on = {s.slot for s in sequences if s.request.params.ignore_eos}
     roots = {s.slot: root_of(s) for s in sequences}
-    steps: list[tuple[str, int, float]] = []
+    calls: list[DraftCall] = []
     for drafter in drafters:
-        frontier = dict(roots)
-        while slots := choice.growing(drafter.name):
-            depth, started_at = choice.sure_levels(drafter.name, slots), time.perf_counter()
-            for levels_left in range(depth, 0, -1):
-                nodes = [frontier[slot] for slot in slots]
-                for node, children in zip(nodes, drafter.expand(nodes, levels_left), strict=True):
-                    if children:
-                        child = children[0]
-                        choice.add(node.slot, drafter.name, child.token, child.confidence)
-                        frontier[node.slot] = Node(
-                            node.slot, node.index + 1, node.index, child.token, node.position + 1
-                        )
-                    if not children or (is_end(children[0].token) and node.slot not in goes_on):
-                        choice.end(node.slot, drafter.name)
-                        slots = [slot for slot in slots if slot != node.slot]
-            steps += [(drafter.name, len(nodes), (time.perf_counter() - started_at) / depth)] * depth
-    return Drafted(choice.chosen(), steps)
+        name, frontier = drafter.name, dict(roots)
+        while slots := choice.growing(name):
+            nodes = [frontier[slot] for slot in slots]
+            depth, started_at = choice.sure_levels(name, slots), time.perf_counter()
+            proposed = drafter.expand(nodes, depth)
+            levels = max([len(more.tokens) for more in proposed])
+            calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
+            for node, more in zip(nodes, proposed, strict=True):
+                slot, tokens = node.slot, more.tokens
+                ends = [] if slot in goes_on else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
+                if ends:
+                    tokens = tokens[: ends[0]]
+                choice.add(slot, name, tokens, more.confidences, more.seconds)
+                if ends or not tokens:
+                    choice.end(slot, name)
+                else:
+                    frontier[slot] = behind(node, tokens)
+    return Drafted(choice.chosen(), calls)
+
+
+def behind(node: Node, tokens: Several[int]) -> Node:
+    """The last of the tokens that came of a node."""
+    index = node.index + len(tokens)
+    return Node(node.slot, index, index - 1, tokens[-1], node.position + len(tokens))
 
 
 def root_of(sequence: Sequence) -> Node:

@@ -31,6 +31,7 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
 from eaglelocal.engine.answering import Answering, Clock
+from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.calibration import Calibration, useful_sizes
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
@@ -62,7 +63,8 @@ class Engine:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
-        self._runner = Runner(context)
+        self._branches = Branches(context, info.num_slots)
+        self._runner = Runner(context, self._branches)
         self._intake = Intake(vocabulary, context.n_ctx)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
@@ -215,8 +217,8 @@ class Engine:
                 num_prefill_rows=num_prefill_rows,
                 num_cells=self._num_cells(plan),
                 decode_s=times.decode_s,
-                draft_steps=drafted.steps,
-                other_s=times.total_s - times.decode_s - sum(seconds for _, _, seconds in drafted.steps),
+                draft_calls=drafted.calls,
+                other_s=times.total_s - times.decode_s - sum([call.seconds for call in drafted.calls]),
                 verdicts={s.slot: (drafted.drafts[s.slot], verdicts[s.slot]) for s in plan.decode},
             )
         )
@@ -243,7 +245,7 @@ class Engine:
     def _cut(self, admission: Admission) -> None:
         if admission.is_cut:
             slot = admission.sequence.slot
-            self._context.remove(slot, admission.sequence.num_reused)
+            self._branches.cut(slot, admission.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.drop(slot, admission.num_unchanged)
 
@@ -302,8 +304,7 @@ class Engine:
         slot, first = sequence.slot, len(sequence.tokens) - 1
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
-        if len(tokens) <= len(draft):
-            self._context.remove(slot, first + len(tokens))
+        self._branches.keep(slot, draft, verdict.path, first)
         self._scheduler.cached(sequence, tokens)
         return Committed(slot, first, tokens, decoded.features(rows))
 
@@ -355,7 +356,7 @@ class Engine:
         del self._answers[answer.sequence.slot]
 
     def _forget(self, slot: int) -> None:
-        self._context.remove(slot, 0)
+        self._branches.cut(slot, 0)
         for drafter in self._drafters:
             drafter.drop(slot, 0)
         self._scheduler.forget(slot)

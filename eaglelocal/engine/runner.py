@@ -11,6 +11,7 @@ from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
+from eaglelocal.engine.branches import Branches
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.layout import passes
 
@@ -42,8 +43,8 @@ class Decoded:
 class Runner:
     """Owns the order of rows: slot by slot, because llama.cpp joins slots into a pass only in that order."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, branches: Branches) -> None:
+        self._context, self._branches = context, branches
 
     def run(self, plan: StepPlan, drafts: Mapping[int, Draft], fillers: Several[Filler] = ()) -> Decoded:
         batch = Batch([], [], [], [])
@@ -52,7 +53,7 @@ class Runner:
         for part in sorted(parts, key=slot_of):
             match part:
                 case Sequence():
-                    rows[part.slot] = add_draft(batch, part, drafts[part.slot])
+                    rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
                 case Chunk():
                     rows[part.sequence.slot] = add_chunk(batch, part)
                 case Filler():
@@ -63,6 +64,16 @@ class Runner:
         for filler in fillers:
             self._context.remove(filler.slot, filler.first)
         return decoded
+
+    def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
+        """Rows of the root and of every node; a node's position follows from its depth."""
+        first, position, slot = len(batch), len(sequence.tokens) - 1, sequence.slot
+        add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
+        batch.outputs[first:] = [True] * (1 + len(draft))
+        if not draft.is_chain:
+            batch.positions[first + 1 :] = [position + depth for depth in draft.depths]
+            batch.sequences[first:] = self._branches.grow(slot, draft, position)
+        return list(range(first, len(batch)))
 
 
 def slot_of(part: Sequence | Chunk | Filler) -> tuple[int, bool]:
@@ -75,15 +86,6 @@ def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
     first = len(batch)
     add_rows(batch, chunk.sequence.slot, chunk.first, chunk.tokens)
     batch.outputs[-1] = chunk.is_last
-    return list(range(first, len(batch)))
-
-
-def add_draft(batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
-    """Rows of the root and of every node; a node's position follows from its depth."""
-    assert draft.is_chain, "trees need sequences for their branches"
-    first = len(batch)
-    add_rows(batch, sequence.slot, len(sequence.tokens) - 1, [sequence.tokens[-1], *draft.tokens])
-    batch.outputs[first:] = [True] * (1 + len(draft))
     return list(range(first, len(batch)))
 
 

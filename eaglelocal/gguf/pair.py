@@ -60,6 +60,15 @@ def state_problem(info: ModelInfo) -> str:
     return f"{info.architecture} keeps recurrent state, which cannot be rolled back yet" if info.has_state else ""
 
 
+def branch_problem(info: ModelInfo) -> str:
+    """Why drafts for this target must be chains; empty where they may be trees."""
+    if info.has_state:
+        return f"{info.architecture} keeps recurrent state, which has no branches"
+    if info.sliding_window is not None:  # cells that leave the window are reused only if no branch shares them
+        return f"{info.architecture} attends through a sliding window, whose cells cannot be shared"
+    return ""
+
+
 def _vocabulary_problem(header: Header, draft: ModelInfo, beside: Header, target: ModelInfo) -> str:
     """Drafted ids go to the target as they are, so both must mean the same by every id."""
     if draft.n_vocab != target.n_vocab:

@@ -8,10 +8,10 @@ Pure: reads what was learned, changes nothing but its own chains.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
+from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance, Outlook
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.goodput import (
@@ -21,14 +21,12 @@ from eaglelocal.speculation.goodput import (
     pays_to_grow_all,
     shared_out,
     units,
+    within,
 )
-from eaglelocal.speculation.guesses import Guess
+from eaglelocal.speculation.guesses import Guess, Second, second_of
 from eaglelocal.speculation.pid import LengthController
+from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
 from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
-
-MIN_REACH = 0.02  # a token less likely to be reached is not worth a draft step on any machine
-EMPTY = Draft()
-CHAIN_PARENTS = [tuple(range(-1, length - 1)) for length in range(MAX_DRAFT_TOKENS + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +101,6 @@ class Prices:
         return price
 
 
-@dataclass(slots=True)
-class Chain:
-    """What one drafter proposes for one slot."""
-
-    drafter: str
-    tokens: list[int] = field(default_factory=list)
-    confidences: list[float] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)  # probability that the answer gets as far as each token
-    ended: bool = False  # the drafter has no more to say
-
-    def draft(self, length: int) -> Draft:
-        """The first tokens."""
-        if length == 0:
-            return EMPTY
-        return Draft(tuple(self.tokens[:length]), CHAIN_PARENTS[length], tuple(self.confidences[:length]), self.drafter)
-
-
 class StepChoice:
     """Told what drafters propose (`add`, `end`), asked who goes on (`growing`) and what is sent (`chosen`)."""
 
@@ -132,11 +113,13 @@ class StepChoice:
         prices: Prices,
         *,
         leveled: bool,
+        max_seconds: int = 0,
     ) -> None:
         self._room = {seat.slot: min(seat.room, minds[seat.slot].spec.max_draft) for seat in seats}
         self._minds, self._drafters, self._acceptance = minds, drafters, acceptance
         self._auto = [slot for slot in self._room if minds[slot].spec.drafting is Drafting.AUTO]
         self._leveled = leveled and len(seats) > 1
+        self._max_seconds = max_seconds
         self._prices = prices
         self._row_prices = prices.rows(self._most_rows()) if self._auto else [0.0]
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
@@ -183,8 +166,8 @@ class StepChoice:
             return self._room[slot] > 0
         return (
             not chain.ended
-            and len(chain.gains) < self._room[slot]
-            and (chain.gains[-1] >= MIN_REACH or self._minds[slot].watch is None)
+            and len(chain.tokens) < self._room[slot]
+            and (not chain.gains or chain.gains[-1] >= MIN_REACH)
         )
 
     def _takes_part(self, slot: int, drafter: str) -> bool:
@@ -196,7 +179,7 @@ class StepChoice:
     def _is_told(self, slot: int, drafter: str) -> bool:
         """Its length is a matter of rule, not of price."""
         mind, chain = self._minds[slot], self._chains[drafter].get(slot)
-        length = len(chain.gains) if chain else 0
+        length = len(chain.tokens) if chain else 0
         if mind.watch is None:
             return length < mind.length
         if drafter == self._drafters.primary:
@@ -226,13 +209,28 @@ class StepChoice:
             outlook = self._outlooks[key] = self._acceptance.outlook(*key)
         return outlook
 
-    def add(self, slot: int, drafter: str, token: int, confidence: float) -> None:
-        """The drafter proposes a token behind its chain for the slot."""
+    def add(
+        self,
+        slot: int,
+        drafter: str,
+        tokens: Sequence[int],
+        confidences: Sequence[float],
+        seconds: Sequence[Second] = (),
+    ) -> None:
+        """The drafter proposes these behind its chain for the slot; `seconds`: what it would say instead of each."""
         chain = self._chain(slot, drafter)
-        reach = chain.gains[-1] if chain.gains else 1.0
-        chain.tokens.append(token)
-        chain.confidences.append(confidence)
-        chain.gains.append(reach * self._acceptance.probability(slot, drafter, len(chain.tokens), confidence))
+        depth = len(chain.tokens)
+        chain.tokens += tokens
+        chain.confidences += confidences[: len(tokens)]
+        if self._minds[slot].watch is None:
+            return  # its length is a matter of rule
+        if self._max_seconds:
+            chain.seconds += seconds[: len(tokens)]
+        gain, probability = chain.gains[-1] if chain.gains else 1.0, self._acceptance.probability
+        for confidence in confidences[: len(tokens)]:
+            depth += 1
+            gain *= probability(slot, drafter, depth, confidence)
+            chain.gains.append(gain)
 
     def end(self, slot: int, drafter: str) -> None:
         """The drafter has nothing more to propose for the slot."""
@@ -287,8 +285,32 @@ class StepChoice:
     def chosen(self) -> dict[int, Draft]:
         """What is verified, by slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
+        if self._max_seconds and any(best[slot].seconds for slot in self._auto):
+            return self._trees(best)
         sizes = self._sizes([best[slot].gains for slot in self._auto])
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
+
+    def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
+        """As `chosen`, of chains and their second choices: both fall in likelihood, and are shared out alike."""
+        seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
+        gains: list[Sequence[float]] = []
+        for slot in self._auto:
+            gains += within(self._room[slot], (best[slot].gains, seconds[slot].gains))
+        size, _ = best_size(*units(gains, self._row_prices, False))
+        shares = iter(shared_out(size, gains))
+        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in seconds}
+        for slot in self._auto:
+            length, num_seconds = next(shares), next(shares)
+            drafts[slot] = best[slot].draft(length, seconds[slot].depths[:num_seconds])
+        return drafts
+
+    def _seconds(self, slot: int, chain: Chain) -> Seconds:
+        if not chain.seconds:
+            return NO_SECONDS
+        acceptance, name = self._acceptance, second_of(chain.drafter)
+        return likeliest(
+            chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), self._max_seconds
+        )
 
     def _best_chain(self, slot: int) -> Chain:
         """Of those that may be sent: a probe is not."""
@@ -310,7 +332,7 @@ class StepChoice:
     def guesses(self, slot: int) -> list[Guess]:
         """Everything that was drafted for a slot, sent or not."""
         by_drafter = (chains.get(slot) for chains in self._chains.values())
-        return [Guess(chain.drafter, chain.tokens, chain.confidences) for chain in by_drafter if chain]
+        return [Guess(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain]
 
     def num_drafted(self, slot: int, drafter: str) -> int:
         """Tokens that a drafter proposed for a slot, sent or not."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import Drafting, Spec
@@ -24,6 +25,15 @@ PRICE_SHARE = 0.5
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 
+class DraftCall(NamedTuple):
+    """One call of a drafter: so many levels of so many slots."""
+
+    drafter: str
+    num_rows: int
+    seconds: float
+    num_levels: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """What a step did and took. Seconds are wall time."""
@@ -34,7 +44,7 @@ class StepReport:
     num_prefill_rows: int
     num_cells: int  # cached positions of all decoding slots
     decode_s: float
-    draft_steps: Sequence[tuple[str, int, float]]  # drafter, rows, seconds of each draft step
+    draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, telling
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
 
@@ -47,8 +57,12 @@ class StepReport:
         return sum(len(verdict.samples) for _, verdict in self.verdicts.values())
 
     @property
+    def draft_s(self) -> float:
+        return sum([call.seconds for call in self.draft_calls])
+
+    @property
     def seconds(self) -> float:
-        return self.decode_s + self.other_s + sum(seconds for _, _, seconds in self.draft_steps)
+        return self.decode_s + self.other_s + self.draft_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +102,14 @@ class Controller:
 
     spec      what a request without a wish of its own gets
     leveled   slots have caches of their own, so that a step costs least when all draft equally far
+    max_seconds  second choices that a slot may send beside its chain; 0: drafts are chains
     """
 
-    def __init__(self, spec: Spec, drafters: Drafters, costs: StepCosts, *, leveled: bool = False) -> None:
+    def __init__(
+        self, spec: Spec, drafters: Drafters, costs: StepCosts, *, leveled: bool = False, max_seconds: int = 0
+    ) -> None:
         self.costs, self.acceptance = costs, Acceptance()
-        self._spec, self._drafters, self._leveled = spec, drafters, leveled
+        self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
         self._minds: dict[int, Mind] = {}
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
@@ -135,7 +152,15 @@ class Controller:
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )
-        self._choice = StepChoice(seats, self._minds, self._drafters, self.acceptance, prices, leveled=self._leveled)
+        self._choice = StepChoice(
+            seats,
+            self._minds,
+            self._drafters,
+            self.acceptance,
+            prices,
+            leveled=self._leveled,
+            max_seconds=self._max_seconds,
+        )
         return self._choice
 
     def _rate(self, num_seats: int, num_cells: int) -> float:
@@ -171,8 +196,8 @@ class Controller:
     def _learn_costs(self, report: StepReport) -> None:
         if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
             self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
-        for drafter, num_rows, seconds in report.draft_steps:
-            self.costs.learn_draft(drafter, num_rows, seconds)
+        for drafter, num_rows, seconds, num_levels in report.draft_calls:
+            self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
         if not report.num_prefill_rows:
             self.costs.learn_overhead(self._num_awake(report) > 0, report.other_s)
 
@@ -184,7 +209,7 @@ class Controller:
         num_plain_rows = report.num_rows - report.num_drafted - report.num_filler_rows
         plain_s = self.costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         overhead_s = self.costs.overhead(drafted=False)
-        awake_s = sum(s for name, _, s in report.draft_steps if name == self._drafters.primary)
+        awake_s = sum([call.seconds for call in report.draft_calls if call.drafter == self._drafters.primary])
         awake_s += max(report.other_s - overhead_s, 0.0)
         num_awake = self._num_awake(report)
         return Charge(

@@ -110,12 +110,19 @@ def expected_worth(hope: float, prices: Sequence[float], step_price: float) -> f
 
 
 def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
-    """How many tokens of each chain are among the `size` most likely ones.
+    """How many tokens of each chain are among the `size` most likely ones; of equals, those of earlier chains.
 
     Gains fall along a chain, so that the most likely are a first part of every chain.
     """
     heads = [0] * len(chains)
-    for _ in range(size):
-        best = max((i for i, chain in enumerate(chains) if heads[i] < len(chain)), key=lambda i: chains[i][heads[i]])
-        heads[best] += 1
+    ranked = sorted((-gain, i) for i, chain in enumerate(chains) for gain in chain)
+    for _, i in ranked[:size]:
+        heads[i] += 1
     return heads
+
+
+def within(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+    """Of each chain what is among the `room` most likely tokens."""
+    if sum(map(len, chains)) <= room:
+        return chains
+    return [chain[:size] for chain, size in zip(chains, shared_out(room, chains), strict=True)]

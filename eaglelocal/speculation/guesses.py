@@ -4,7 +4,8 @@ A drafted token would have been accepted if it is the token that the target's sa
 cut are judged by the token behind the last accepted one and by the steps that follow, the chain of a drafter that
 was not chosen is judged beside the one that was, and a drafter can be tried out for nothing but its draft steps.
 
-Censoring: behind the first token that differs nothing is known, and nothing is learned.
+Censoring: behind the first token that differs nothing is known, and nothing is learned. A second choice is judged
+where the first was wrong and what is before it right, under a name of its own.
 Knows tokens and names of drafters, nothing of probabilities.
 """
 
@@ -24,6 +25,14 @@ class Judged(NamedTuple):
     accepted: bool
 
 
+Second = tuple[int, float]  # what a drafter would say if its first choice were wrong, and how surely
+
+
+def second_of(drafter: str) -> str:
+    """Under which name second choices are judged."""
+    return f"{drafter}/2"
+
+
 @dataclass(slots=True)
 class Guess:
     """A chain, of which the first `num_right` tokens have come."""
@@ -31,6 +40,7 @@ class Guess:
     drafter: str
     tokens: Sequence[int]
     confidences: Sequence[float]
+    seconds: Sequence[Second] = ()  # beside each token, or none
     num_right: int = 0
 
     def compare(self, text: Sequence[int], judged: list[Judged]) -> bool:
@@ -42,6 +52,9 @@ class Guess:
             accepted = self.tokens[at] == token
             judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted))
             if not accepted:
+                if self.seconds:
+                    second, confidence = self.seconds[at]
+                    judged.append(Judged(second_of(self.drafter), at + 1, confidence, second == token))
                 return False
             self.num_right += 1
         return self.num_right < len(self.tokens)

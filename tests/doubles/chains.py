@@ -22,9 +22,9 @@ def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> li
     """Tokens of a chain behind the last token of `text`."""
     node, drafted = root(slot, text), list[int]()
     for _ in range(length):
-        (children,) = drafter.expand([node])
-        drafted.append(children[0].token)
-        node = Node(slot, len(drafted) - 1, node.index, children[0].token, node.position + 1)
+        (more,) = drafter.expand([node])
+        drafted += more.tokens
+        node = Node(slot, len(drafted) - 1, node.index, drafted[-1], node.position + 1)
     return drafted
 
 

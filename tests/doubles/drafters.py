@@ -5,19 +5,27 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from eaglelocal.drafters.base import Child, Node, NoDrafter
+from eaglelocal.drafters.base import NOTHING, Continuation, Node, NoDrafter
 
 
 class FlakyDrafter(NoDrafter):
-    """Random tokens, and often none at all."""
+    """Random tokens, and often none at all; sometimes a second choice."""
 
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[list[Child]]:
-        return [self._children() for _ in nodes]
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        return [self._continuation(depth) for _ in nodes]
 
-    def _children(self) -> list[Child]:
+    def _continuation(self, depth: int) -> Continuation:
         if self._random.random() < 0.3:
-            return []
-        return [Child(self._random.randrange(self._n_vocab), self._random.random())]
+            return NOTHING
+        length = self._random.randint(1, depth)
+        seconds = list(zip(self._tokens(length), self._doubts(length), strict=True))
+        return Continuation(self._tokens(length), self._doubts(length), seconds)
+
+    def _tokens(self, length: int) -> list[int]:
+        return [self._random.randrange(self._n_vocab) for _ in range(length)]
+
+    def _doubts(self, length: int) -> list[float]:
+        return [self._random.random() for _ in range(length)]

@@ -17,6 +17,7 @@ from eaglelocal.speculation.choice import Drafters
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 
+from .free_rows import FreeController, FreeRows
 from .scripted_context import LetterVocabulary, ScriptedContext, Table
 
 INFO = EngineInfo("scripted", "scripted", "switched off", 128, 1, 24, False, 1, 0, 0.0, "none")
@@ -62,17 +63,21 @@ class Rig:
         num_slots: int = 1,
         n_ctx: int = 128,
         n_batch: int = 48,
+        branches: int = 0,
     ) -> None:
+        """`branches` of each slot's trees: then the cache is a unified one, and rows are free."""
         drafters = tuple(drafter) if isinstance(drafter, Sequence) else (drafter,)
         spec = fixed(num_draft_tokens) if spec is None else spec
-        self.context = ScriptedContext(table, n_ctx=n_ctx, n_batch=n_batch)
+        self.context = ScriptedContext(
+            table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
+        )
         margin = max(one.reuse_margin for one in drafters)
         self.scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin)
         self.engine = Engine(
             context=self.context,
             vocabulary=LetterVocabulary(table.n_vocab),
             drafters=drafters if spec != OFF else (),
-            controller=controller_of(drafters, spec),
+            controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,
             info=dataclasses.replace(INFO, num_slots=num_slots),
         )
@@ -85,10 +90,13 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
     return controller_of((drafter,), fixed(num_draft_tokens))
 
 
-def controller_of(drafters: Sequence[Drafter], spec: Spec) -> Controller:
+def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
     """The last drafter is the primary one."""
     *lookups, primary = [drafter.name for drafter in drafters]
-    return Controller(spec, Drafters(primary, tuple(lookups)), StepCosts(), leveled=True)
+    names = Drafters(primary, tuple(lookups))
+    if branches:
+        return FreeController(spec, names, FreeRows(), max_seconds=branches)
+    return Controller(spec, names, StepCosts(), leveled=True)
 
 
 def drive(

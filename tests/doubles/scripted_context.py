@@ -19,6 +19,8 @@ from eaglelocal.core.batch import Batch, Features, Floats, PairBatch, Proposals,
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import ResourceError
 
+from .shared_cells import SharedCells
+
 MODULUS = 1_000_003
 START = 17
 
@@ -176,11 +178,23 @@ class ScriptedContext:
     """Implements core.ports.Context. Features are (state, position, token) of each row."""
 
     native_s = 0.0
-    is_unified = False
 
-    def __init__(self, table: Table, *, n_ctx: int = 128, n_batch: int = 64, gives_features: bool = True) -> None:
+    def __init__(
+        self,
+        table: Table,
+        *,
+        n_ctx: int = 128,
+        n_batch: int = 64,
+        gives_features: bool = True,
+        num_slots: int | None = None,
+        num_branches: int = 0,
+    ) -> None:
+        """`num_slots` bounds sequences and cells; with branches the cache is a unified one."""
         self.table, self.n_ctx, self.n_batch, self.n_vocab = table, n_ctx, n_batch, table.n_vocab
-        self._cells, self._gives_features = CheckedCells(n_ctx), gives_features
+        self.num_branches, self.is_unified, self._gives_features = num_branches, num_branches > 0, gives_features
+        bounds = (None, None) if num_slots is None else (num_slots + num_branches, num_slots * n_ctx)
+        self.cells = SharedCells(n_ctx, *bounds)
+        self.tree_rows = 0  # that belong to several sequences
         self._states: dict[int, int] = {}  # output row -> state
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
@@ -195,10 +209,11 @@ class ScriptedContext:
         features = np.empty((len(batch), 3), np.float32)
         for row in range(len(batch)):
             token, position = batch.tokens[row], batch.positions[row]
-            (sequence,) = batch.sequences[row]
-            before = self._cells.at(sequence, position - 1)
+            sequences = batch.sequences[row]
+            self.tree_rows += len(sequences) > 1
+            before = self.cells.value_before(sequences, position)
             state = next_state(START if before is None else before, token)
-            self._cells.append(sequence, position, state)
+            self.cells.append(sequences, state)
             features[row] = (state, position, token)
             if batch.outputs[row]:
                 self._states[row] = state
@@ -216,11 +231,15 @@ class ScriptedContext:
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         return proposals([self.logits_of(row) for row in rows], branches, [])
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        assert self.is_unified
+        self.cells.share(source, target, first, end)
+
     def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.remove(sequence, first_position)
+        self.cells.remove(sequence, first_position)
 
     def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
+        return self.cells.last_position(sequence)
 
     def close(self) -> None:
         pass

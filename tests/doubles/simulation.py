@@ -15,8 +15,9 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.choice import Drafters, Seat, StepChoice
-from eaglelocal.speculation.controller import Change, Controller, StepReport
+from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
 from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine
 
@@ -34,12 +35,14 @@ class Profile:
     spread  of the log-odds of acceptance from token to token
     told    log-odds of the confidence = told[0] * log-odds of acceptance + told[1]; None: unrelated
     found   how often there is anything to propose
+    second  how often the second choice is right where the first is wrong; 0: there is none
     """
 
     rates: tuple[float, ...]
     spread: float = 1.2
     told: tuple[float, float] | None = (1.0, 0.0)
     found: float = 1.0
+    second: float = 0.0
 
     def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
         """Probability of acceptance, confidence."""
@@ -118,6 +121,7 @@ class Simulation:
     drafters: Drafters = field(default_factory=lambda: Drafters(PRIMARY))
     answer_tokens: int = 256  # then the slot begins another
     leveled: bool = False
+    max_seconds: int = 0
     seed: int = 0
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     controller: Controller = field(init=False)
@@ -127,7 +131,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.controller = Controller(self.spec, self.drafters, self._calibrated(), leveled=self.leveled)
+        self.controller = Controller(
+            self.spec, self.drafters, self._calibrated(), leveled=self.leveled, max_seconds=self.max_seconds
+        )
         self.awake = set(self.texts)
         self.positions = dict.fromkeys(self.texts, 0)
         for slot in self.texts:
@@ -165,12 +171,12 @@ class Simulation:
             num_prefill_rows=0,
             num_cells=0,
             decode_s=self.machine.decode(num_rows),
-            draft_steps=growth.draft_steps,
+            draft_calls=growth.draft_calls,
             other_s=other_s,
             verdicts=verdicts,
         )
         step = Step(
-            seconds=true_s + other_s + sum(seconds for _, _, seconds in growth.draft_steps),
+            seconds=true_s + other_s + sum(call.seconds for call in growth.draft_calls),
             plain_s=plain_s + self.costs.other_s(False),
             tokens={slot: len(verdict.samples) for slot, (_, verdict) in verdicts.items()},
             drafted={slot: len(draft) for slot, draft in drafts.items()},
@@ -198,14 +204,16 @@ class Growth:
         self, simulation: Simulation, choice: StepChoice, profiles: Mapping[int, Mapping[str, Profile]]
     ) -> None:
         self.simulation, self.choice, self.profiles = simulation, choice, profiles
-        self.draft_steps: list[tuple[str, int, float]] = []
+        self.draft_calls: list[DraftCall] = []
         self.lengths: dict[tuple[int, str], int] = {}
 
     def grow(self) -> dict[int, Draft]:
         """As engine.drafting.grow."""
         for drafter in self.simulation.drafters.names:
             while slots := self.choice.growing(drafter):
-                self.draft_steps.append((drafter, len(slots), self.simulation.costs.draft_s(drafter, len(slots))))
+                self.draft_calls.append(
+                    DraftCall(drafter, len(slots), self.simulation.costs.draft_s(drafter, len(slots)))
+                )
                 for slot in slots:
                     self._expand(slot, drafter)
         return self.choice.chosen()
@@ -221,15 +229,22 @@ class Growth:
             true *= self.simulation.waking
         self.lengths[slot, drafter] = length + 1
         right = self.simulation.positions[slot] + length + 1
-        self.choice.add(slot, drafter, right if chance.random() < true else WRONG, confidence)
+        is_right = chance.random() < true
+        seconds = []
+        if profile.second:  # of two choices both are judged by the same logits: their confidences sum up to one
+            saved = not is_right and chance.random() < profile.second
+            seconds = [(right if saved else WRONG, 1.0 - confidence)]
+        self.choice.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
 
     def verdict(self, slot: int, draft: Draft) -> Verdict:
         root = self.simulation.positions[slot]
-        num_accepted = 0
-        while num_accepted < len(draft) and draft.tokens[num_accepted] == root + num_accepted + 1:
-            num_accepted += 1
-        samples = tuple(Sampled(root + n + 1, 0.0) for n in range(num_accepted + 1))
-        return Verdict(tuple(range(num_accepted)), samples)
+        return verify(
+            draft,
+            [*range(1 + len(draft))],
+            sample=lambda row, depths=(0, *draft.depths): Sampled(root + depths[row] + 1, 0.0),
+            is_end=lambda token: False,
+            limit=1 + len(draft),
+        )
 
 
 # ---- what a run gave

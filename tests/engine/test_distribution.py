@@ -16,7 +16,7 @@ import pytest
 from doubles.chi_square import p_value, upper_gamma
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, RawLogits, real_engine
-from doubles.rig import INFO, drive, fixed_controller
+from doubles.rig import INFO, Rig, drive, fixed_controller
 from doubles.scripted_context import (
     LetterVocabulary,
     ScriptedContext,
@@ -27,7 +27,7 @@ from doubles.scripted_context import (
 )
 
 from eaglelocal.core.batch import Batch, Floats
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
@@ -72,7 +72,7 @@ def exact(
 
 
 def counted(engine: Engine, asked: list[ChatRequest]) -> Counter[tuple[int, ...]]:
-    return Counter(tuple(answer.tokens) for answer in drive(engine, asked).values())
+    return Counter(tuple(answer.tokens[:NUM_TOKENS]) for answer in drive(engine, asked).values())
 
 
 # ---- over scripted models
@@ -92,7 +92,7 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
         drafters=(drafter,),
         controller=fixed_controller(drafter, length),
         scheduler=Scheduler(num_slots=4, n_ctx=context.n_ctx, n_batch=context.n_batch, reuse_margin=margin),
-        info=INFO,
+        info=replace(INFO, num_slots=4),
     )
 
 
@@ -102,6 +102,18 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
     asked = requests(1000, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(ScriptedContext(TABLE), scripted_drafter(kind), length), asked)
     assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
+
+
+@pytest.mark.parametrize("name", PARAMS)
+@pytest.mark.parametrize("table", [TABLE, Table(n_vocab=12, seed=6, sharpness=1.5)], ids=["right head", "other head"])
+def test_draws_beside_second_choices_follow_it_too(name: str, table: Table) -> None:
+    """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
+    asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
+    head = Eagle3(ScriptedHead(table), (0,), branches=2)
+    rig = Rig(TABLE, head, spec=AUTO, num_slots=2, branches=4)
+    seen = counted(rig.engine, asked)
+    assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
+    assert rig.context.tree_rows > 1000
 
 
 class EagerSampler(ScriptedSampler):

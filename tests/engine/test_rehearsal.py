@@ -81,6 +81,17 @@ def test_a_target_as_planned(tmp_path: Path, slots: int, kv_type: str) -> None:
     assert plan[Kind.WEIGHTS] == pytest.approx(real["model"], abs=2**16)
 
 
+def test_branches_cost_no_cells_and_are_planned_too(tmp_path: Path) -> None:
+    """Sequence ids are bookkeeping: the cache is as large as without them, and buffers hardly grow."""
+    path = write_target(tmp_path / "target.gguf", SHAPE)
+    context = replace(CONTEXT, num_sequences=2, max_outputs=10)
+    parts, alone = [part(path, replace(context, num_branches=8))], [part(path, context)]
+    plan, real, chains = planned(parts), really_taken(parts), planned(alone)
+    assert plan[Kind.CACHE] == chains[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[Kind.BUFFERS] - parts[0].output_bytes == real["compute"]
+    assert plan[Kind.BUFFERS] <= 1.1 * chains[Kind.BUFFERS]
+
+
 def test_a_target_with_taps_and_a_head_that_borrows(tmp_path: Path) -> None:
     """The taps' share is added to the plan: what the graph grows by at the first decode is no more than that."""
     target = part(write_target(tmp_path / "target.gguf", SHAPE), taps=(1, 2, 3))

@@ -77,12 +77,12 @@ def expand_us(text: list[int]) -> tuple[float, float, float]:
         node, is_root = Node(0, ROOT, ROOT, text[position], position), True
         for index in range(LENGTH):
             started_at = time.perf_counter()
-            (children,) = drafter.expand([node])
+            (more,) = drafter.expand([node])
             spent[not is_root] += time.perf_counter() - started_at
             calls[not is_root] += 1
-            if not children:
+            if not more.tokens:
                 break
-            node, is_root = Node(0, index, node.index, children[0].token, node.position + 1), False
+            node, is_root = Node(0, index, node.index, more.tokens[0], node.position + 1), False
         drafter.observe([Committed(0, position, [text[position]], None)])
     return spent[0] / calls[0] * 1e6, spent[1] / max(calls[1], 1) * 1e6, calls[1] / calls[0]
 

@@ -72,7 +72,7 @@ def test_many_slots_draft_in_one_call() -> None:
     drafter.observe([committed(slot, text, 0) for slot, text in enumerate(texts)])
     rooted = [[*text, best(text)] for text in texts]
     children = drafter.expand([root(slot, text) for slot, text in enumerate(rooted)])
-    assert [c[0].token for c in children] == [best(text) for text in rooted]
+    assert [c.tokens[0] for c in children] == [best(text) for text in rooted]
     assert context.decodes == [16]
 
 
@@ -82,7 +82,7 @@ def test_what_waits_in_all_slots_fits_one_batch() -> None:
     for slot, text in enumerate(texts):
         drafter.observe([committed(slot, text, 0)])
     drafted = drafter.expand([root(slot, [*text, best(text)]) for slot, text in enumerate(texts)])
-    assert [c[0].token for c in drafted] == [best([*text, best(text)]) for text in texts]
+    assert [c.tokens[0] for c in drafted] == [best([*text, best(text)]) for text in texts]
 
 
 def test_tokens_that_are_not_drafted_wait_until_there_are_too_many() -> None:

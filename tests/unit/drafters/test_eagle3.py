@@ -9,7 +9,7 @@ from doubles.scripted_context import START, ScriptedHead, next_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
 from eaglelocal.drafters.remembered import MAX_REMEMBERED
 from eaglelocal.errors import EngineError
@@ -45,7 +45,7 @@ def test_a_cycle_costs_one_encode_and_one_decode_a_token() -> None:
 
 def test_without_a_feature_nothing_is_proposed() -> None:
     drafter, head = new_drafter()
-    assert drafter.expand([root(0, [4])]) == [[]]
+    assert drafter.expand([root(0, [4])]) == [NOTHING]
     assert head.decodes == 0
 
 
@@ -88,7 +88,7 @@ def test_many_slots_draft_in_one_call() -> None:
     assert head.encoded_rows == 12
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
     children = drafter.expand([root(slot, text) for slot, text in rooted.items()])
-    assert [c[0].token for c in children] == [best(text) for text in rooted.values()]
+    assert [c.tokens[0] for c in children] == [best(text) for text in rooted.values()]
     assert head.decodes == 1
 
 
@@ -98,8 +98,8 @@ def test_a_slot_without_state_does_not_keep_the_others_from_drafting() -> None:
     drafter.observe([committed(1, text, 0)])
     text.append(best(text))
     empty, drafted = drafter.expand([root(0, [3, 3]), root(1, text)])
-    assert empty == []
-    assert [child.token for child in drafted] == [best(text)]
+    assert empty == NOTHING
+    assert [*drafted.tokens] == [best(text)]
 
 
 @pytest.mark.parametrize("n_batch", [7, 64])
@@ -131,7 +131,7 @@ def test_what_waits_in_all_slots_fits_one_batch() -> None:
         drafter.observe([committed(slot, text, 0)])
     nodes = [root(slot, [*text, best(text)]) for slot, text in enumerate(texts)]
     drafted = drafter.expand(nodes)  # the head asserts its batch
-    assert [c[0].token for c in drafted] == [best([*text, best(text)]) for text in texts]
+    assert [c.tokens[0] for c in drafted] == [best([*text, best(text)]) for text in texts]
     assert head.n_batch == 32
 
 
@@ -156,15 +156,12 @@ def test_what_will_surely_be_asked_for_is_drafted_in_one_call() -> None:
     texts = {slot: [slot + 1, 5, 6] for slot in range(3)}
     drafter.observe([committed(slot, text, 0) for slot, text in texts.items()])
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
-    frontier, drafted = [root(slot, text) for slot, text in rooted.items()], {slot: list[int]() for slot in rooted}
-    for levels_left in (3, 2, 1, 1):  # three were promised, a fourth is asked for all the same
-        children = [child for (child,) in drafter.expand(frontier, levels_left)]
-        for node, child in zip(frontier, children, strict=True):
-            drafted[node.slot].append(child.token)
-        frontier = [
-            Node(node.slot, len(drafted[node.slot]) - 1, node.index, child.token, node.position + 1)
-            for node, child in zip(frontier, children, strict=True)
-        ]
+    nodes = [root(slot, text) for slot, text in rooted.items()]
+    first = drafter.expand(nodes, 3)
+    assert [len(more.tokens) for more in first] == [3, 3, 3]
+    last = [Node(n.slot, 2, 1, more.tokens[-1], n.position + 3) for n, more in zip(nodes, first, strict=True)]
+    then = drafter.expand(last, 1)
+    drafted = {n.slot: [*a.tokens, *b.tokens] for n, a, b in zip(nodes, first, then, strict=True)}
     assert drafted == {slot: true_chain(text, 4) for slot, text in rooted.items()}
     assert head.decodes == 4  # one by one in the head, but only two calls of it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from doubles.chains import root
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Child, Committed, Drafter, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Drafter, Node
 from eaglelocal.drafters.ngram import LONG_MATCH, MIN_MATCH, Ngram, confidence
 from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, SuffixAutomaton
 from eaglelocal.errors import EngineError
@@ -24,20 +25,25 @@ def committed(slot: int, text: Sequence[int], first: int = 0) -> Committed:
     return Committed(slot, first, text[first:], None)
 
 
-def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Child]:
+class Said(NamedTuple):
+    token: int
+    confidence: float
+
+
+def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Said]:
     """What is drafted behind `text`, whose last token is the root."""
-    node, drafted = root(slot, text), list[Child]()
+    node, drafted = root(slot, text), list[Said]()
     for index in range(length):
-        (children,) = drafter.expand([node])
-        if not children:
+        (more,) = drafter.expand([node])
+        if not more.tokens:
             break
-        drafted.append(children[0])
-        node = Node(slot, index, node.index, children[0].token, node.position + 1)
+        drafted.append(Said(more.tokens[0], more.confidences[0]))
+        node = Node(slot, index, node.index, more.tokens[0], node.position + 1)
     return drafted
 
 
 def drafted_tokens(drafter: Drafter, slot: int, text: list[int], length: int) -> list[int]:
-    return [child.token for child in chain(drafter, slot, text, length)]
+    return [said.token for said in chain(drafter, slot, text, length)]
 
 
 def ends_of(part: list[int], text: list[int]) -> list[int]:
@@ -138,10 +144,10 @@ def test_nodes_of_another_drafter_have_no_children() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 1, 2]
     drafter.observe([committed(0, text[:-1])])
-    assert drafter.expand([Node(0, 0, ROOT, 3, 6)]) == [[]]
-    assert [c[0].token for c in drafter.expand([root(0, text)])] == [3]
-    assert drafter.expand([Node(0, 0, ROOT, 8, 6)]) == [[]]
-    assert [c[0].token for c in drafter.expand([Node(0, 0, ROOT, 3, 6)])] == [4]
+    assert drafter.expand([Node(0, 0, ROOT, 3, 6)]) == [NOTHING]
+    assert [c.tokens for c in drafter.expand([root(0, text)])] == [[3]]
+    assert drafter.expand([Node(0, 0, ROOT, 8, 6)]) == [NOTHING]
+    assert [c.tokens for c in drafter.expand([Node(0, 0, ROOT, 3, 6)])] == [[4]]
 
 
 @settings(deadline=None)
@@ -280,10 +286,10 @@ def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
     with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
         drafter.expand([Node(0, ROOT, ROOT, 5, 5)])
     drafter.doze([Committed(0, 10, [5, 6, 5], None)])
-    assert [c[0].token for c in drafter.expand([Node(0, ROOT, ROOT, 6, 13)])] == [5]
+    assert [c.tokens for c in drafter.expand([Node(0, ROOT, ROOT, 6, 13)])] == [[5]]
     drafter.drop(0, 11)
     drafter.observe([Committed(0, 10, [5, 6], None)])
-    assert drafter.expand([Node(0, ROOT, ROOT, 9, 12)]) == [[]]
+    assert drafter.expand([Node(0, ROOT, ROOT, 9, 12)]) == [NOTHING]
     drafter.drop(0, 4)
     drafter.observe([Committed(0, 4, [1], None)])
 
@@ -343,7 +349,7 @@ def test_a_draft_ends_when_its_slot_is_handed_on() -> None:
     drafter.observe([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 1) == [77]
     drafter.begin(0, "bob", 6)
-    assert drafter.expand([Node(0, 0, ROOT, 77, 6)]) == [[]]
+    assert drafter.expand([Node(0, 0, ROOT, 77, 6)]) == [NOTHING]
 
 
 def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:

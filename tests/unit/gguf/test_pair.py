@@ -11,7 +11,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import DraftInfo, head_obstacle, read_draft, read_model
+from eaglelocal.gguf.pair import DraftInfo, branch_problem, head_obstacle, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
@@ -70,6 +70,14 @@ def test_what_stands_in_the_way_of_any_head(tmp_path: Path) -> None:
     assert head_obstacle(described["llama"]) == ""
     assert "no layer inputs for the architecture qwen2" in head_obstacle(described["qwen2"])
     assert "lfm2 keeps recurrent state" in head_obstacle(described["lfm2"])
+
+
+def test_what_stands_in_the_way_of_trees(tmp_path: Path) -> None:
+    plain = ModelInfo.from_header(read_header(write_target(tmp_path / "llama.gguf", SHAPE)))
+    hybrid = ModelInfo.from_header(read_header(write_target(tmp_path / "lfm2.gguf", replace(SHAPE, arch="lfm2"))))
+    assert branch_problem(plain) == ""
+    assert "sliding window" in branch_problem(replace(plain, sliding_window=128))
+    assert "recurrent state" in branch_problem(hybrid)
 
 
 def test_a_head_is_no_model(tmp_path: Path) -> None:

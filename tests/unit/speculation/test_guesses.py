@@ -44,3 +44,19 @@ def test_slots_do_not_meet_and_a_new_text_begins_with_nothing() -> None:
     guesses.forget(0)
     assert guesses.judge(0, [], [2]) == []
     assert seen(guesses.judge(1, [], [5])) == [("head", 2, True)]
+
+
+def test_a_second_choice_is_judged_where_the_first_was_wrong() -> None:
+    guesses = Guesses()
+    seconds = [(9, 0.2), (8, 0.3), (7, 0.4)]
+    judged = guesses.judge(0, [Guess("a", [1, 2, 3], [0.9, 0.8, 0.7], seconds)], [1, 8, 5])
+    assert judged == [("a", 1, 0.9, True), ("a", 2, 0.8, False), ("a/2", 2, 0.3, True)]
+    judged = guesses.judge(0, [Guess("a", [1, 2, 3], [0.9, 0.8, 0.7], seconds)], [4])
+    assert judged == [("a", 1, 0.9, False), ("a/2", 1, 0.2, False)]
+
+
+def test_a_second_choice_is_judged_by_later_steps_too() -> None:
+    guesses = Guesses()
+    assert guesses.judge(0, [Guess("a", [1, 2], [0.9, 0.8], [(9, 0.5), (8, 0.3)])], [1]) == [("a", 1, 0.9, True)]
+    assert guesses.judge(0, [], [8, 4]) == [("a", 2, 0.8, False), ("a/2", 2, 0.3, True)]
+    assert guesses.judge(0, [], [5]) == []

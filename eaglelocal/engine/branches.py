@@ -1,0 +1,79 @@
+"""Cells of slots whose drafts are trees: which sequences a row belongs to, and what stays when the draft is judged.
+
+A row attends to the cells of its first sequence (llama.cpp looks at no other), so every leaf of a tree needs one that
+holds the whole path to it and nothing else. The trunk, which follows first children, has the slot's own sequence; each
+other leaf has a branch, to which root and ancestors belong as well.
+
+    root ── 0 ── 1 ── 2      rows   root      0        1     2     3     4
+     │      └── 4            ids    s, a, b   s, b     s     s     a     b
+     └── 3
+
+Branches share the slot's cells: to share a long text anew in each step would be dear (0.4 ms a branch at 4 000
+positions, 5 ms at 32 000: llama.cpp notes each cell). So a branch keeps what it shares between steps and is only
+brought up to date when it is used, which costs a scan of positions (8 and 50 us).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eaglelocal.core.draft import Draft
+from eaglelocal.core.ports import Context
+
+
+class Branches:
+    """The one place that removes target cells while requests run."""
+
+    def __init__(self, context: Context, num_slots: int) -> None:
+        self._context = context
+        each = context.num_branches // num_slots
+        self._ids = {slot: range(num_slots + slot * each, num_slots + (slot + 1) * each) for slot in range(num_slots)}
+        self._shared = dict.fromkeys(range(num_slots, num_slots + each * num_slots), 0)  # positions from 0 on
+
+    def grow(self, slot: int, draft: Draft, position: int) -> list[tuple[int, ...]]:
+        """Sequences of the root's row, at `position`, and of each node's; branches are brought up to date."""
+        leaves = draft.leaves
+        ids = (slot, *self._ids[slot][: len(leaves) - 1])
+        assert len(ids) == max(len(leaves), 1), f"a tree of {len(leaves)} leaves for {len(ids)} sequences"
+        for branch in ids[1:]:
+            if self._shared[branch] < position:
+                self._context.share(slot, branch, self._shared[branch], position)
+                self._shared[branch] = position
+        return sequences_of(draft, leaves, ids)
+
+    def keep(self, slot: int, draft: Draft, path: Sequence[int], position: int) -> None:
+        """Of the root at `position` and the nodes behind it, the root and the accepted path stay, in the slot."""
+        if draft.is_chain:
+            if len(path) < len(draft):
+                self._context.remove(slot, position + 1 + len(path))
+            return
+        leaves = draft.leaves
+        trunk = draft.path_to(leaves[0])
+        on_trunk = len([node for node in path if node in trunk])
+        if on_trunk < len(trunk):
+            self._context.remove(slot, position + 1 + on_trunk)
+        branches = self._ids[slot][: len(leaves) - 1]
+        if on_trunk < len(path):
+            taken = next(b for leaf, b in zip(leaves[1:], branches, strict=True) if path[-1] in draft.path_to(leaf))
+            self._context.share(taken, slot, position + 1 + on_trunk, position + 1 + len(path))
+        for branch in branches:
+            self._context.remove(branch, position + 1)
+            self._shared[branch] = position + 1
+
+    def cut(self, slot: int, position: int) -> None:
+        """The slot's cells from `position` on are void."""
+        self._context.remove(slot, position)
+        for branch in self._ids[slot]:
+            if self._shared[branch] > position:
+                self._context.remove(branch, position)
+                self._shared[branch] = position
+
+
+def sequences_of(draft: Draft, leaves: Sequence[int], ids: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of the root's row and of each node's: the ids of all leaves at or below it."""
+    found: list[list[int]] = [[ids[0]] if not leaves else [] for _ in range(1 + len(draft))]
+    for leaf, sequence in zip(leaves, ids, strict=False):
+        found[0].append(sequence)
+        for node in draft.path_to(leaf):
+            found[node + 1].append(sequence)
+    return [tuple(sequences) for sequences in found]

@@ -1,0 +1,27 @@
+"""A controller to which rows and draft steps are free, whatever they took: everything that can be drafted is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from eaglelocal.speculation.controller import Change, Controller, StepReport
+from eaglelocal.speculation.costs import StepCosts
+
+
+class FreeRows(StepCosts):
+    def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
+        return 1.0
+
+    def draft_seconds(self, drafter: str, num_rows: int) -> float:
+        return 0.0
+
+    def overhead(self, drafted: bool) -> float:
+        return 0.0
+
+
+class FreeController(Controller):
+    """Never puts a drafter to sleep: it is told that only decodes take time, and always the same."""
+
+    def learn(self, report: StepReport) -> list[Change]:
+        calls = [call._replace(seconds=0.0) for call in report.draft_calls]
+        return super().learn(dataclasses.replace(report, draft_calls=calls, decode_s=1.0, other_s=0.0))
