@@ -97,6 +97,7 @@ class SlotState:
     num_prompt: int = 0
     num_settled: int = 0  # tokens before this position are in the owner's pool, or are no answer of its own
     own: Generations | None = None  # None: to be made from the text
+    num_read: int = 0  # tokens before this position are in the index, and the cursors have walked them
     cursors: list[Cursor] = field(default_factory=list)
     chain: Chain | None = None
 
@@ -109,7 +110,7 @@ class SlotState:
         """Keep the text before `position`; if that is nothing, it begins at `start`."""
         del self.text[max(position - self.start, 0) :]
         self.start = self.start if self.text else start
-        self.num_settled = self.end
+        self.num_settled = self.num_read = self.end
         self.cursors, self.chain = [], None
         if self.own is not None:
             self.own.begin(self.text[-CONTEXT:])
@@ -121,9 +122,17 @@ class SlotState:
         return self.text[max(first, 0) :]
 
     def index(self, max_tokens: int) -> Generations:
+        """Of the whole text, which is read when it is first asked for: a request that looks nothing up reads none."""
         if self.own is None:
             self.own = Generations(max_tokens)
             self.own.extend(self.text[-MAX_REREAD:])
+            self.cursors = []
+        elif self.num_read < self.end:
+            new = self.text[self.num_read - self.start :]
+            for cursor in self.cursors:
+                cursor.walk(new)
+            self.own.extend(new)
+        self.num_read = self.end
         return self.own
 
     def watch(self, sources: list[SuffixAutomaton]) -> None:
@@ -169,6 +178,7 @@ class Ngram:
         state = self._slots[slot]
         if owner != state.owner:
             state.owner, state.own, state.cursors, state.chain = owner, None, [], None
+            state.num_read = state.end  # what another owner said is never read
         state.num_prompt = num_prompt
 
     def end(self, slot: int) -> None:
@@ -229,12 +239,7 @@ class Ngram:
             self._commit(state, rows)
 
     def _commit(self, state: SlotState, rows: Committed) -> None:
-        new = rows.tokens[state.end - rows.first_position :]
-        self._look(state)
-        for cursor in state.cursors:
-            cursor.walk(new)
-        state.index(self._max_tokens).extend(new)
-        state.text.extend(new)
+        state.text.extend(rows.tokens[state.end - rows.first_position :])
         state.chain = None
 
     def drop(self, slot: int, position: int) -> None:
@@ -243,6 +248,8 @@ class Ngram:
         if position == 0:
             state.own = None
         if position < state.end:
+            if position and state.num_read < state.end:
+                state.index(self._max_tokens)  # what is cut off may well be said again
             state.cut(position, position)
 
     def close(self) -> None:

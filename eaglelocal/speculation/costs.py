@@ -34,6 +34,7 @@ GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured si
 MIN_SECONDS = 1e-9  # no clock tells less
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
+NEGLIGIBLE = 0.005  # change of a ratio's logarithm for which the table of all sizes is not computed again
 FORMAT = 1
 
 
@@ -141,7 +142,9 @@ class StepCosts:
         self._kilocells = num_cells / 1000
         self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess)
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + 1
-        self._ratios = []
+        self._one_s, self._slopes = self._unit_s, self._filter.slopes
+        if self._filter.moved > NEGLIGIBLE:
+            self._ratios = []
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
         steps = self._drafters.setdefault(drafter, {})
@@ -204,6 +207,7 @@ class StepCosts:
         self._ratios = lines(self._believed(), self._most) if self.is_known else [1.0] * (self._most + 1)
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
+        self._filter.moved = 0.0
 
     def _believed(self) -> dict[int, float]:
         """Measured ratios, drawn to the line between their neighbours as far as they are uncertain.
