@@ -36,6 +36,15 @@ class Chain:
     seconds: dict[int, Second] = field(default_factory=dict)  # by depth; none where drafts must be chains
     ended: bool = False  # the drafter has no more to say
 
+    def misses(self) -> list[tuple[float, int]]:
+        """How likely a second choice is asked for, and its depth, wherever there is one."""
+        found, reach = [], 1.0
+        for depth, gain in enumerate(self.gains, start=1):
+            if reach - gain > MIN_REACH and depth in self.seconds:
+                found.append((reach - gain, depth))
+            reach = gain
+        return found
+
     def draft(self, length: int, second_depths: Sequence[int] = ()) -> Draft:
         """The first tokens, and second choices as leaves behind them."""
         if length == 0 and not second_depths:
@@ -65,11 +74,6 @@ def likeliest(chain: Chain, hit: Callable[[int, float], float], most: int) -> Se
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and seconds always hang together.
     """
-    found = []
-    reach = 1.0
-    for depth, gain in enumerate(chain.gains, start=1):
-        missed, reach = reach - gain, gain
-        if missed > MIN_REACH and depth in chain.seconds:
-            found.append((-missed * hit(depth, chain.seconds[depth].confidence), depth))
-    found = sorted(found)[:most]
+    losses = [(-missed * hit(depth, chain.seconds[depth].confidence), depth) for missed, depth in chain.misses()]
+    found = sorted(losses)[:most]
     return Seconds([-loss for loss, _ in found], [depth for _, depth in found])
