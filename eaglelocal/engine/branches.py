@@ -22,7 +22,7 @@ from eaglelocal.core.ports import Context
 
 
 class Branches:
-    """The one place that removes target cells while requests run."""
+    """Target cells of slots are removed here alone, so that their branches never hold what a slot has lost."""
 
     def __init__(self, context: Context, num_slots: int) -> None:
         self._context = context

@@ -285,10 +285,20 @@ class StepChoice:
     def chosen(self) -> dict[int, Draft]:
         """What is verified, by slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
-        if self._max_seconds and any(best[slot].seconds for slot in self._auto):
+        gains = [best[slot].gains for slot in self._auto]
+        if self._max_seconds and self._may_pay([best[slot] for slot in self._auto], gains):
             return self._trees(best)
-        sizes = self._sizes([best[slot].gains for slot in self._auto])
+        sizes = self._sizes(gains)
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
+
+    def _may_pay(self, chains: Sequence[Chain], gains: Sequence[Sequence[float]]) -> bool:
+        """Would second choices, were all of them right? Mostly not, and then nothing need be known of them."""
+        hopes = sorted((missed for chain in chains for missed, _ in chain.misses()), reverse=True)
+        if not hopes:
+            return False
+        firsts, prices = units(gains, self._row_prices, False)
+        nodes = sorted([*firsts, *hopes], reverse=True)[: len(prices) - 1]
+        return best_size(nodes, prices)[1] > best_size(firsts, prices)[1]
 
     def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
         """As `chosen`, of chains and their second choices: both fall in likelihood, and are shared out alike."""

@@ -36,6 +36,15 @@ class Chain:
     seconds: list[Second] = field(default_factory=list)  # beside each token; none where drafts must be chains
     ended: bool = False  # the drafter has no more to say
 
+    def misses(self) -> list[tuple[float, int]]:
+        """How likely a second choice is asked for, and its depth, wherever there is one."""
+        found, reach = [], 1.0
+        for depth, gain in enumerate(self.gains, start=1):
+            if reach - gain > MIN_REACH and depth <= len(self.seconds):
+                found.append((reach - gain, depth))
+            reach = gain
+        return found
+
     def draft(self, length: int, second_depths: Sequence[int] = ()) -> Draft:
         """The first tokens, and second choices as leaves behind them."""
         if length == 0 and not second_depths:
@@ -66,11 +75,6 @@ def likeliest(chain: Chain, hit: Callable[[int, float], float], most: int) -> Se
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and seconds always hang together.
     """
-    found = []
-    reach = 1.0
-    for depth, (gain, second) in enumerate(zip(chain.gains, chain.seconds, strict=True), start=1):
-        missed, reach = reach - gain, gain
-        if missed > MIN_REACH:
-            found.append((-missed * hit(depth, second[1]), depth))
-    found = sorted(found)[:most]
+    losses = [(-missed * hit(depth, chain.seconds[depth - 1][1]), depth) for missed, depth in chain.misses()]
+    found = sorted(losses)[:most]
     return Seconds([-loss for loss, _ in found], [depth for _, depth in found])
