@@ -21,7 +21,7 @@ import typer
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
-from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.session import Choice
 from eaglelocal.core.events import LoadProgress
@@ -72,7 +72,9 @@ def bench(
     svg: bench_flags.Svg = None,
     as_json: bench_flags.AsJson = False,
 ) -> None:
-    """Measure speculative against plain decoding: the same prompts in turn on one engine, as ratios.
+    """Measure speculative against plain decoding, in turn.
+
+    The same prompts on one engine, or on a server beside it (--against); every figure is a ratio with its interval.
 
     \b
     eaglelocal bench

@@ -17,7 +17,7 @@ WIDTH = 79
 
 
 def probe(as_json: flags.AsJson = False) -> None:
-    """Show this machine: GPUs, CPU, memory, disk and the llama.cpp build.
+    """Show this machine: GPUs, CPU, memory, llama.cpp.
 
     \b
     eaglelocal probe

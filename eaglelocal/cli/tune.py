@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.chat import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.session import Answer, ChatClient, Choice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
@@ -45,7 +45,7 @@ def tune(
     ctx: flags.Ctx = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Measure what rows cost on this machine, and what that implies for drafting.
+    """Measure what drafted rows cost on this machine.
 
     \b
     eaglelocal tune

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from eaglelocal.cli.chat import NOT_SETTINGS, chat
+from eaglelocal.cli.chat import chat
+from eaglelocal.cli.loading import NOT_SETTINGS
 from eaglelocal.cli.chat_once import joined
 from eaglelocal.cli.editor import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.nearest import nearest
