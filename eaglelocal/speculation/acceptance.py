@@ -13,6 +13,7 @@ logistic models whose parameters wander (assumed-density updates).
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from dataclasses import dataclass, field
 
 LOW, HIGH, WIDTH = -4.0, 8.0, 0.75  # log-odds that bins cover
@@ -26,9 +27,10 @@ LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it sta
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.01  # variance that a token of text adds, where the drafter was judged and where not
 MAX_SHIFT = 3.0
-TYPICAL_MEMORY = 256.0
-FIRST_TYPICAL, FIRST_SPREAD = 0.8, 1.2  # log-odds
-OUTCOMES = ((2 / 3, 0.0), (1 / 6, -math.sqrt(3)), (1 / 6, math.sqrt(3)))  # share, deviations: Gauss-Hermite
+SPREAD_MEMORY = 256.0  # tokens
+SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that part the kinds of tokens
+SPREAD_PRIOR = ((0.15, 1.5), (0.4, 2.5), (0.68, 2.5), (0.87, 2.5), (0.96, 2.0), (0.99, 1.0))  # probability, tokens: of a fair head
+CURIOSITY = 1.0  # standard deviations by which what a text is like is given the benefit of the doubt
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
 
 
@@ -85,8 +87,7 @@ class Table:
     groups: list[list[Excess]] = field(
         default_factory=lambda: [[Excess() for _ in range(NUM_BINS)] for _ in range(NUM_GROUPS)]
     )
-    typical: float = FIRST_TYPICAL
-    variance: float = FIRST_SPREAD**2
+    spread: Spread = field(default_factory=lambda: Spread())
 
     def probability(self, depth: int, odds: float) -> float:
         low, share = place_of(odds)
@@ -104,11 +105,37 @@ class Table:
             excesses[low + 1].add(surprise, share)
             surprise, weight = left, GROUP_WEIGHT
 
-    def spread(self, probability: float) -> None:
-        """A token was drafted that is accepted with this probability."""
-        surprise = log_odds(probability) - self.typical
-        self.typical += surprise / TYPICAL_MEMORY
-        self.variance += (surprise * surprise - self.variance) / TYPICAL_MEMORY
+
+class Spread:
+    """How tokens of a drafter differ: a decaying histogram of their probabilities of acceptance.
+
+    No normal distribution: a head that knows its subject is sure of nine tokens in ten, and lost at the tenth.
+    """
+
+    __slots__ = ("_sums", "_weight", "_weights")
+
+    def __init__(self) -> None:
+        self._weights = [weight for _, weight in SPREAD_PRIOR]
+        self._sums = [probability * weight for probability, weight in SPREAD_PRIOR]
+        self._weight = 1.0  # of the next token; grows, where all before would have to shrink
+
+    def add(self, probability: float) -> None:
+        at = bisect(SPREAD_EDGES, log_odds(probability))
+        self._weight *= 1.0 + 1.0 / SPREAD_MEMORY
+        self._weights[at] += self._weight
+        self._sums[at] += self._weight * probability
+        if self._weight > 1e9:
+            self._scale(1e-9)
+
+    def kinds(self) -> list[tuple[float, float]]:
+        """Shares and mean probabilities, the surest last."""
+        total = sum(self._weights)
+        return [(weight / total, sum / weight) for weight, sum in zip(self._weights, self._sums, strict=True)]
+
+    def _scale(self, factor: float) -> None:
+        self._weight *= factor
+        self._weights = [weight * factor for weight in self._weights]
+        self._sums = [sum * factor for sum in self._sums]
 
 
 @dataclass(slots=True)
@@ -133,7 +160,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the next token may turn out to be: a few cases with their shares, and the mean."""
+    """What the next token may turn out to be: a few cases with their shares, the surest first, and the mean."""
 
     outcomes: tuple[tuple[float, float], ...]  # share, probability of acceptance
     mean: float
@@ -163,16 +190,20 @@ class Acceptance:
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """As `probability`, of tokens that are not drafted yet: a mean over so many chains."""
         table, shift = self._table(drafter), self._shift(slot, drafter)
-        middle, spread = table.typical + shift.value, math.sqrt(table.variance / num_chains)
-        outcomes = tuple((share, sigmoid(middle + deviations * spread)) for share, deviations in OUTCOMES)
-        return Outlook(outcomes, sum(share * probability for share, probability in outcomes))
+        hope = shift.value + CURIOSITY * math.sqrt(shift.variance)
+        outcomes = [(share, shifted(probability, hope)) for share, probability in table.spread.kinds()]
+        mean = sum(share * probability for share, probability in outcomes)
+        if num_chains > 1:
+            narrow = 1.0 / math.sqrt(num_chains)
+            outcomes = [(share, mean + narrow * (probability - mean)) for share, probability in outcomes]
+        return Outlook(tuple(reversed(outcomes)), mean)
 
     def learn(self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool) -> None:
         """A token whose parent was accepted was compared with the text."""
         odds = odds_of(confidence)
         table, shift = self._table(drafter), self._shift(slot, drafter)
         base = table.probability(depth, odds)
-        table.spread(base)
+        table.spread.add(base)
         shift.learn(shifted(base, shift.value), accepted)
         table.add(depth, odds, accepted)
 

@@ -43,20 +43,39 @@ def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlo
     prices   by rows; as many rows as it has entries can be sent
     """
     _, worth = best_size(gains, prices)
-    drafted, total, reach = len(gains), sum(gains), gains[-1] if gains else 1.0
-    last = min(drafted + LOOK_AHEAD, len(prices) - 1)
+    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), gains[-1] if gains else 1.0, outlook, step_price)
+
+
+def pays_to_look(
+    ahead: Sequence[float], worth: float, total: float, reach: float, outlook: Outlook, step_price: float
+) -> bool:
+    """Is another level expected to be worth its draft step?
+
+    Those behind it are taken for as good as the mean, and as far as they go: a cliff is seen over from any distance.
+    Where even the mean says yes, the cases need not be gone through, for their average is never less.
+
+    ahead   price of a step with 1, 2 .. more levels
+    worth   of what is drafted, sent as it is best
+    total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
+    """
+    gain = 1.0  # of a reach of one, the first token being accepted
+    needed = worth - total
+    sums, sum_, mean = [], 0.0, outlook.mean
+    cost = 0.0
+    for price in ahead:
+        sum_ += gain
+        gain *= mean
+        if reach * mean * sum_ - price - cost > needed + step_price:
+            return True
+        sums.append((sum_, price + cost))
+        cost += step_price
     expected = 0.0
-    mean, sizes = outlook.mean, range(drafted + 1, last + 1)
     for share, probability in outlook.outcomes:
-        best = worth
-        further, sum_further = reach * probability, total
-        for size in sizes:
-            sum_further += further
-            if sum_further - prices[size] > best:
-                best = sum_further - prices[size]
-            further *= mean
-            sum_further -= step_price  # of the step behind this one
-        expected += share * (best - worth)
+        further = reach * probability
+        more = max([further * sum_ - price for sum_, price in sums], default=needed) - needed
+        if more <= 0.0:
+            break  # the cases behind are worse
+        expected += share * more
     return expected > step_price
 
 
