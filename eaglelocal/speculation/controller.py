@@ -20,7 +20,7 @@ from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
-PRICE_SHARE = 0.5
+PRICE_SHARE = 0.75
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 
@@ -78,7 +78,7 @@ class Flow:
 
     @property
     def price(self) -> float:
-        """What a second is worth, relative to plain decoding: half of the gain, for the speed of a few easy tokens
+        """What a second is worth, relative to plain decoding: most of the gain, for the speed of a few easy tokens
         would make drafting look dear just where it begins to pay."""
         return 1.0 + PRICE_SHARE * max(self.speed - 1.0, 0.0)
 
@@ -104,7 +104,8 @@ class Controller:
         """A request takes the slot."""
         spec = spec or self._spec
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
-        watch = Watch(hopeful=not proven_bad) if spec.drafting is Drafting.AUTO else None
+        last = self._minds[slot].watch if slot in self._minds else None
+        watch = Watch(hopeful=not proven_bad, before=last) if spec.drafting is Drafting.AUTO else None
         self._minds[slot] = Mind(spec, watch)
         self.acceptance.begin(slot)
         self._guesses.forget(slot)
@@ -210,10 +211,13 @@ class Controller:
             self.acceptance.learn(slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted)
 
     def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+        promised = self._choice.promised(slot) if self._choice is not None else 1.0
         if not watch.is_awake:
             watch.saw_sleep(len(verdict.samples))
         elif watch.is_probing:
-            watch.saw_probe(self._choice.promised(slot) if self._choice is not None else 1.0)
+            watch.saw_probe(promised)
+            if watch.state is State.AWAKE:
+                self._experience = Tally()  # what other texts had to say is out of date
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = Tally(
                 steps=1.0,
@@ -223,7 +227,7 @@ class Controller:
                 accepted=verdict.num_accepted,
             )
             self._experience.add(seen)
-            watch.saw_step(seen)
+            watch.saw_step(seen, promised)
 
 
 @dataclass(frozen=True, slots=True)

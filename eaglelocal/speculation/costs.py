@@ -26,6 +26,7 @@ import numpy as np
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
+from eaglelocal.speculation.stored import count, within
 
 MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
@@ -298,31 +299,18 @@ class _Saved:
         """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
-        per_cell, per_row_cell, deviation = (_within(slope, 0.0, 1e6) for slope in state["slopes"])
-        plain, drafted = (None if median is None else _within(median, 0.0, 1e9) for median in state["overheads"])
+        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
         return cls(
-            level=_within(state["level"], -30.0, 10.0),
+            level=within(state["level"], -30.0, 10.0),
             slopes=(per_cell, per_row_cell, deviation),
             sizes=[
-                (_count(n, 1), _within(ratio, 1e-3, 1e6), _within(deviation, 0.0, 10.0), _count(samples, 0))
+                (count(n, 1), within(ratio, 1e-3, 1e6), within(deviation, 0.0, 10.0), count(samples, 0))
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={
-                str(name): [(_count(n, 1), _within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],
         )
-
-
-def _within(value: Any, low: float, high: float) -> float:
-    number = float(value)
-    if not low <= number <= high:  # NaN too
-        raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
-    return number
-
-
-def _count(value: Any, least: int) -> int:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{value!r} is no count")
-    return value

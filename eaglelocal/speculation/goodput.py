@@ -72,10 +72,9 @@ def pays_to_look(
     expected = 0.0
     for share, probability in outlook.outcomes:
         further = reach * probability
-        more = max([further * sum_ - price for sum_, price in sums], default=needed) - needed
-        if more <= 0.0:
-            break  # the cases behind are worse
-        expected += share * more
+        best = max([further * sum_ - price for sum_, price in sums], default=needed)
+        if best > needed:
+            expected += share * (best - needed)
     return expected > step_price
 
 

@@ -143,6 +143,8 @@ class Simulation:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.controller = Controller(self.spec, self.drafters, self._calibrated(), leveled=self.leveled)
+        if self.kept is not None:
+            assert self.controller.acceptance.restore(self.kept)
         self.awake = set(self.texts)
         self.positions, self.texts, self.lengths = {}, dict(self.texts), {}
         self.num_begun = 0
@@ -156,7 +158,7 @@ class Simulation:
 
     def state(self) -> object:
         """What the controller has learned of acceptance."""
-        return None
+        return self.controller.acceptance.state()
 
     # ---- running
     def run(self, num_tokens: int) -> list[Step]:

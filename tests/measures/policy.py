@@ -65,6 +65,7 @@ ANSWERS = {
     "mixed": short(EXCELLENT, GOOD, MEDIOCRE),
     "easy, hard": short(GOOD, POOR),
     "switches": long((300, GOOD), (300, POOR)),
+    "late": [*short(USELESS, lengths=(8, 40))[:12], *short(GOOD, lengths=(8, 40))],
     "useless": short(USELESS),
     "useless, long": long((600, USELESS)),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from doubles.simulation import Profile
 
-from eaglelocal.speculation.acceptance import Acceptance
+from eaglelocal.speculation.acceptance import Acceptance, Outlook
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
 NUM_LEARNED, NUM_COMPARED = 400, 6000
@@ -121,6 +121,11 @@ def test_after_a_silence_the_next_observations_count_for_more() -> None:
     assert moved[1] > 1.5 * moved[0]
 
 
+def sure(outlook: Outlook) -> float:
+    """Share of tokens that are nearly certain."""
+    return sum(share for share, p in outlook.outcomes if p > 0.9)
+
+
 def test_the_outlook_knows_how_tokens_spread() -> None:
     alike, unlike = Acceptance(), Acceptance()
     chance = random.Random(0)
@@ -131,5 +136,6 @@ def test_the_outlook_knows_how_tokens_spread() -> None:
         unlike.learn(0, "head", 1, confidence, accepted=chance.random() < confidence)
     narrow, wide = alike.outlook(0, "head"), unlike.outlook(0, "head")
     assert narrow.mean == pytest.approx(0.6, abs=0.12)
-    assert max(p for _, p in wide.outcomes) > 0.9 > 0.8 > max(p for _, p in narrow.outcomes)
+    assert sure(wide) > 0.35 > 0.05 > sure(narrow)
+    assert sum(share for share, _ in wide.outcomes) == pytest.approx(1.0)
     assert max(p for _, p in unlike.outlook(0, "head", 8).outcomes) < max(p for _, p in wide.outcomes)
