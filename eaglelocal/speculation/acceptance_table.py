@@ -24,7 +24,7 @@ BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
 SPREAD_MEMORY = 256.0  # tokens
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that part the kinds of tokens
-FAIR_HEAD = ((0.15, 1.5), (0.4, 2.5), (0.68, 2.5), (0.87, 2.5), (0.96, 2.0), (0.99, 1.0))  # probability, tokens
+FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # probability, tokens
 
 # what another process has learned is soon overruled
 STORED_BIN, STORED_SPREAD = 60.0, 40.0  # observations it is worth at most

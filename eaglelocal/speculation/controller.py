@@ -216,8 +216,6 @@ class Controller:
             watch.saw_sleep(len(verdict.samples))
         elif watch.is_probing:
             watch.saw_probe(promised)
-            if watch.state is State.AWAKE:
-                self._experience = Tally()  # what other texts had to say is out of date
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = Tally(
                 steps=1.0,

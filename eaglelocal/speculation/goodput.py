@@ -15,11 +15,9 @@ Pure: plain numbers in and out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eaglelocal.speculation.acceptance import Outlook
-
-LOOK_AHEAD = 4  # levels: far enough to see behind a cliff of the cost curve
 
 
 def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
@@ -87,20 +85,27 @@ def pays_to_grow_all(
 ) -> bool:
     """As `pays_to_grow`, of another level of several chains; those without an outlook do not grow."""
     worth = best_size(*units(chains, prices, leveled))[1]
-    expected = 0.0
-    for case, (share, _) in enumerate(next(o for o in outlooks if o is not None).outcomes):
-        grown, best, cost = [list(chain) for chain in chains], worth, 0.0
-        for level in range(LOOK_AHEAD):
-            growing = [(c, o) for c, o in zip(grown, outlooks, strict=True) if o is not None]
-            if sum(map(len, grown)) + len(growing) >= len(prices):
-                break
-            for chain, outlook in growing:
-                hope = outlook.mean if level else outlook.outcomes[case][1]
-                chain.append((chain[-1] if chain else 1.0) * hope)
-            best = max(best, best_size(*units(grown, prices, leveled))[1] - cost)
-            cost += step_price
-        expected += share * (best - worth)
-    return expected > step_price
+    growing = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
+    if leveled:
+        rows_a_level, num_rows = len(chains), max(len(chain) for chain, _ in growing) * len(chains)
+    else:
+        rows_a_level, num_rows = len(growing), sum(map(len, chains))
+    ahead = prices[num_rows + rows_a_level :: rows_a_level]
+    reaches = [chain[-1] if chain else 1.0 for chain, _ in growing]
+    outlook = joint([outlook for _, outlook in growing], reaches)
+    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price)
+
+
+def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
+    """Of chains that grow together, each as likely to count as it reaches. Shares are those of the drafter."""
+    reach = max(sum(reaches), 1e-9)
+
+    def mean(chances: Iterable[float]) -> float:
+        return sum(r * chance for r, chance in zip(reaches, chances, strict=True)) / reach
+
+    cases = zip(*(outlook.outcomes for outlook in outlooks), strict=True)
+    outcomes = tuple((case[0][0], mean(chance for _, chance in case)) for case in cases)
+    return Outlook(outcomes, mean(outlook.mean for outlook in outlooks))
 
 
 def units(

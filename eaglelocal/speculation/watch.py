@@ -18,7 +18,7 @@ from enum import Enum
 
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
-SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.03  # speed relative to plain decoding
+SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
 SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are none
 IDLE_STEPS = 32  # steps in a row in which nothing was worth sending, or hardly
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last

@@ -40,7 +40,10 @@ class Profile:
     spread: float = 1.2
     told: tuple[float, float] | None = (1.0, 0.0)
     found: float = 1.0
-    hard: tuple[float, float] = (0.0, 0.0)  # share of tokens at which text turns, and by how much less likely, in log-odds
+    hard: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # share of tokens at which text turns, and by how much less likely, in log-odds
 
     def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
         """Probability of acceptance, confidence."""

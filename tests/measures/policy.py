@@ -2,9 +2,9 @@
 
     python tests/measures/policy.py [PART OF A NAME ...] [--tokens N] [--seeds N]
 
-Simulated (doubles/simulation.py), so that a change of the policy is judged in a minute, to the per cent. Two phases of each run:
-`fresh` is a new engine's first half, `later` the second. Fixed lengths are reckoned from the true chances and costs; one length
-for the whole of a run, the best. The last column asks a new engine that knows what the run before it had learned.
+Simulated (doubles/simulation.py), so that a change of the policy is judged in a minute, to the per cent. `fresh` is
+the first half of a new engine's run, `later` the second, `kept` a new engine that knows what the run before it had
+learned of acceptance. Fixed lengths are reckoned from the true chances and costs: one for the whole run, the best.
 """
 
 from __future__ import annotations
