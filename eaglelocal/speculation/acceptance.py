@@ -81,25 +81,34 @@ class Acceptance:
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """That the token is accepted, given that its parent is."""
-        base = self._table(drafter).probability(depth, odds_of(confidence))
-        return shifted(base, self._shift(slot, drafter).value)
+        table = self._table(drafter)
+        base = table.probability(depth, odds_of(confidence))
+        return shifted(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """As `probability`, of tokens that are not drafted yet: a mean over so many chains."""
-        hope = self._shift(slot, drafter).hoped
-        outcomes = [(share, shifted(chance, hope)) for share, chance in self._table(drafter).spread.kinds()]
+        table = self._table(drafter)
+        hope = table.trust.value * self._shift(slot, drafter).hoped
+        outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:
             narrowed = 1.0 / math.sqrt(num_chains)
             outcomes = [(share, mean + narrowed * (chance - mean)) for share, chance in outcomes]
         return Outlook(tuple(outcomes), mean)
 
-    def learn(self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool) -> float:
-        """A token whose parent was accepted was compared with the text. Returns what was expected of it."""
-        shift = self._shift(slot, drafter)
-        base = self._table(drafter).learn(depth, odds_of(confidence), accepted)
-        expected = shifted(base, shift.value)
-        shift.learn(expected, accepted)
+    def learn(
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+    ) -> float:
+        """A token whose parent was accepted was compared with the text. Returns what was expected of it.
+
+        is_again  another guess at the same token of the text was learned from: of the text this says nothing new
+        """
+        table, shift = self._table(drafter), self._shift(slot, drafter)
+        base = table.learn(depth, odds_of(confidence), accepted)
+        expected = shifted(base, table.trust.value * shift.value)
+        if not is_again:
+            table.trust.learn(shift.value, expected, accepted)
+            shift.learn(shifted(base, shift.value), accepted)
         return expected
 
     # ---- what outlives the process

@@ -22,6 +22,7 @@ NUM_GROUPS = 4
 BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
 BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
+FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
 SPREAD_MEMORY = 256.0  # tokens
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that part the kinds of tokens
 FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # probability, tokens
@@ -65,6 +66,21 @@ class Line:
         self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - told * of_level * of_level
         self.covariance -= told * of_level * of_slope
         self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - told * of_slope * of_slope
+
+
+@dataclass(slots=True)
+class Trust:
+    """How far the shift of a text is to be followed: a factor, for some drafters' texts hardly differ."""
+
+    value: float = FIRST_TRUST
+    variance: float = TRUST_VARIANCE
+
+    def learn(self, shift: float, expected: float, hit: bool) -> None:
+        """`expected`: with the shift as far as it was followed."""
+        told = expected * (1.0 - expected) * shift * shift
+        self.variance /= 1.0 + told * self.variance
+        self.value = min(max(self.value + self.variance * shift * (hit - expected), 0.0), 1.0)
+        self.variance += TRUST_DRIFT
 
 
 class Excess:
@@ -150,6 +166,7 @@ class Table:
     bins: Excess = field(default_factory=lambda: Excess(BIN_WEIGHT))
     groups: list[Excess] = field(default_factory=lambda: [Excess(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
     spread: Spread = field(default_factory=Spread)
+    trust: Trust = field(default_factory=Trust)
 
     def probability(self, depth: int, odds: float) -> float:
         low, share = place_of(odds)
@@ -175,6 +192,7 @@ class Table:
             "bins": [list(each) for each in zip(self.bins.sums, self.bins.trials, strict=True)],
             "groups": [[list(each) for each in zip(g.sums, g.trials, strict=True)] for g in self.groups],
             "spread": self.spread.state(),
+            "trust": self.trust.value,
         }
 
     @classmethod
@@ -194,6 +212,7 @@ class Table:
         for group, bins in zip(table.groups, state["groups"], strict=True):
             group.restore(bins)
         table.spread.restore(state["spread"])
+        table.trust.value = within(state["trust"], 0.0, 1.0)
         return table
 
 

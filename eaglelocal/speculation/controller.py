@@ -208,7 +208,9 @@ class Controller:
         self.acceptance.go_on(slot, len(text))
         new = [] if mind.watch.is_settling else self._choice.guesses(slot)
         for seen in self._guesses.judge(slot, new, text):
-            self.acceptance.learn(slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted)
+            self.acceptance.learn(
+                slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_again=seen.is_again
+            )
 
     def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
         promised = self._choice.promised(slot) if self._choice is not None else 1.0

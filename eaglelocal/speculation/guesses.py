@@ -22,6 +22,7 @@ class Judged(NamedTuple):
     depth: int
     confidence: float
     accepted: bool
+    is_again: bool  # a newer guess of the same drafter at the same token was judged before
 
 
 @dataclass(slots=True)
@@ -33,14 +34,19 @@ class Guess:
     confidences: Sequence[float]
     num_right: int = 0
 
-    def compare(self, text: Sequence[int], judged: list[Judged]) -> bool:
-        """Go on with the text. True: some of the chain is still to come."""
-        for token in text:
+    def compare(self, text: Sequence[int], judged: list[Judged], told: set[tuple[str, int]]) -> bool:
+        """Go on with the text. True: some of the chain is still to come.
+
+        told  drafters and places of the text that newer guesses were judged at; grows
+        """
+        for place, token in enumerate(text):
             at = self.num_right
             if at == len(self.tokens):
                 return False
             accepted = self.tokens[at] == token
-            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted))
+            is_again = (self.drafter, place) in told
+            told.add((self.drafter, place))
+            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted, is_again))
             if not accepted:
                 return False
             self.num_right += 1
@@ -59,5 +65,7 @@ class Guesses:
     def judge(self, slot: int, new: Sequence[Guess], text: Sequence[int]) -> list[Judged]:
         """`new` was drafted before `text` came."""
         judged: list[Judged] = []
-        self._open[slot] = [guess for guess in (*self._open.get(slot, ()), *new) if guess.compare(text, judged)]
+        told: set[tuple[str, int]] = set()
+        guesses = (*new, *self._open.get(slot, ()))
+        self._open[slot] = [guess for guess in guesses if guess.compare(text, judged, told)]
         return judged

@@ -35,8 +35,10 @@ class Noted(Acceptance):
         super().__init__()
         self.seen: dict[str, Seen] = {}
 
-    def learn(self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool) -> float:
-        expected = super().learn(slot, drafter, depth, confidence, accepted=accepted)
+    def learn(
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+    ) -> float:
+        expected = super().learn(slot, drafter, depth, confidence, accepted=accepted, is_again=is_again)
         self.seen.setdefault(drafter, []).append((expected, accepted))
         return expected
 
