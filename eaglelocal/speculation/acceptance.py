@@ -23,7 +23,7 @@ from typing import Any
 from eaglelocal.speculation.acceptance_table import HIGH, LOW, Table, log_odds
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
-DRIFT, SILENT_DRIFT = 0.002, 0.01  # variance that a token of text adds, where the drafter was judged and where not
+DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance that a token of text adds, where the drafter was judged and where not
 MAX_SHIFT = 3.0
 CURIOSITY = 0.5  # standard deviations that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none

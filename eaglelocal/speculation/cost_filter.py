@@ -73,6 +73,16 @@ class CostFilter:
         known = {rows: values[place - FIRST_SIZE] for rows, place in self.places.items()} | {1: 1.0}
         return dict(sorted(known.items()))
 
+    @property
+    def shape(self) -> Floats:
+        """What `has_moved` compares with; a copy."""
+        return self._state[FIRST_SIZE:].copy()
+
+    def has_moved(self, since: Floats, tolerance: float) -> bool:
+        """Has a ratio changed by more than this share?"""
+        now = self._state[FIRST_SIZE:]
+        return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
+
     def deviation(self, num_rows: int) -> float:
         """Standard deviation of the logarithm of a kept ratio."""
         place = self.places.get(num_rows)

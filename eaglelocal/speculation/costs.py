@@ -40,6 +40,7 @@ MIN_SECONDS = 1e-9  # no clock tells less
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
 FORMAT = 1
+TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
 
 
 class StepCosts:
@@ -54,6 +55,8 @@ class StepCosts:
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be computed again
+        self._table_age = 0  # steps
+        self._table_shape = self._filter.shape
         self._most = 0  # rows that were ever asked for
 
     # ---- what is predicted
@@ -145,8 +148,17 @@ class StepCosts:
         guess = 1.0 if is_kept else self._guess(num_rows)
         self._kilocells = num_cells / 1000
         self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess)
+        is_new = num_rows not in self._num_samples
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + 1
-        self._ratios = []
+        if is_new or not is_kept or self._is_outdated():
+            self._ratios = []
+        else:
+            self._one_s, self._slopes = self._unit_s, self._filter.slopes
+
+    def _is_outdated(self) -> bool:
+        """The level moves at every step, the shape hardly: its table is made anew where it shows."""
+        self._table_age += 1
+        return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
         steps = self._drafters.setdefault(drafter, {})
@@ -209,6 +221,7 @@ class StepCosts:
         self._ratios = lines(self._believed(), self._most) if self.is_known else [1.0] * (self._most + 1)
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
+        self._table_age, self._table_shape = 0, self._filter.shape
 
     def _believed(self) -> dict[int, float]:
         """Measured ratios, drawn to the line between their neighbours as far as they are uncertain.

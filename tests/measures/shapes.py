@@ -48,8 +48,8 @@ def measure(name: str, plan: Plan, num_pairs: int) -> None:
     ratio, step_s = statistics.median(ratios), statistics.median(sorted_s) / len(SORTED)
     change = (ratio - 1.0) * len(SORTED) / MORE_CHANGES  # of a step
     sys.stdout.write(
-        f"{name:<16} step {step_s * 1000:7.2f} ms, in turn / sorted {ratio:.4f} ({medians[25]:.4f} to {medians[973]:.4f}),"
-        f" one change {change * 100:.2f} % of a step, {change * step_s * 1e6:.0f} us\n"
+        f"{name:<16} step {step_s * 1000:7.2f} ms, in turn / sorted {ratio:.4f}"
+        f" ({medians[25]:.4f} to {medians[973]:.4f}), one change {change * 100:.2f} % of a step, {change * step_s * 1e6:.0f} us\n"
     )
     sys.stdout.flush()
 
@@ -66,9 +66,7 @@ def main() -> int:
     if not asked.targets:
         with tempfile.TemporaryDirectory() as folder:
             target_file = write_target(Path(folder) / "target.gguf")
-            plan = Plan(
-                target=target_file, target_label="random", draft_kind="ngram", n_ctx=256, threads=asked.threads
-            )
+            plan = Plan(target=target_file, target_label="random", draft_kind="ngram", n_ctx=256, threads=asked.threads)
             measure("random", plan, asked.pairs * 20)
     return 0
 
