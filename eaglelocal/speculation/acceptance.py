@@ -20,13 +20,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from eaglelocal.speculation.acceptance_table import HIGH, LOW, Table, log_odds
+from eaglelocal.speculation.acceptance_table import HIGH, LOW, Table, sigmoid
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance that a token of text adds, where the drafter was judged and where not
 MAX_SHIFT = 3.0
 CURIOSITY = 0.5  # standard deviations that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
+LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # confidences between which bins tell them apart
 FORMAT = 1
 MAX_STORED = 16  # drafters
 
@@ -149,9 +150,12 @@ def odds_of(confidence: float) -> float:
     """Log-odds, within what the bins cover."""
     if confidence != confidence:  # NaN: not told
         confidence = UNKNOWN_CONFIDENCE
-    return min(max(log_odds(confidence), LOW), HIGH)
+    elif confidence <= LOWEST:
+        return LOW
+    elif confidence >= HIGHEST:
+        return HIGH
+    return math.log(confidence / (1.0 - confidence))
 
 
 def shifted(probability: float, shift: float) -> float:
-    probability = min(max(probability, 1e-4), 1.0 - 1e-4)
     return probability / (probability + (1.0 - probability) * math.exp(-shift))

@@ -49,7 +49,8 @@ def measure(name: str, plan: Plan, num_pairs: int) -> None:
     change = (ratio - 1.0) * len(SORTED) / MORE_CHANGES  # of a step
     sys.stdout.write(
         f"{name:<16} step {step_s * 1000:7.2f} ms, in turn / sorted {ratio:.4f}"
-        f" ({medians[25]:.4f} to {medians[973]:.4f}), one change {change * 100:.2f} % of a step, {change * step_s * 1e6:.0f} us\n"
+        f" ({medians[25]:.4f} to {medians[973]:.4f}),"
+        f" one change {change * 100:.2f} % of a step, {change * step_s * 1e6:.0f} us\n"
     )
     sys.stdout.flush()
 
