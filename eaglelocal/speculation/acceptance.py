@@ -97,6 +97,14 @@ class Acceptance:
             outcomes = [(share, mean + narrowed * (chance - mean)) for share, chance in outcomes]
         return Outlook(tuple(outcomes), mean)
 
+    def knows(self, drafter: str) -> bool:
+        """Was anything learned of it, here or by an earlier engine?"""
+        return drafter in self._tables
+
+    def mean(self, drafter: str) -> float:
+        """Of tokens that are not drafted yet, in a text like all texts lately."""
+        return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
+
     def learn(
         self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
     ) -> float:

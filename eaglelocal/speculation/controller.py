@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import Drafters, Mind, Prices, Seat, StepChoice
 from eaglelocal.speculation.costs import StepCosts
@@ -142,8 +142,28 @@ class Controller:
     def _rate(self, num_seats: int, num_cells: int) -> float:
         """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
         plain_s = self.costs.seconds(num_seats, num_cells) + self.costs.overhead(drafted=False)
+        if plain_s <= 0.0:
+            return 0.0
         flow = self._flows.get(num_seats)
-        return num_seats / plain_s * (flow.price if flow else 1.0) if plain_s > 0 else 0.0
+        if flow is None:
+            flow = self._flows[num_seats] = Flow()
+            flow.tokens *= self._expected_speed(num_seats, num_cells, plain_s)
+        return num_seats / plain_s * flow.price
+
+    def _expected_speed(self, num_seats: int, num_cells: int, plain_s: float) -> float:
+        """Of the best fixed length, relative to plain, by what an earlier engine learned; 1.0 where there was none."""
+        drafter = self._drafters.primary
+        if drafter is None or not self.acceptance.knows(drafter):
+            return 1.0
+        hope, costs = self.acceptance.mean(drafter), self.costs
+        overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_seats)
+        speed, reach, tokens = 1.0, 1.0, 1.0
+        for length in range(1, MAX_DRAFT_TOKENS + 1):
+            reach *= hope
+            tokens += reach
+            seconds = costs.seconds(num_seats * (1 + length), num_cells) + length * step_s + overhead_s
+            speed = max(speed, tokens * plain_s / seconds)
+        return speed
 
     def fillers(self, decoding: Mapping[int, int], idle: Sequence[int]) -> dict[int, int]:
         """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
