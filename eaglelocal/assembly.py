@@ -18,9 +18,9 @@ from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
 from eaglelocal.backend.rehearsal import Part, Placement, rehearse
-from eaglelocal.calibrations import key_of
-from eaglelocal.calibrations import load as load_costs
-from eaglelocal.calibrations import save as save_costs
+from eaglelocal.calibrations import acceptance_key_of, key_of
+from eaglelocal.calibrations import load as load_learned
+from eaglelocal.calibrations import save as save_learned
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter
@@ -92,6 +92,7 @@ class Builder:
         notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, info))
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
+        self._recall(controller)
         return engine
 
     def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
@@ -105,8 +106,16 @@ class Builder:
             unified=self._plan.is_unified,
             library=library.build,
         )
-        engine.warm_up(max_rows=self._max_rows(), stored=load_costs(key))
-        self._opened.callback(lambda: save_costs(key, costs.state()))
+        engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key))
+        self._opened.callback(lambda: save_learned(key, costs.state()))
+
+    def _recall(self, controller: Controller) -> None:
+        """Begin with what this draft was accepted for before; keep what is learned now."""
+        if not self._plan.speculates:
+            return
+        key, acceptance = acceptance_key_of(self._plan), controller.acceptance
+        acceptance.restore(load_learned(key))
+        self._opened.callback(lambda: save_learned(key, acceptance.state()))
 
     def _draft_part(self, beside: Header, target: ModelInfo) -> Part | None:
         """The model that drafts, checked against the target; None where there is none."""

@@ -1,4 +1,5 @@
-"""What was learnt of a machine's costs, kept on disk: one small file for each machine, model shape and set-up.
+"""What engines learnt, kept on disk: of costs for each machine, model shape and set-up, of acceptance for each target
+and draft. Small files of figures; nothing of any text is in them.
 
 Knows names and files, not what the learnt state means. A file that cannot be read, is not ours or belongs to
 another key is as good as none: a calibration can always be made again. Each is written beside its place and then
@@ -24,6 +25,7 @@ from eaglelocal.probe.machine import Machine
 FORMAT = 1
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
+NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +44,13 @@ class Key:
     unified: bool  # one KV cache for all slots
     library: str  # llama.cpp build
 
-    @property
-    def file_name(self) -> str:
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceKey:
+    """Everything that acceptance depends on: what the models have learnt, and nothing of the machine."""
+
+    target: str  # of the file's content
+    draft: str  # likewise, or the kind of draft where there is no file
 
 
 def key_of(
@@ -64,6 +69,28 @@ def key_of(
         unified=unified,
         library=library,
     )
+
+
+def acceptance_key_of(plan: Plan) -> AcceptanceKey:
+    return AcceptanceKey(
+        target=fingerprint(plan.target), draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Of a file's size and of samples of it, for weights that were trained on differ everywhere."""
+    size = path.stat().st_size
+    content = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for part in range(NUM_SAMPLES):
+            file.seek(max(size - SAMPLE_BYTES, 0) * part // (NUM_SAMPLES - 1))
+            content.update(file.read(SAMPLE_BYTES))
+    return content.hexdigest()[:24]
+
+
+def file_name_of(key: Key | AcceptanceKey) -> str:
+    text = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def machine_name(machine: Machine) -> str:
@@ -87,9 +114,9 @@ def main_type(header: Header) -> str:
     return max(num_bytes, key=lambda name: num_bytes[name], default="none")
 
 
-def load(key: Key) -> object | None:
+def load(key: Key | AcceptanceKey) -> object | None:
     """The state that was saved under this very key; None if there is none that can be read."""
-    path = folder() / key.file_name
+    path = folder() / file_name_of(key)
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(MAX_FILE_BYTES))
@@ -105,9 +132,9 @@ def load(key: Key) -> object | None:
     return state
 
 
-def save(key: Key, state: object) -> bool:
+def save(key: Key | AcceptanceKey, state: object) -> bool:
     """Keep a state for the next time, and drop the oldest beyond MAX_FILES. False: the disk would not have it."""
-    path = folder() / key.file_name
+    path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,114 +1,35 @@
 """How likely a drafted token is accepted, learned from what came: by drafter, depth and confidence.
 
 A drafter's confidence ranks its tokens, but is not a probability of acceptance: heads are overconfident off their
-subject, lookup is underconfident in a copy, some say nothing at all. So a line is learned in log-odds (Platt
-scaling), and bins of equal width learn what the line leaves: over all depths first, then by depth. A slot adds one
-shift in log-odds, for the text at hand. Everything decays, so that what a machine reads today counts; a shift that
-was not observed for some tokens becomes uncertain, and then follows the next observations faster.
+subject, lookup is underconfident in a copy, some say nothing at all. So a table is learned of each drafter
+(acceptance_table.py), and a slot adds one shift in log-odds, for the text at hand. Everything decays, so that what a
+machine reads today counts; a shift that was not observed for some tokens becomes uncertain, and then follows the next
+observations faster.
 
-Pure: no clock, no model. Line and shift are Kalman filters for
-logistic models whose parameters wander (assumed-density updates).
+Of tokens that are not drafted yet the outlook is that of all tokens lately, shifted by the text, which is given the
+benefit of the doubt: a text of which little is known is worth a look, and one that went on unwatched again. Only
+draft steps are spent on a hope; what is sent must have earned it.
+
+Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters wander
+(assumed-density updates).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-LOW, HIGH, WIDTH = -4.0, 8.0, 0.75  # log-odds that bins cover
-NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
-DEPTH_GROUPS = (0, 0, 1, 2, 2, 3)  # depth -> group: 1, 2, 3 and 4, beyond
-NUM_GROUPS = 4
+from eaglelocal.speculation.acceptance_table import HIGH, LOW, Table, sigmoid
 
-BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
-BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth
-LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
-DRIFT, SILENT_DRIFT = 0.002, 0.01  # variance that a token of text adds, where the drafter was judged and where not
+DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance that a token of text adds, where the drafter was judged and where not
 MAX_SHIFT = 3.0
-TYPICAL_MEMORY = 256.0
-FIRST_TYPICAL, FIRST_SPREAD = 0.8, 1.2  # log-odds
-OUTCOMES = ((2 / 3, 0.0), (1 / 6, -math.sqrt(3)), (1 / 6, math.sqrt(3)))  # share, deviations: Gauss-Hermite
+CURIOSITY = 0.5  # standard deviations that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
-
-
-def sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x))
-
-
-@dataclass(slots=True)
-class Excess:
-    """Acceptances beyond those that were expected: a decaying mean, small as long as little was seen."""
-
-    sum: float = 0.0
-    trials: float = 0.0
-
-    def add(self, surprise: float, weight: float) -> None:
-        keep = 1.0 - weight / BIN_MEMORY
-        self.sum = self.sum * keep + surprise * weight
-        self.trials = self.trials * keep + weight
-
-
-@dataclass(slots=True)
-class Line:
-    """log-odds of acceptance = level + slope * log-odds of the confidence, with the covariance of the two."""
-
-    level: float = 0.0
-    slope: float = 1.0
-    level_variance: float = LEVEL_VARIANCE
-    covariance: float = 0.0
-    slope_variance: float = SLOPE_VARIANCE
-
-    def at(self, odds: float) -> float:
-        return sigmoid(self.level + self.slope * odds)
-
-    def learn(self, odds: float, hit: bool) -> None:
-        expected = self.at(odds)
-        of_level = self.level_variance + self.covariance * odds
-        of_slope = self.covariance + self.slope_variance * odds
-        told = expected * (1.0 - expected)
-        told /= 1.0 + told * (of_level + of_slope * odds)
-        surprise = (hit - expected) * (1.0 - told * (of_level + of_slope * odds))
-        self.level += of_level * surprise
-        self.slope += of_slope * surprise
-        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - told * of_level * of_level
-        self.covariance -= told * of_level * of_slope
-        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - told * of_slope * of_slope
-
-
-@dataclass(slots=True)
-class Table:
-    """What is known of one drafter: a line, rates by bin, and by depth group and bin; how its tokens spread."""
-
-    line: Line = field(default_factory=Line)
-    bins: list[Excess] = field(default_factory=lambda: [Excess() for _ in range(NUM_BINS)])
-    groups: list[list[Excess]] = field(
-        default_factory=lambda: [[Excess() for _ in range(NUM_BINS)] for _ in range(NUM_GROUPS)]
-    )
-    typical: float = FIRST_TYPICAL
-    variance: float = FIRST_SPREAD**2
-
-    def probability(self, depth: int, odds: float) -> float:
-        low, share = place_of(odds)
-        over_all = self.line.at(odds) + between(self.bins, low, share, BIN_WEIGHT)
-        return min(max(over_all + between(self.groups[group_of(depth)], low, share, GROUP_WEIGHT), 0.001), 0.999)
-
-    def add(self, depth: int, odds: float, hit: bool) -> None:
-        low, share = place_of(odds)
-        surprise = hit - self.line.at(odds)
-        self.line.learn(odds, hit)
-        weight = BIN_WEIGHT
-        for excesses in (self.bins, self.groups[group_of(depth)]):
-            left = surprise - between(excesses, low, share, weight)
-            excesses[low].add(surprise, 1.0 - share)
-            excesses[low + 1].add(surprise, share)
-            surprise, weight = left, GROUP_WEIGHT
-
-    def spread(self, probability: float) -> None:
-        """A token was drafted that is accepted with this probability."""
-        surprise = log_odds(probability) - self.typical
-        self.typical += surprise / TYPICAL_MEMORY
-        self.variance += (surprise * surprise - self.variance) / TYPICAL_MEMORY
+LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # confidences between which bins tell them apart
+FORMAT = 1
+MAX_STORED = 16  # drafters
 
 
 @dataclass(slots=True)
@@ -130,10 +51,14 @@ class Shift:
         self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
         self.is_silent = True
 
+    @property
+    def hoped(self) -> float:
+        return self.value + CURIOSITY * math.sqrt(self.variance)
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the next token may turn out to be: a few cases with their shares, and the mean."""
+    """What the next token may turn out to be: a few cases with their shares, the surest first, and the mean."""
 
     outcomes: tuple[tuple[float, float], ...]  # share, probability of acceptance
     mean: float
@@ -157,24 +82,56 @@ class Acceptance:
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """That the token is accepted, given that its parent is."""
-        base = self._table(drafter).probability(depth, odds_of(confidence))
-        return shifted(base, self._shift(slot, drafter).value)
+        table = self._table(drafter)
+        base = table.probability(depth, odds_of(confidence))
+        return shifted(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """As `probability`, of tokens that are not drafted yet: a mean over so many chains."""
-        table, shift = self._table(drafter), self._shift(slot, drafter)
-        middle, spread = table.typical + shift.value, math.sqrt(table.variance / num_chains)
-        outcomes = tuple((share, sigmoid(middle + deviations * spread)) for share, deviations in OUTCOMES)
-        return Outlook(outcomes, sum(share * probability for share, probability in outcomes))
+        table = self._table(drafter)
+        hope = table.trust.value * self._shift(slot, drafter).hoped
+        outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
+        mean = sum(share * chance for share, chance in outcomes)
+        if num_chains > 1:
+            narrowed = 1.0 / math.sqrt(num_chains)
+            outcomes = [(share, mean + narrowed * (chance - mean)) for share, chance in outcomes]
+        return Outlook(tuple(outcomes), mean)
 
-    def learn(self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool) -> None:
-        """A token whose parent was accepted was compared with the text."""
-        odds = odds_of(confidence)
+    def knows(self, drafter: str) -> bool:
+        """Was anything learned of it, here or by an earlier engine?"""
+        return drafter in self._tables
+
+    def mean(self, drafter: str) -> float:
+        """Of tokens that are not drafted yet, in a text like all texts lately."""
+        return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
+
+    def learn(
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+    ) -> float:
+        """A token whose parent was accepted was compared with the text. Returns what was expected of it.
+
+        is_again  another guess at the same token of the text was learned from: of the text this says nothing new
+        """
         table, shift = self._table(drafter), self._shift(slot, drafter)
-        base = table.probability(depth, odds)
-        table.spread(base)
-        shift.learn(shifted(base, shift.value), accepted)
-        table.add(depth, odds, accepted)
+        base = table.learn(depth, odds_of(confidence), accepted)
+        expected = shifted(base, table.trust.value * shift.value)
+        if not is_again:
+            table.trust.learn(shift.value, expected, accepted)
+            shift.learn(shifted(base, shift.value), accepted)
+        return expected
+
+    # ---- what outlives the process
+    def state(self) -> dict[str, object]:
+        """What all texts have taught, as plain data."""
+        return {"format": FORMAT, "drafters": {name: table.state() for name, table in self._tables.items()}}
+
+    def restore(self, state: object) -> bool:
+        """Begin with what was learned earlier. False: the data is not understood, and nothing has changed."""
+        try:
+            self._tables = read(state)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return False
+        return True
 
     def _table(self, drafter: str) -> Table:
         table = self._tables.get(drafter)
@@ -190,36 +147,23 @@ class Acceptance:
         return shift
 
 
-def between(excesses: list[Excess], low: int, share: float, weight: float) -> float:
-    """Of the two nearest bins, by their distance; `weight`: observations that the expectation is worth."""
-    below, above = excesses[low], excesses[low + 1]
-    first, second = below.sum / (below.trials + weight), above.sum / (above.trials + weight)
-    return first + share * (second - first)
-
-
-def place_of(odds: float) -> tuple[int, float]:
-    """The bin below, and the share of the one above it."""
-    at = (odds - LOW) / WIDTH
-    low = min(int(at), NUM_BINS - 2)
-    return low, at - low
-
-
-def group_of(depth: int) -> int:
-    return DEPTH_GROUPS[depth] if depth < len(DEPTH_GROUPS) else NUM_GROUPS - 1
+def read(state: Any) -> dict[str, Table]:
+    """Raises TypeError, ValueError, KeyError or AttributeError on what `Acceptance.state` cannot have given."""
+    if state["format"] != FORMAT:
+        raise ValueError(f"format {state['format']!r}")
+    return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
 
 
 def odds_of(confidence: float) -> float:
     """Log-odds, within what the bins cover."""
     if confidence != confidence:  # NaN: not told
         confidence = UNKNOWN_CONFIDENCE
-    return min(max(log_odds(confidence), LOW), HIGH)
-
-
-def log_odds(probability: float) -> float:
-    probability = min(max(probability, 1e-4), 1.0 - 1e-5)
-    return math.log(probability / (1.0 - probability))
+    elif confidence <= LOWEST:
+        return LOW
+    elif confidence >= HIGHEST:
+        return HIGH
+    return math.log(confidence / (1.0 - confidence))
 
 
 def shifted(probability: float, shift: float) -> float:
-    probability = min(max(probability, 1e-4), 1.0 - 1e-4)
     return probability / (probability + (1.0 - probability) * math.exp(-shift))

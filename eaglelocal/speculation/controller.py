@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import Drafters, Mind, Prices, Seat, StepChoice
 from eaglelocal.speculation.costs import StepCosts
@@ -21,7 +21,7 @@ from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
-PRICE_SHARE = 0.5
+PRICE_SHARE = 0.75
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 
@@ -92,7 +92,7 @@ class Flow:
 
     @property
     def price(self) -> float:
-        """What a second is worth, relative to plain decoding: half of the gain, for the speed of a few easy tokens
+        """What a second is worth, relative to plain decoding: most of the gain, for the speed of a few easy tokens
         would make drafting look dear just where it begins to pay."""
         return 1.0 + PRICE_SHARE * max(self.speed - 1.0, 0.0)
 
@@ -121,7 +121,8 @@ class Controller:
         """A request takes the slot."""
         spec = spec or self._spec
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
-        watch = Watch(hopeful=not proven_bad) if spec.drafting is Drafting.AUTO else None
+        last = self._minds[slot].watch if slot in self._minds else None
+        watch = Watch(hopeful=not proven_bad, before=last) if spec.drafting is Drafting.AUTO else None
         self._minds[slot] = Mind(spec, watch)
         self.acceptance.begin(slot)
         self._guesses.forget(slot)
@@ -166,8 +167,28 @@ class Controller:
     def _rate(self, num_seats: int, num_cells: int) -> float:
         """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
         plain_s = self.costs.seconds(num_seats, num_cells) + self.costs.overhead(drafted=False)
+        if plain_s <= 0.0:
+            return 0.0
         flow = self._flows.get(num_seats)
-        return num_seats / plain_s * (flow.price if flow else 1.0) if plain_s > 0 else 0.0
+        if flow is None:
+            flow = self._flows[num_seats] = Flow()
+            flow.tokens *= self._expected_speed(num_seats, num_cells, plain_s)
+        return num_seats / plain_s * flow.price
+
+    def _expected_speed(self, num_seats: int, num_cells: int, plain_s: float) -> float:
+        """Of the best fixed length, relative to plain, by what an earlier engine learned; 1.0 where there was none."""
+        drafter = self._drafters.primary
+        if drafter is None or not self.acceptance.knows(drafter):
+            return 1.0
+        hope, costs = self.acceptance.mean(drafter), self.costs
+        overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_seats)
+        speed, reach, tokens = 1.0, 1.0, 1.0
+        for length in range(1, MAX_DRAFT_TOKENS + 1):
+            reach *= hope
+            tokens += reach
+            seconds = costs.seconds(num_seats * (1 + length), num_cells) + length * step_s + overhead_s
+            speed = max(speed, tokens * plain_s / seconds)
+        return speed
 
     def fillers(self, decoding: Mapping[int, int], idle: Sequence[int]) -> dict[int, int]:
         """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
@@ -232,13 +253,16 @@ class Controller:
         self.acceptance.go_on(slot, len(text))
         new = [] if mind.watch.is_settling else self._choice.guesses(slot)
         for seen in self._guesses.judge(slot, new, text):
-            self.acceptance.learn(slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted)
+            self.acceptance.learn(
+                slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_again=seen.is_again
+            )
 
     def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+        promised = self._choice.promised(slot) if self._choice is not None else 1.0
         if not watch.is_awake:
             watch.saw_sleep(len(verdict.samples))
         elif watch.is_probing:
-            watch.saw_probe(self._choice.promised(slot) if self._choice is not None else 1.0)
+            watch.saw_probe(promised)
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = Tally(
                 steps=1.0,
@@ -248,7 +272,7 @@ class Controller:
                 accepted=verdict.num_accepted,
             )
             self._experience.add(seen)
-            watch.saw_step(seen)
+            watch.saw_step(seen, promised)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ class CostFilter:
     def __init__(self) -> None:
         self.places: dict[int, int] = {}  # rows -> place in the state
         self.noise = NOISE
-        self.moved = math.inf  # by how much logarithms of ratios may have changed since this was set to 0
         self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and of the level
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
@@ -73,6 +72,16 @@ class CostFilter:
         values = np.exp(self._state[FIRST_SIZE:]).tolist()
         known = {rows: values[place - FIRST_SIZE] for rows, place in self.places.items()} | {1: 1.0}
         return dict(sorted(known.items()))
+
+    @property
+    def shape(self) -> Floats:
+        """What `has_moved` compares with; a copy."""
+        return self._state[FIRST_SIZE:].copy()
+
+    def has_moved(self, since: Floats, tolerance: float) -> bool:
+        """Has a ratio changed by more than this share?"""
+        now = self._state[FIRST_SIZE:]
+        return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
     def deviation(self, num_rows: int) -> float:
         """Standard deviation of the logarithm of a kept ratio."""
@@ -120,8 +129,6 @@ class CostFilter:
         shared /= deviation
         state += shared * clipped
         covariance -= shared[:, None] * shared  # symmetric to the last bit
-        if len(state) > FIRST_SIZE:
-            self.moved += abs(clipped) * float(np.abs(shared[FIRST_SIZE:]).max())
         self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
@@ -157,7 +164,6 @@ class CostFilter:
 
     def _set(self, place: int, value: float, deviation: float) -> None:
         self._state[place] = value
-        self.moved = math.inf
         self._covariance[place, :] = self._covariance[:, place] = 0.0
         self._covariance[place, place] = deviation**2
 

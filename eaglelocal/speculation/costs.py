@@ -10,6 +10,10 @@ each row (arithmetic). Both are learnt as slopes, whatever the size, so a long c
 own. Measured, 1 B bf16 on two cores: 2048 cells add 24, 35, 62, 114, 208 ms to 1, 2, 4, 8, 16 rows; the two slopes
 give 23, 36, 62, 113, 216.
 
+There is no price for changing the number of rows, though llama.cpp then rebuilds its graph: the same decodes of three
+and five rows, in turn instead of sorted, took 0.10 to 0.35 ms more a change (random model, 0.4 ms a decode; 6.5 M
+parameters, 3 ms), under half a per cent of a step of 300 M and lost in its noise (tests/measures/shapes.py).
+
 Knows no clock: whoever measures reports what it took.
 """
 
@@ -26,6 +30,7 @@ import numpy as np
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
+from eaglelocal.speculation.stored import count, within
 
 MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
@@ -34,8 +39,8 @@ GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured si
 MIN_SECONDS = 1e-9  # no clock tells less
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
-NEGLIGIBLE = 0.005  # change of a ratio's logarithm for which the table of all sizes is not computed again
 FORMAT = 1
+TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
 
 
 class StepCosts:
@@ -50,6 +55,8 @@ class StepCosts:
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be computed again
+        self._table_age = 0  # steps
+        self._table_shape = self._filter.shape
         self._most = 0  # rows that were ever asked for
 
     # ---- what is predicted
@@ -141,10 +148,17 @@ class StepCosts:
         guess = 1.0 if is_kept else self._guess(num_rows)
         self._kilocells = num_cells / 1000
         self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess)
+        is_new = num_rows not in self._num_samples
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + 1
-        self._one_s, self._slopes = self._unit_s, self._filter.slopes
-        if self._filter.moved > NEGLIGIBLE:
+        if is_new or not is_kept or self._is_outdated():
             self._ratios = []
+        else:
+            self._one_s, self._slopes = self._unit_s, self._filter.slopes
+
+    def _is_outdated(self) -> bool:
+        """The level moves at every step, the shape hardly: its table is made anew where it shows."""
+        self._table_age += 1
+        return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
         steps = self._drafters.setdefault(drafter, {})
@@ -207,7 +221,7 @@ class StepCosts:
         self._ratios = lines(self._believed(), self._most) if self.is_known else [1.0] * (self._most + 1)
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
-        self._filter.moved = 0.0
+        self._table_age, self._table_shape = 0, self._filter.shape
 
     def _believed(self) -> dict[int, float]:
         """Measured ratios, drawn to the line between their neighbours as far as they are uncertain.
@@ -302,31 +316,18 @@ class _Saved:
         """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
-        per_cell, per_row_cell, deviation = (_within(slope, 0.0, 1e6) for slope in state["slopes"])
-        plain, drafted = (None if median is None else _within(median, 0.0, 1e9) for median in state["overheads"])
+        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
         return cls(
-            level=_within(state["level"], -30.0, 10.0),
+            level=within(state["level"], -30.0, 10.0),
             slopes=(per_cell, per_row_cell, deviation),
             sizes=[
-                (_count(n, 1), _within(ratio, 1e-3, 1e6), _within(deviation, 0.0, 10.0), _count(samples, 0))
+                (count(n, 1), within(ratio, 1e-3, 1e6), within(deviation, 0.0, 10.0), count(samples, 0))
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={
-                str(name): [(_count(n, 1), _within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],
         )
-
-
-def _within(value: Any, low: float, high: float) -> float:
-    number = float(value)
-    if not low <= number <= high:  # NaN too
-        raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
-    return number
-
-
-def _count(value: Any, least: int) -> int:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{value!r} is no count")
-    return value

@@ -15,11 +15,9 @@ Pure: plain numbers in and out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eaglelocal.speculation.acceptance import Outlook
-
-LOOK_AHEAD = 4  # levels: far enough to see behind a cliff of the cost curve
 
 
 def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
@@ -43,20 +41,38 @@ def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlo
     prices   by rows; as many rows as it has entries can be sent
     """
     _, worth = best_size(gains, prices)
-    drafted, total, reach = len(gains), sum(gains), gains[-1] if gains else 1.0
-    last = min(drafted + LOOK_AHEAD, len(prices) - 1)
+    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), gains[-1] if gains else 1.0, outlook, step_price)
+
+
+def pays_to_look(
+    ahead: Sequence[float], worth: float, total: float, reach: float, outlook: Outlook, step_price: float
+) -> bool:
+    """Is another level expected to be worth its draft step?
+
+    Those behind it are taken for as good as the mean, and as far as they go: a cliff is seen over from any distance.
+    Where even the mean says yes, the cases need not be gone through, for their average is never less.
+
+    ahead   price of a step with 1, 2 .. more levels
+    worth   of what is drafted, sent as it is best
+    total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
+    """
+    gain = 1.0  # of a reach of one, the first token being accepted
+    needed = worth - total
+    sums, sum_, mean = [], 0.0, outlook.mean
+    cost = 0.0
+    for price in ahead:
+        sum_ += gain
+        gain *= mean
+        if reach * mean * sum_ - price - cost > needed + step_price:
+            return True
+        sums.append((sum_, price + cost))
+        cost += step_price
     expected = 0.0
-    mean, sizes = outlook.mean, range(drafted + 1, last + 1)
     for share, probability in outlook.outcomes:
-        best = worth
-        further, sum_further = reach * probability, total
-        for size in sizes:
-            sum_further += further
-            if sum_further - prices[size] > best:
-                best = sum_further - prices[size]
-            further *= mean
-            sum_further -= step_price  # of the step behind this one
-        expected += share * (best - worth)
+        further = reach * probability
+        best = max([further * sum_ - price for sum_, price in sums], default=needed)
+        if best > needed:
+            expected += share * (best - needed)
     return expected > step_price
 
 
@@ -69,20 +85,27 @@ def pays_to_grow_all(
 ) -> bool:
     """As `pays_to_grow`, of another level of several chains; those without an outlook do not grow."""
     worth = best_size(*units(chains, prices, leveled))[1]
-    expected = 0.0
-    for case, (share, _) in enumerate(next(o for o in outlooks if o is not None).outcomes):
-        grown, best, cost = [list(chain) for chain in chains], worth, 0.0
-        for level in range(LOOK_AHEAD):
-            growing = [(c, o) for c, o in zip(grown, outlooks, strict=True) if o is not None]
-            if sum(map(len, grown)) + len(growing) >= len(prices):
-                break
-            for chain, outlook in growing:
-                hope = outlook.mean if level else outlook.outcomes[case][1]
-                chain.append((chain[-1] if chain else 1.0) * hope)
-            best = max(best, best_size(*units(grown, prices, leveled))[1] - cost)
-            cost += step_price
-        expected += share * (best - worth)
-    return expected > step_price
+    growing = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
+    if leveled:
+        rows_a_level, num_rows = len(chains), max(len(chain) for chain, _ in growing) * len(chains)
+    else:
+        rows_a_level, num_rows = len(growing), sum(map(len, chains))
+    ahead = prices[num_rows + rows_a_level :: rows_a_level]
+    reaches = [chain[-1] if chain else 1.0 for chain, _ in growing]
+    outlook = joint([outlook for _, outlook in growing], reaches)
+    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price)
+
+
+def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
+    """Of chains that grow together, each as likely to count as it reaches. Shares are those of the drafter."""
+    reach = max(sum(reaches), 1e-9)
+
+    def mean(chances: Iterable[float]) -> float:
+        return sum(r * chance for r, chance in zip(reaches, chances, strict=True)) / reach
+
+    cases = zip(*(outlook.outcomes for outlook in outlooks), strict=True)
+    outcomes = tuple((case[0][0], mean(chance for _, chance in case)) for case in cases)
+    return Outlook(outcomes, mean(outlook.mean for outlook in outlooks))
 
 
 def units(

@@ -23,6 +23,7 @@ class Judged(NamedTuple):
     depth: int
     confidence: float
     accepted: bool
+    is_again: bool  # a newer guess of the same drafter at the same token was judged before
 
 
 Second = tuple[int, float]  # what a drafter would say if its first choice were wrong, and how surely
@@ -43,18 +44,23 @@ class Guess:
     seconds: Sequence[Second] = ()  # beside each token, or none
     num_right: int = 0
 
-    def compare(self, text: Sequence[int], judged: list[Judged]) -> bool:
-        """Go on with the text. True: some of the chain is still to come."""
-        for token in text:
+    def compare(self, text: Sequence[int], judged: list[Judged], told: set[tuple[str, int]]) -> bool:
+        """Go on with the text. True: some of the chain is still to come.
+
+        told  drafters and places of the text that newer guesses were judged at; grows
+        """
+        for place, token in enumerate(text):
             at = self.num_right
             if at == len(self.tokens):
                 return False
             accepted = self.tokens[at] == token
-            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted))
+            is_again = (self.drafter, place) in told
+            told.add((self.drafter, place))
+            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted, is_again))
             if not accepted:
                 if self.seconds:
                     second, confidence = self.seconds[at]
-                    judged.append(Judged(second_of(self.drafter), at + 1, confidence, second == token))
+                    judged.append(Judged(second_of(self.drafter), at + 1, confidence, second == token, is_again))
                 return False
             self.num_right += 1
         return self.num_right < len(self.tokens)
@@ -72,5 +78,7 @@ class Guesses:
     def judge(self, slot: int, new: Sequence[Guess], text: Sequence[int]) -> list[Judged]:
         """`new` was drafted before `text` came."""
         judged: list[Judged] = []
-        self._open[slot] = [guess for guess in (*self._open.get(slot, ()), *new) if guess.compare(text, judged)]
+        told: set[tuple[str, int]] = set()
+        guesses = (*new, *self._open.get(slot, ()))
+        self._open[slot] = [guess for guess in guesses if guess.compare(text, judged, told)]
         return judged

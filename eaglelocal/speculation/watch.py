@@ -18,9 +18,9 @@ from enum import Enum
 
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
-SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.03  # speed relative to plain decoding
+SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
 SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are none
-IDLE_STEPS = 32  # steps in a row in which nothing was worth sending
+IDLE_STEPS = 32  # steps in a row in which nothing was worth sending, or hardly
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first underrate a head that has just woken
 PROBE_WEIGHED = 5  # steps at its end whose promise counts
@@ -76,14 +76,19 @@ class Tally:
 class Watch:
     """Decides for one slot whether its drafter works."""
 
-    def __init__(self, *, hopeful: bool = True) -> None:
-        """hopeful: other texts do not speak against drafting; else the slot starts asleep, with an early probe."""
+    def __init__(self, *, hopeful: bool = True, before: Watch | None = None) -> None:
+        """hopeful: other texts do not speak against drafting; else the slot starts asleep.
+
+        before  of the slot's last text: where that slept too its gap goes on, or short answers would never be probed
+        """
         self.state = State.AWAKE if hopeful else State.ASLEEP
         self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
         self._tally = Tally()
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._promised: list[float] = []
         self._gap = FIRST_GAP
+        if not hopeful and before is not None and before.state is not State.AWAKE:
+            self._gap, self._num_asleep = before._gap, before._num_asleep
 
     @property
     def is_awake(self) -> bool:
@@ -98,10 +103,13 @@ class Watch:
         """The drafter has just woken: what it says now underrates it, and is not to be learned from."""
         return self.is_probing and len(self._promised) < PROBE_SKIPPED
 
-    def saw_step(self, step: Tally) -> None:
-        """A step of an awake slot: what this drafter's part in it brought, and what having it awake cost."""
+    def saw_step(self, step: Tally, promised: float = WAKE_ABOVE) -> None:
+        """A step of an awake slot: what this drafter's part in it brought, and what having it awake cost.
+
+        promised  speed relative to plain, of what was sent
+        """
         self._num_steps += 1
-        self._num_idle = 0 if step.drafted else self._num_idle + 1
+        self._num_idle = 0 if step.drafted and promised >= WAKE_ABOVE else self._num_idle + 1
         self._tally.add(step)
         if self._num_idle >= IDLE_STEPS:
             self._sleep(FIRST_GAP, f"nothing promised to pay in the last {IDLE_STEPS} steps")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from eaglelocal.cli.chat import chat
-from eaglelocal.cli.loading import NOT_SETTINGS
 from eaglelocal.cli.chat_once import joined
 from eaglelocal.cli.editor import MORE, PROMPT, LineDiscarded, read_question
+from eaglelocal.cli.loading import NOT_SETTINGS
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS

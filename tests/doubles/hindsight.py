@@ -36,10 +36,18 @@ class Hindsight:
 
     def best_fixed(self, text: Text) -> float:
         """One length for all of the text."""
-        reaches = [self._reaches(s.profiles[PRIMARY]) for s in text.stretches]
-        return max(
-            self._over(text, [self._fixed(reach, length) for reach in reaches]) for length in range(MAX_DRAFT + 1)
-        )
+        return self.best_length(text)[1]
+
+    def best_length(self, text: Text) -> tuple[int, float]:
+        """That length, and its tokens per second."""
+        profiles = [s.profiles[PRIMARY] for s in text.stretches]
+        reaches = {profile: self._reaches(profile) for profile in set(profiles)}
+        rates = []
+        for length in range(MAX_DRAFT + 1):
+            by_profile = {profile: self._fixed(reaches[profile], length) for profile in reaches}
+            rates.append(self._over(text, [by_profile[profile] for profile in profiles]))
+        length = max(range(MAX_DRAFT + 1), key=lambda n: rates[n])
+        return length, rates[length]
 
     def best(self, text: Text) -> float:
         """The best threshold policy, or fixed length, of each stretch."""

@@ -43,12 +43,18 @@ class Profile:
     told: tuple[float, float] | None = (1.0, 0.0)
     found: float = 1.0
     second: float = 0.0
+    hard: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # share of tokens at which text turns, and by how much less likely, in log-odds
 
     def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
         """Probability of acceptance, confidence."""
         middle = odds(self.rates[min(depth, len(self.rates)) - 1])
         if self.told is None:
             return chance_of(middle), chance.random()
+        if self.hard[0] and chance.random() < self.hard[0]:
+            middle -= self.hard[1]
         true = middle + self.spread * chance.gauss(0.0, 1.0)
         return chance_of(true), chance_of(self.told[0] * true + self.told[1])
 
@@ -74,6 +80,14 @@ class Text:
                 return stretch.profiles
             left -= stretch.num_tokens
         raise AssertionError("not reached")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text of which so many tokens are asked for."""
+
+    num_tokens: int
+    text: Text
 
 
 def plain_text(profile: Profile) -> Text:
@@ -115,17 +129,21 @@ class Step:
 @dataclass
 class Simulation:
     machine: SimulatedMachine
-    texts: Mapping[int, Text]  # by slot
+    texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
     spec: Spec = AUTO
     drafters: Drafters = field(default_factory=lambda: Drafters(PRIMARY))
     answer_tokens: int = 256  # then the slot begins another
+    answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
     leveled: bool = False
     max_seconds: int = 0
     seed: int = 0
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
+    kept: object | None = None  # what an earlier controller had learned of acceptance
     controller: Controller = field(init=False)
     positions: dict[int, int] = field(init=False)  # tokens of the present answer, by slot
+    lengths: dict[int, int] = field(init=False)  # of the present answer, by slot
+    num_begun: int = field(init=False)
     awake: set[int] = field(init=False)  # slots whose drafter was awake in the step before
     steps: list[Step] = field(init=False, default_factory=list)
 
@@ -134,15 +152,22 @@ class Simulation:
         self.controller = Controller(
             self.spec, self.drafters, self._calibrated(), leveled=self.leveled, max_seconds=self.max_seconds
         )
+        if self.kept is not None:
+            assert self.controller.acceptance.restore(self.kept)
         self.awake = set(self.texts)
-        self.positions = dict.fromkeys(self.texts, 0)
+        self.positions, self.texts, self.lengths = {}, dict(self.texts), {}
+        self.num_begun = 0
         for slot in self.texts:
-            self.controller.begin(slot, None)
+            self._begin(slot)
 
     def _calibrated(self) -> StepCosts:
         costs = StepCosts()
         costs.calibrate({rows: [self.machine.decode(rows) for _ in range(3)] for rows in CALIBRATED_ROWS})
         return costs
+
+    def state(self) -> object:
+        """What the controller has learned of acceptance."""
+        return self.controller.acceptance.state()
 
     # ---- running
     def run(self, num_tokens: int) -> list[Step]:
@@ -192,9 +217,16 @@ class Simulation:
     def _go_on(self, step: Step) -> None:
         for slot, num_tokens in step.tokens.items():
             self.positions[slot] += num_tokens
-            if self.positions[slot] >= self.answer_tokens:
-                self.positions[slot] = 0
-                self.controller.begin(slot, None)
+            if self.positions[slot] >= self.lengths[slot]:
+                self._begin(slot)
+
+    def _begin(self, slot: int) -> None:
+        self.positions[slot], self.lengths[slot] = 0, self.answer_tokens
+        if self.answers:
+            answer = self.answers[self.num_begun % len(self.answers)]
+            self.texts[slot], self.lengths[slot] = answer.text, answer.num_tokens
+        self.num_begun += 1
+        self.controller.begin(slot, None)
 
 
 class Growth:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import calibrations
-from eaglelocal.calibrations import MAX_FILE_BYTES, MAX_FILES, Key, load, save
+from eaglelocal.calibrations import MAX_FILE_BYTES, MAX_FILES, AcceptanceKey, Key, file_name_of, fingerprint, load, save
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.targets import demo_sources
@@ -71,7 +71,7 @@ def test_every_part_of_the_key_counts(field: str) -> None:
 )
 def test_foreign_content_is_as_good_as_none(folder: Path, content: bytes) -> None:
     save(KEY, STATE)
-    path = folder / KEY.file_name
+    path = folder / file_name_of(KEY)
     path.write_bytes(content)
     assert load(KEY) is None
     assert save(KEY, STATE)
@@ -81,7 +81,7 @@ def test_foreign_content_is_as_good_as_none(folder: Path, content: bytes) -> Non
 def test_a_file_under_the_wrong_name_is_not_believed(folder: Path) -> None:
     save(KEY, STATE)
     other = dataclasses.replace(KEY, threads=9)
-    (folder / KEY.file_name).rename(folder / other.file_name)
+    (folder / file_name_of(KEY)).rename(folder / file_name_of(other))
     assert load(other) is None
 
 
@@ -89,7 +89,7 @@ def test_the_oldest_are_dropped(folder: Path) -> None:
     for number in range(MAX_FILES + 5):
         key = dataclasses.replace(KEY, threads=number)
         save(key, STATE)
-        os.utime(folder / key.file_name, (1000 + number, 1000 + number))
+        os.utime(folder / file_name_of(key), (1000 + number, 1000 + number))
     save(KEY, STATE)
     assert len(list(folder.iterdir())) == MAX_FILES
     assert load(KEY) == STATE
@@ -113,7 +113,7 @@ def test_a_failed_write_leaves_the_old_file(folder: Path) -> None:
 
 def test_a_key_says_what_a_person_can_read(folder: Path) -> None:
     save(KEY, STATE)
-    content = json.loads((folder / KEY.file_name).read_text())
+    content = json.loads((folder / file_name_of(KEY)).read_text())
     assert content["key"]["machine"] == "a card, a processor"
 
 
@@ -125,4 +125,29 @@ def test_the_key_of_the_embedded_model() -> None:
     assert key.model != key.draft
     alone = calibrations.key_of(plan, probe(), target, None, threads=2, unified=True, library="x")
     assert alone.draft == plan.draft_kind
-    assert alone.file_name != key.file_name
+    assert file_name_of(alone) != file_name_of(key)
+
+
+def test_acceptance_is_kept_by_what_the_files_hold(tmp_path: Path) -> None:
+    """Weights that were trained on are another drafter, under whatever name; a copy is the same."""
+    first, copy, other = (tmp_path / name for name in ("a.gguf", "b.gguf", "c.gguf"))
+    weights = bytes(range(256)) * 4096
+    first.write_bytes(weights)
+    copy.write_bytes(weights)
+    other.write_bytes(bytes(255 - byte for byte in weights))
+    assert fingerprint(first) == fingerprint(copy) != fingerprint(other)
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    assert fingerprint(tmp_path / "empty.gguf")
+    key = AcceptanceKey(target=fingerprint(first), draft=fingerprint(other))
+    assert save(key, {"format": 1})
+    assert load(key) == {"format": 1}
+    assert load(dataclasses.replace(key, draft=fingerprint(first))) is None
+    assert load(dataclasses.replace(key, target=fingerprint(other))) is None
+
+
+def test_the_acceptance_key_of_a_lookup_names_its_kind() -> None:
+    target, head = demo_sources()
+    with_head = Plan(target=target, target_label="demo", draft_kind="eagle3", draft=head)
+    lookup = Plan(target=target, target_label="demo", draft_kind="ngram")
+    assert calibrations.acceptance_key_of(lookup).draft == "ngram"
+    assert calibrations.acceptance_key_of(lookup) != calibrations.acceptance_key_of(with_head)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
 from collections.abc import Iterator
 
 import pytest
 from doubles.simulation import Profile
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eaglelocal.speculation.acceptance import Acceptance
+from eaglelocal.speculation.acceptance import Acceptance, Outlook
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
 NUM_LEARNED, NUM_COMPARED = 400, 6000
@@ -121,6 +125,11 @@ def test_after_a_silence_the_next_observations_count_for_more() -> None:
     assert moved[1] > 1.5 * moved[0]
 
 
+def share_of_sure(outlook: Outlook) -> float:
+    """Share of tokens that are nearly certain."""
+    return sum(share for share, p in outlook.outcomes if p > 0.9)
+
+
 def test_the_outlook_knows_how_tokens_spread() -> None:
     alike, unlike = Acceptance(), Acceptance()
     chance = random.Random(0)
@@ -131,5 +140,74 @@ def test_the_outlook_knows_how_tokens_spread() -> None:
         unlike.learn(0, "head", 1, confidence, accepted=chance.random() < confidence)
     narrow, wide = alike.outlook(0, "head"), unlike.outlook(0, "head")
     assert narrow.mean == pytest.approx(0.6, abs=0.12)
-    assert max(p for _, p in wide.outcomes) > 0.9 > 0.8 > max(p for _, p in narrow.outcomes)
+    assert share_of_sure(wide) > 0.35 > 0.05 > share_of_sure(narrow)
+    assert sum(share for share, _ in wide.outcomes) == pytest.approx(1.0)
     assert max(p for _, p in unlike.outlook(0, "head", 8).outcomes) < max(p for _, p in wide.outcomes)
+
+
+def taught(num: int = 2000) -> Acceptance:
+    """By a head that is sure of everything, and right in three cases of ten."""
+    acceptance, chance = Acceptance(), random.Random(2)
+    for n in range(num):
+        acceptance.learn(0, "head", n % 5 + 1, 0.9, accepted=chance.random() < 0.3)
+    return acceptance
+
+
+def test_what_is_kept_is_what_a_fresh_engine_begins_with() -> None:
+    fresh, old = Acceptance(), taught()
+    kept = json.loads(json.dumps(old.state()))
+    assert fresh.restore(kept)
+    old.begin(0)
+    for depth in (1, 2, 3, 5):
+        assert fresh.probability(0, "head", depth, 0.9) == pytest.approx(
+            old.probability(0, "head", depth, 0.9), abs=0.1
+        )
+    assert fresh.outlook(0, "head").mean == pytest.approx(old.outlook(0, "head").mean, abs=0.03)
+    assert fresh.probability(0, "other", 1, 0.9) == Acceptance().probability(0, "other", 1, 0.9)
+
+
+def test_what_was_kept_is_soon_overruled() -> None:
+    fresh, chance = Acceptance(), random.Random(3)
+    assert fresh.restore(taught().state())
+    for n in range(400):
+        fresh.learn(0, "head", n % 5 + 1, 0.9, accepted=chance.random() < 0.9)
+    fresh.begin(0)
+    assert fresh.probability(0, "head", 2, 0.9) > 0.75
+    assert fresh.outlook(0, "head").mean > 0.7
+
+
+def test_nothing_of_a_text_is_kept() -> None:
+    """Figures of each drafter in tables of fixed sizes, however long one read."""
+    assert len(json.dumps(taught(50).state())) == pytest.approx(len(json.dumps(taught(5000).state())), rel=0.5)
+    fresh, old = Acceptance(), taught()
+    assert fresh.restore(old.state())
+    assert set(fresh.state()["drafters"]) == {"head"}  # type: ignore[call-overload]
+    assert fresh.probability(0, "head", 1, 0.5) == fresh.probability(7, "head", 1, 0.5)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [], "x", {}, {"format": 0, "drafters": {}}, {"format": 1, "drafters": [1]}])
+def test_a_foreign_state_changes_nothing(wrong: object) -> None:
+    acceptance = taught()
+    before = acceptance.state()
+    assert not acceptance.restore(wrong)
+    assert acceptance.state() == before
+
+
+BAD = [math.nan, math.inf, -1e9, 1e12, None, "x", [], {}, [1.0]]
+
+
+@given(data=st.data())
+def test_a_damaged_state_is_refused_or_harmless(data: st.DataObject) -> None:
+    state = json.loads(json.dumps(taught(100).state()))
+    table = state["drafters"]["head"]
+    part = data.draw(st.sampled_from(sorted(table)))
+    place, deeper = table, part
+    while isinstance(place[deeper], list) and data.draw(st.booleans()):
+        place, deeper = place[deeper], data.draw(st.integers(0, len(place[deeper]) - 1))
+    place[deeper] = data.draw(st.sampled_from(BAD))
+    fresh = Acceptance()
+    fresh.restore(state)
+    for depth, confidence in itertools.product((1, 3, 9), (0.0, 0.3, 0.999)):
+        assert 0.0 < fresh.probability(0, "head", depth, confidence) < 1.0
+        fresh.learn(0, "head", depth, confidence, accepted=True)
+    assert 0.0 < fresh.outlook(0, "head").mean < 1.0

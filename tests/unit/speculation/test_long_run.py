@@ -9,10 +9,11 @@ import statistics
 
 import pytest
 from doubles.hindsight import Hindsight
-from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifting
+from doubles.simulated_machine import BF16, CLIFF, Q4_0, Q8_0, SimulatedMachine, drifting
 from doubles.simulation import (
     LOOKUP,
     PRIMARY,
+    Answer,
     DraftCosts,
     Profile,
     Simulation,
@@ -29,7 +30,7 @@ from eaglelocal.core.request import OFF, PID, fixed
 from eaglelocal.speculation.choice import Drafters
 from eaglelocal.speculation.watch import State
 
-CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
+CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
 EASY, HARD = Profile((0.85,)), Profile((0.1,), told=(1.0, 1.0))
 HOPELESS = Profile((0.05,), spread=0.5, told=(1.0, 2.0))
 TEXTS = {
@@ -108,6 +109,37 @@ def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> 
     steps = beyond(run.run(1200 * num_slots), 64 * num_slots)
     assert speed(steps) > 0.97
     assert sum(sum(step.drafted.values()) for step in steps) < 0.01 * sum(step.num_tokens for step in steps)
+
+
+@pytest.mark.parametrize("name", ["q8_0", "cliff"])
+@pytest.mark.parametrize("num_tokens", [(8, 40), (32, 128)])
+def test_short_answers_on_a_curve_with_a_cliff(name: str, num_tokens: tuple[int, int]) -> None:
+    """A new engine, a head that is sure and right: the second row is dear, and what lies behind the cliff pays."""
+    sure = Profile((0.998, 0.998, 0.998, 0.998, 0.997, 0.995, 0.993, 0.99), spread=1.5, hard=(0.08, 5.5))
+    chance = random.Random(1)
+    answers = [Answer(chance.randint(*num_tokens), plain_text(sure)) for _ in range(64)]
+    ratios, costs = curve(CURVES[name]), DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)
+    best = Hindsight(SimulatedMachine(ratios=ratios), costs).best_fixed(plain_text(sure))
+    rates = []
+    for seed in range(3):
+        machine = SimulatedMachine(seed=seed, ratios=ratios, hiccups=0.02)
+        run = Simulation(machine, {0: plain_text(sure)}, costs, answers=answers, seed=seed)
+        rates.append(rate(run.run(1200)) / best)
+    assert statistics.mean(rates) > 0.95
+
+
+def test_what_is_kept_spares_a_new_engine_its_lessons() -> None:
+    """A head that is sure and wrong: who knows it loses little from the first token on."""
+    text, costs = plain_text(Profile((0.3,), told=(1.0, 2.5))), DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)
+
+    def run_of(seed: int, kept: object | None) -> Simulation:
+        return Simulation(machine("cliff", seed), {0: text}, costs, seed=seed, kept=kept)
+
+    old = run_of(100, None)
+    old.run(400)
+    kept = old.controller.acceptance.state()
+    fresh, knowing = (statistics.mean(speed(run_of(s, known).run(64)) for s in range(8)) for known in (None, kept))
+    assert knowing > 1.03 * fresh
 
 
 @pytest.mark.parametrize("name", CURVES)

@@ -133,3 +133,35 @@ def test_what_wakes_it_is_more_than_what_keeps_it_awake() -> None:
     for _ in range(2000):
         watch.saw_step(step(0.50, 0.51))
     assert watch.state is State.AWAKE
+
+
+def test_a_gap_goes_on_over_short_answers() -> None:
+    """Where each is shorter than the first gap, none would ever be probed."""
+    watch, answers = asleep(), 0
+    while not watch.is_probing and answers < 100:
+        watch = Watch(hopeful=False, before=watch)
+        for _ in range(10):
+            if not watch.is_probing:
+                watch.saw_sleep(1)
+        answers += 1
+    assert answers == -(-FIRST_GAP // 10)
+
+
+def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
+    before = asleep()
+    before.saw_sleep(FIRST_GAP - 1)
+    assert Watch(before=before).state is State.AWAKE
+    awake = Watch(hopeful=False, before=Watch())
+    awake.saw_sleep(FIRST_GAP - 1)
+    assert awake.state is State.ASLEEP
+
+
+def test_drafts_that_hardly_promise_anything_are_idle() -> None:
+    watch = Watch()
+    for _ in range(IDLE_STEPS):
+        watch.saw_step(step(0.1, 0.1), promised=1.0)
+    assert watch.state is State.ASLEEP
+    watch = Watch()
+    for n in range(4 * IDLE_STEPS):
+        watch.saw_step(step(0.1, 0.1), promised=1.2 if n % IDLE_STEPS == 0 else 1.0)
+    assert watch.state is State.AWAKE

@@ -1,0 +1,19 @@
+"""Numbers that were written by another process, checked one by one: a file can hold anything. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def within(value: Any, low: float, high: float) -> float:
+    """Raises ValueError or TypeError for what is no number between the two."""
+    number = float(value)
+    if not low <= number <= high:  # NaN too
+        raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
+    return number
+
+
+def count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r} is no count")
+    return value
