@@ -63,6 +63,16 @@ class Outlook:
     outcomes: tuple[tuple[float, float], ...]  # share, probability of acceptance
     mean: float
 
+    @property
+    def doubtful(self) -> float:
+        """Of a token that is worse than most: four in five are likelier to be accepted."""
+        share = 0.0
+        for part, probability in self.outcomes:
+            share += part
+            if share >= 0.8:
+                return probability
+        return self.mean
+
 
 class Acceptance:
     """Learns for all slots together, and a shift for each."""

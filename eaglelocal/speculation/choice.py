@@ -28,6 +28,9 @@ from eaglelocal.speculation.pid import LengthController
 from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
 from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
 
+LOOKUP_LEVELS = 4  # that a lookup is asked for at a time
+MOST_AHEAD = 3  # levels that a model drafts at a time; with more the steps that are drafted in vain add up
+
 
 @dataclass(frozen=True, slots=True)
 class Drafters:
@@ -140,7 +143,7 @@ class StepChoice:
             return able
         told = [s for s in able if self._is_told(s, drafter)]
         undecided = [s for s in able if s not in told and self._minds[s].watch is not None]
-        if undecided and self._pays(drafter, undecided):
+        if undecided and self._pays(drafter, undecided, self._gains(drafter)):
             return [s for s in able if s in told or s in undecided]
         return told
 
@@ -148,12 +151,33 @@ class StepChoice:
         """The common case."""
         if not (self._has_room(slot, self._chains[drafter].get(slot)) and self._takes_part(slot, drafter)):
             return []
-        grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,)))
+        grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
         return [slot] if grows else []
 
     def sure_levels(self, drafter: str, slots: Sequence[int]) -> int:
-        """How many levels these slots grow whatever the drafter says, so that it can work ahead; at least one."""
-        return max(min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots]), 1)
+        """How many levels these slots grow almost whatever the drafter says, so that it can work ahead."""
+        told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
+        if told > 0 or any(self._minds[slot].watch is None for slot in slots):
+            return max(told, 1)
+        most = min([self._room[slot] - self.num_drafted(slot, drafter) for slot in slots])
+        if drafter != self._drafters.primary:
+            return min(LOOKUP_LEVELS, most)
+        return self._levels_in_doubt(drafter, slots, most)
+
+    def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
+        """Levels that pay even if each token turns out worse than most do: asking again costs more than such a step."""
+        gains, most = self._gains(drafter), min(most, MOST_AHEAD)
+        for levels in range(1, most):
+            for slot in slots:
+                reach = gains[slot][-1] if gains[slot] else 1.0
+                gains[slot].append(reach * self._outlook(slot, drafter, len(slots)).doubtful)
+            if not self._pays(drafter, slots, gains):
+                return levels
+        return most
+
+    def _gains(self, drafter: str) -> dict[int, list[float]]:
+        chains = self._chains[drafter]
+        return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
 
     def _sure_length(self, slot: int) -> int:
         mind = self._minds[slot]
@@ -186,15 +210,13 @@ class StepChoice:
             return mind.is_probing and length < PROBE_LENGTH
         return length == 0  # a first look costs nothing
 
-    def _pays(self, drafter: str, slots: Sequence[int]) -> bool:
-        chains, outlook = self._chains[drafter], self._outlook
-        step_price = self._prices.draft_step(drafter, len(slots))
+    def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
+        """Would another level of these slots, behind chains of such gains?"""
+        outlook, step_price = self._outlook, self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
-            chain = chains.get(slots[0])
-            gains = chain.gains if chain else []
-            return pays_to_grow(gains, self._row_prices, outlook(slots[0], drafter), step_price)
+            return pays_to_grow(gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)
         return pays_to_grow_all(
-            [chains[s].gains if s in chains else [] for s in self._auto],
+            list(gains.values()),
             self._row_prices,
             [outlook(s, drafter, len(slots)) if s in slots else None for s in self._auto],
             step_price,

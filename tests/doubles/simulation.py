@@ -243,19 +243,20 @@ class Growth:
         """As engine.drafting.grow."""
         for drafter in self.simulation.drafters.names:
             while slots := self.choice.growing(drafter):
-                self.draft_calls.append(
-                    DraftCall(drafter, len(slots), self.simulation.costs.draft_s(drafter, len(slots)))
-                )
+                depth = self.choice.sure_levels(drafter, slots)
+                seconds = depth * self.simulation.costs.draft_s(drafter, len(slots))
+                self.draft_calls.append(DraftCall(drafter, len(slots), seconds, depth))
                 for slot in slots:
-                    self._expand(slot, drafter)
+                    any(not self._expand(slot, drafter) for _ in range(depth))  # until it has no more to say
         return self.choice.chosen()
 
-    def _expand(self, slot: int, drafter: str) -> None:
+    def _expand(self, slot: int, drafter: str) -> bool:
+        """False: the drafter has nothing more to propose."""
         profile, chance = self.profiles[slot].get(drafter), self.simulation.chance
         length = self.lengths.get((slot, drafter), 0)
         if profile is None or (length == 0 and chance.random() >= profile.found):
             self.choice.end(slot, drafter)
-            return
+            return False
         true, confidence = profile.draw(length + 1, chance)
         if self.simulation.is_waking(slot, drafter):
             true *= self.simulation.waking
@@ -267,6 +268,7 @@ class Growth:
             saved = not is_right and chance.random() < profile.second
             seconds = [(right if saved else WRONG, 1.0 - confidence)]
         self.choice.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
+        return True
 
     def verdict(self, slot: int, draft: Draft) -> Verdict:
         root = self.simulation.positions[slot]
