@@ -40,9 +40,9 @@ from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
-from eaglelocal.speculation.choice import Drafters
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters
 from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]

@@ -39,8 +39,9 @@ from eaglelocal.engine.ledger import Ledger, StepTimes
 from eaglelocal.engine.runner import Decoded, Filler, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
-from eaglelocal.speculation.choice import Seat, StepChoice
+from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Controller, StepReport
+from eaglelocal.speculation.mind import Seat
 from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
 from eaglelocal.text.answer import AnswerText

@@ -8,12 +8,10 @@ Pure: reads what was learned, changes nothing but its own chains.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.request import Drafting
 from eaglelocal.speculation.acceptance import Acceptance, Outlook
-from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.goodput import (
     best_size,
     expected_worth,
@@ -24,84 +22,13 @@ from eaglelocal.speculation.goodput import (
     within,
 )
 from eaglelocal.speculation.guesses import Guess, Second, second_of
-from eaglelocal.speculation.pid import LengthController
+from eaglelocal.speculation.mind import Drafters, Mind, Seat
+from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
-from eaglelocal.speculation.watch import PROBE_LENGTH, State, Watch
+from eaglelocal.speculation.watch import PROBE_LENGTH
 
 LOOKUP_LEVELS = 4  # that a lookup is asked for at a time
 MOST_AHEAD = 3  # levels that a model drafts at a time; with more the steps that are drafted in vain add up
-
-
-@dataclass(frozen=True, slots=True)
-class Drafters:
-    """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing."""
-
-    primary: str | None = None
-    lookups: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.lookups, self.primary) if self.primary else self.lookups
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A slot that decodes in this step, and the drafted tokens that would be of use to it."""
-
-    slot: int
-    room: int
-
-
-@dataclass(slots=True)
-class Mind:
-    """What decides on one request's drafting."""
-
-    spec: Spec
-    watch: Watch | None  # of `auto`
-    pid: LengthController | None = None
-
-    def __post_init__(self) -> None:
-        if self.spec.drafting is Drafting.PID:
-            self.pid = LengthController()
-
-    @property
-    def state(self) -> State | None:
-        return self.watch.state if self.watch is not None else None
-
-    @property
-    def is_probing(self) -> bool:
-        return self.watch is not None and self.watch.is_probing
-
-    @property
-    def length(self) -> int:
-        """Tokens to draft, where costs have no say."""
-        return self.pid.num_draft_tokens if self.pid is not None else self.spec.num_draft_tokens
-
-
-class Prices:
-    """Seconds in tokens, for one step."""
-
-    def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
-        self._costs, self._rate = costs, rate
-        self._num_base_rows, self._num_cells = num_base_rows, num_cells
-        self._draft_steps: dict[tuple[str, int], float] = {}
-
-    def rows(self, num_rows: int) -> list[float]:
-        """Price of the decode with 0 .. num_rows drafted rows."""
-        seconds, base, cells, rate = self._costs.seconds, self._num_base_rows, self._num_cells, self._rate
-        return [rate * seconds(base + n, cells) for n in range(num_rows + 1)]
-
-    @property
-    def drafted(self) -> float:
-        """What a step in which drafters are awake takes beyond draft steps and rows."""
-        return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
-
-    def draft_step(self, drafter: str, num_rows: int) -> float:
-        price = self._draft_steps.get((drafter, num_rows))
-        if price is None:
-            price = self._rate * self._costs.draft_seconds(drafter, num_rows)
-            self._draft_steps[drafter, num_rows] = price
-        return price
 
 
 class StepChoice:

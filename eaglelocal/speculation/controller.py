@@ -13,10 +13,12 @@ from typing import NamedTuple
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
 from eaglelocal.speculation.acceptance import Acceptance
-from eaglelocal.speculation.choice import Drafters, Mind, Prices, Seat, StepChoice
+from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.guesses import Guesses
 from eaglelocal.speculation.layout import fillers
+from eaglelocal.speculation.mind import Drafters, Mind, Seat
+from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 RATE_MEMORY = 32.0  # steps

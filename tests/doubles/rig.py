@@ -13,9 +13,9 @@ from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.speculation.choice import Drafters
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters
 
 from .free_rows import FreeController, FreeRows
 from .scripted_context import LetterVocabulary, ScriptedContext, Table

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.speculation.choice import Drafters, Seat, StepChoice
+from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
 from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters, Seat
 from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine

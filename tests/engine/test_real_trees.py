@@ -25,7 +25,7 @@ from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EngineError
-from eaglelocal.speculation.choice import Drafters
+from eaglelocal.speculation.mind import Drafters
 
 SHAPE = replace(TINY, layer_gain=0.3)
 PREFIX = [5, 6, 7, 8, 9]

@@ -27,7 +27,7 @@ from doubles.simulation import (
 )
 
 from eaglelocal.core.request import OFF, PID, fixed
-from eaglelocal.speculation.choice import Drafters
+from eaglelocal.speculation.mind import Drafters
 from eaglelocal.speculation.watch import State
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}

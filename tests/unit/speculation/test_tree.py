@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, fixed
-from eaglelocal.speculation.choice import Drafters, Mind, Seat, StepChoice
+from eaglelocal.speculation.choice import StepChoice
+from eaglelocal.speculation.mind import Drafters, Mind, Seat
 from eaglelocal.speculation.tree import MIN_REACH
 from eaglelocal.speculation.watch import Watch
 

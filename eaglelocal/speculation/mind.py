@@ -1,0 +1,55 @@
+"""Who drafts, who is drafted for, and what decides on one request's drafting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.speculation.pid import LengthController
+from eaglelocal.speculation.watch import State, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing."""
+
+    primary: str | None = None
+    lookups: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.lookups, self.primary) if self.primary else self.lookups
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A slot that decodes in this step, and the drafted tokens that would be of use to it."""
+
+    slot: int
+    room: int
+
+
+@dataclass(slots=True)
+class Mind:
+    """What decides on one request's drafting."""
+
+    spec: Spec
+    watch: Watch | None  # of `auto`
+    pid: LengthController | None = None
+
+    def __post_init__(self) -> None:
+        if self.spec.drafting is Drafting.PID:
+            self.pid = LengthController()
+
+    @property
+    def state(self) -> State | None:
+        return self.watch.state if self.watch is not None else None
+
+    @property
+    def is_probing(self) -> bool:
+        return self.watch is not None and self.watch.is_probing
+
+    @property
+    def length(self) -> int:
+        """Tokens to draft, where costs have no say."""
+        return self.pid.num_draft_tokens if self.pid is not None else self.spec.num_draft_tokens

@@ -1,0 +1,31 @@
+"""Seconds in tokens, for one step: a second costs the tokens that the machine makes in it anyway."""
+
+from __future__ import annotations
+
+from eaglelocal.speculation.costs import StepCosts
+
+
+class Prices:
+    """Seconds in tokens, for one step."""
+
+    def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
+        self._costs, self._rate = costs, rate
+        self._num_base_rows, self._num_cells = num_base_rows, num_cells
+        self._draft_steps: dict[tuple[str, int], float] = {}
+
+    def rows(self, num_rows: int) -> list[float]:
+        """Price of the decode with 0 .. num_rows drafted rows."""
+        seconds, base, cells, rate = self._costs.seconds, self._num_base_rows, self._num_cells, self._rate
+        return [rate * seconds(base + n, cells) for n in range(num_rows + 1)]
+
+    @property
+    def drafted(self) -> float:
+        """What a step in which drafters are awake takes beyond draft steps and rows."""
+        return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
+
+    def draft_step(self, drafter: str, num_rows: int) -> float:
+        price = self._draft_steps.get((drafter, num_rows))
+        if price is None:
+            price = self._rate * self._costs.draft_seconds(drafter, num_rows)
+            self._draft_steps[drafter, num_rows] = price
+        return price
