@@ -113,7 +113,8 @@ def test_the_embedded_model_is_measured(environ: dict[str, str]) -> None:
     assert told["draft_steps"][0]["seconds"] > 0
     assert len(told["implied"]) == 5
     assert told["threads"] == 1
-    assert len(list((Path(environ["XDG_STATE_HOME"]) / "eaglelocal" / "calibrations").glob("*.json"))) == 1
+    kept = Path(environ["XDG_STATE_HOME"]) / "eaglelocal" / "calibrations"
+    assert len(list(kept.glob("*.json"))) == 2  # of costs, and of acceptance
 
 
 def test_without_a_draft_one_row_is_all_there_is(environ: dict[str, str]) -> None:
