@@ -127,6 +127,7 @@ class Engine:
         return self._told(self._tell(verdicts, drafts, times))
 
     def snapshot(self) -> EngineSnapshot:
+        self._controller.learn_costs()
         totals = self._ledger.totals
         return EngineSnapshot(
             running=len(self._answers),

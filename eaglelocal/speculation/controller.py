@@ -21,6 +21,7 @@ from eaglelocal.speculation.mind import Drafters, Mind, Seat
 from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.watch import State, Tally, Watch
 
+AT_ONCE, RULED_AT_ONCE = 2, 16  # steps whose costs are learned together; where all lengths are a matter of rule
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
 PRICE_SHARE = 0.75
@@ -116,6 +117,7 @@ class Controller:
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
+        self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are still to be learned; drafters awake?
         self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
@@ -198,8 +200,14 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
+        minds = [self._minds[slot] for slot in report.verdicts]
+        self._untaught.append((report, self._num_awake(report) > 0))
+        if not any(mind.watch is not None for mind in minds):
+            self._learn_rules(report)
+            return []
+        if len(self._untaught) >= AT_ONCE:
+            self.learn_costs()
         before = {slot: self._minds[slot].state is State.AWAKE for slot in report.verdicts}
-        self._learn_costs(report)
         charge = self._charge(report)
         self._learn_rate(report, charge)
         for slot, (draft, verdict) in report.verdicts.items():
@@ -216,13 +224,25 @@ class Controller:
             if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
 
-    def _learn_costs(self, report: StepReport) -> None:
-        if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
-            self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
-        for drafter, num_rows, seconds, num_levels in report.draft_calls:
-            self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
-        if not report.num_prefill_rows:
-            self.costs.learn_overhead(self._num_awake(report) > 0, report.other_s)
+    def _learn_rules(self, report: StepReport) -> None:
+        """Of a step in which nothing was decided by costs."""
+        for slot, (draft, verdict) in report.verdicts.items():
+            pid = self._minds[slot].pid
+            if pid is not None and len(draft):
+                pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
+        if len(self._untaught) >= RULED_AT_ONCE:
+            self.learn_costs()
+
+    def learn_costs(self) -> None:
+        """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""
+        untaught, self._untaught = self._untaught, []
+        for report, was_awake in untaught:
+            if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
+                self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
+            for drafter, num_rows, seconds, num_levels in report.draft_calls:
+                self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
+            if not report.num_prefill_rows:
+                self.costs.learn_overhead(was_awake, report.other_s)
 
     def _num_awake(self, report: StepReport) -> int:
         return sum(self.is_awake(slot) for slot in report.verdicts)
