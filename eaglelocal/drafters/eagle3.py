@@ -183,7 +183,8 @@ class Eagle3:
         state = self._slots.setdefault(slot, SlotState())
         state.remembered = before(state.remembered, position)
         keep = max(position - 1, 0)
-        if keep <= state.start:
+        has_hole = state.num_pairs < keep and not state.remembered  # it slept too long
+        if keep <= state.start or has_hole:
             self._head.remove(slot, 0)
             self._slots[slot] = SlotState(remembered=state.remembered)
             return

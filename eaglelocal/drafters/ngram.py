@@ -125,7 +125,7 @@ class SlotState:
         """Of the whole text, which is read when it is first asked for: a request that looks nothing up reads none."""
         if self.own is None:
             self.own = Generations(max_tokens)
-            self.own.extend(self.text[-MAX_REREAD:])
+            self.own.extend(self.text[max(self.num_read - self.start - MAX_REREAD, 0) :])
             self.cursors = []
         elif self.num_read < self.end:
             new = self.text[self.num_read - self.start :]

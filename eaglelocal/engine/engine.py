@@ -119,6 +119,7 @@ class Engine:
             self._ledger.mark()
             self._commit(plan, drafts, decoded, verdicts)
         except ResourceError as error:
+            self._ledger.rest()
             return self._told(self._give_up(plan, error))
         num_drafted = sum(map(len, drafts.values()))
         num_extra = num_drafted + decoded.num_filler_rows

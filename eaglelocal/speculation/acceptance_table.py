@@ -24,6 +24,7 @@ BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
 FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
 SPREAD_MEMORY = 256.0  # tokens
+TRACE = 1e-6  # tokens that are left of a kind, however long it has not occurred
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that part the kinds of tokens
 FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # probability, tokens
 
@@ -153,8 +154,10 @@ class Spread:
         self._newest = 1.0
 
     def _rescale(self) -> None:
-        self._weights = [weight / self._newest for weight in self._weights]
-        self._sums = [sum_ / self._newest for sum_ in self._sums]
+        """A kind that never occurs keeps a trace, and with it its mean."""
+        factors = [max(1.0 / self._newest, TRACE / weight) for weight in self._weights]
+        self._weights = [weight * factor for weight, factor in zip(self._weights, factors, strict=True)]
+        self._sums = [sum_ * factor for sum_, factor in zip(self._sums, factors, strict=True)]
         self._newest = 1.0
 
 

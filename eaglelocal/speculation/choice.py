@@ -226,8 +226,9 @@ class StepChoice:
         prices, num = self._slot_prices(len(chain.gains)), len(self._auto)
         size, _ = best_size(chain.gains, prices)
         drafting = (len(chain.gains) * self._prices.draft_step(chain.drafter, num) + self._prices.drafted) / num
-        # of a plain step's price, which is one token where nothing is gained by drafting
-        price = (prices[size] - prices[0] + drafting) / max(prices[0] * (num if not self._leveled else 1), 1e-9)
+        # of a plain step's price for one slot, which is one token where nothing is gained by drafting
+        a_token = prices[0] if self._leveled else prices[0] / len(self._room)
+        price = (prices[size] - prices[0] + drafting) / max(a_token, 1e-9)
         return (1.0 + sum(chain.gains[:size])) / (1.0 + price)
 
     # ---- choosing

@@ -7,7 +7,10 @@ from typing import Any
 
 def within(value: Any, low: float, high: float) -> float:
     """Raises ValueError or TypeError for what is no number between the two."""
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:  # of an integer with hundreds of digits
+        raise ValueError("a number too large to be one of ours") from error
     if not low <= number <= high:  # NaN too
         raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
     return number

@@ -195,6 +195,23 @@ def test_a_reused_prompt_keeps_its_pairs_behind_a_request_that_slept() -> None:
     assert cells_of(head)[0] == 0
 
 
+def test_a_cut_behind_a_long_sleep_begins_anew() -> None:
+    """Pairs of an early text, a sleep further than is remembered, then a prompt that shares something in between."""
+    drafter, head = new_drafter(n_batch=128)
+    text = [1 + i % 20 for i in range(115)]
+    drafter.observe([committed(0, text[:20], 0)])
+    for first in range(20, 115):
+        drafter.doze([committed(0, text[: first + 1], first)])
+    drafter.drop(0, 40)
+    changed = [*text[:39], 3, 4]
+    drafter.observe([committed(0, changed, 39)])
+    changed.append(best(changed))
+    drafter.observe([committed(0, changed, len(changed) - 1)])
+    changed.append(best(changed))
+    assert draft_chain(drafter, 0, changed, 2) == true_chain(changed, 2)
+    assert cells_of(head)[0] >= 39
+
+
 def test_a_long_sleep_is_woken_from_the_newest_rows() -> None:
     drafter, head = new_drafter(n_batch=128)
     text = [1 + i % 20 for i in range(100)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.base import NOTHING, Committed, Drafter, Node
-from eaglelocal.drafters.ngram import LONG_MATCH, MIN_MATCH, Ngram, confidence
+from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
 from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, SuffixAutomaton
 from eaglelocal.errors import EngineError
 
@@ -457,3 +457,15 @@ def test_closing_forgets_everything() -> None:
     drafter.observe([committed(0, [1, 2, 3, 4])])
     drafter.close()
     assert drafter.num_indexed == 0
+
+
+def test_the_beginning_of_a_long_prompt_is_found() -> None:
+    """However much comes before the first lookup."""
+    drafter = Ngram(100_000)
+    phrase, behind = [5, 6, 7, 8, 9], [11, 12, 13]
+    filling = [100 + i % 997 for i in range(3 * MAX_REREAD)]
+    text = [1, 2, *phrase, *behind, *filling, *phrase]
+    drafter.begin(0, "", len(text))
+    for first in range(0, len(text) - 1, 512):
+        drafter.observe([Committed(0, first, text[first : min(first + 512, len(text) - 1)], None)])
+    assert drafted_tokens(drafter, 0, text, 3) == behind

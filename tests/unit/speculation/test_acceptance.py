@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance import Acceptance, Outlook
+from eaglelocal.speculation.acceptance_table import Spread, Table
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
 NUM_LEARNED, NUM_COMPARED = 400, 6000
@@ -211,3 +212,21 @@ def test_a_damaged_state_is_refused_or_harmless(data: st.DataObject) -> None:
         assert 0.0 < fresh.probability(0, "head", depth, confidence) < 1.0
         fresh.learn(0, "head", depth, confidence, accepted=True)
     assert 0.0 < fresh.outlook(0, "head").mean < 1.0
+
+
+def test_kinds_of_tokens_that_never_occur_are_not_lost() -> None:
+    """A server may run for months: what is known of tokens stays finite, and can be kept."""
+    spread = Spread()
+    for _ in range(300_000):
+        spread.add(0.9)
+    kinds = spread.kinds()
+    assert sum(share for share, _ in kinds) == pytest.approx(1.0)
+    assert all(0.0 < mean < 1.0 for _, mean in kinds)
+    again = Spread()
+    again.restore(spread.state())
+
+
+def test_a_number_beyond_all_bounds_is_not_understood() -> None:
+    state = json.loads(json.dumps(Acceptance().state() | {"drafters": {"head": Table().state()}}))
+    state["drafters"]["head"]["trust"] = 10**400
+    assert not Acceptance().restore(state)
