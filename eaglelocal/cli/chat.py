@@ -6,7 +6,7 @@ Composes settings, plan, engine and the two modes; nothing heavy is imported bef
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,6 @@ from eaglelocal.cli.session import Choice, Garage, Session
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 def chat(  # many parameters: typer reads the flags from the signature

@@ -108,8 +108,9 @@ class Engine:
         plan = self._scheduler.schedule(max(map(self._controller.max_draft, self._answers), default=0))
         if not (plan.decode or plan.prefill):
             return self._told([])
+        num_cells = self._num_cells(plan)
         try:
-            drafted = grow(plan.decode, self._drafters, self._choice(plan), self._vocabulary.is_end)
+            drafted = grow(plan.decode, self._drafters, self._choice(plan, num_cells), self._vocabulary.is_end)
             drafts = drafted.drafts
             self._ledger.mark(self._drafters_s)
             fillers = self._fillers(plan, drafts)
@@ -124,7 +125,7 @@ class Engine:
         num_drafted = sum(map(len, drafts.values()))
         num_extra = num_drafted + decoded.num_filler_rows
         times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_extra)
-        self._outbox += self._learn(plan, drafted, decoded, verdicts, times)
+        self._outbox += self._learn(plan, num_cells, drafted, decoded, verdicts, times)
         return self._told(self._tell(verdicts, drafts, times))
 
     def snapshot(self) -> EngineSnapshot:
@@ -177,11 +178,11 @@ class Engine:
         self._owned.close()
 
     # ---- the parts of a step
-    def _choice(self, plan: StepPlan) -> StepChoice:
+    def _choice(self, plan: StepPlan, num_cells: int) -> StepChoice:
         return self._controller.choice(
             [Seat(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
-            num_cells=self._num_cells(plan),
+            num_cells=num_cells,
         )
 
     def _num_cells(self, plan: StepPlan) -> int:
@@ -206,7 +207,13 @@ class Engine:
         return Filler(slot, first, min(count, self._context.n_ctx - first), token=0)
 
     def _learn(
-        self, plan: StepPlan, drafted: Drafted, decoded: Decoded, verdicts: dict[int, Verdict], times: StepTimes
+        self,
+        plan: StepPlan,
+        num_cells: int,
+        drafted: Drafted,
+        decoded: Decoded,
+        verdicts: dict[int, Verdict],
+        times: StepTimes,
     ) -> list[RequestEvent]:
         """Teach the controller what the step did and took; tell whose drafting fell asleep or woke."""
         if not plan.decode:
@@ -218,7 +225,7 @@ class Engine:
                 num_filler_rows=decoded.num_filler_rows,
                 num_passes=decoded.num_passes,
                 num_prefill_rows=num_prefill_rows,
-                num_cells=self._num_cells(plan),
+                num_cells=num_cells,
                 decode_s=times.decode_s,
                 draft_calls=drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in drafted.calls]),

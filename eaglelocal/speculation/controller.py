@@ -202,18 +202,17 @@ class Controller:
         """A step is over."""
         minds = [self._minds[slot] for slot in report.verdicts]
         self._untaught.append((report, self._num_awake(report) > 0))
-        if not any(mind.watch is not None for mind in minds):
-            self._learn_rules(report)
-            return []
-        if len(self._untaught) >= AT_ONCE:
+        is_ruled = all(mind.watch is None for mind in minds)
+        if len(self._untaught) >= (RULED_AT_ONCE if is_ruled else AT_ONCE):
             self.learn_costs()
+        self._show_rules(report)
+        if is_ruled:
+            return []
         before = {slot: self._minds[slot].state is State.AWAKE for slot in report.verdicts}
         charge = self._charge(report)
         self._learn_rate(report, charge)
         for slot, (draft, verdict) in report.verdicts.items():
             mind = self._minds[slot]
-            if mind.pid is not None and len(draft):
-                mind.pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
             self._learn_acceptance(slot, mind, verdict)
             if mind.watch is not None and self._drafters.primary is not None:
                 self._show_watch(slot, mind.watch, charge, draft, verdict)
@@ -224,14 +223,12 @@ class Controller:
             if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
 
-    def _learn_rules(self, report: StepReport) -> None:
-        """Of a step in which nothing was decided by costs."""
+    def _show_rules(self, report: StepReport) -> None:
+        """To the slots whose length follows the acceptance by a rule."""
         for slot, (draft, verdict) in report.verdicts.items():
             pid = self._minds[slot].pid
             if pid is not None and len(draft):
                 pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
-        if len(self._untaught) >= RULED_AT_ONCE:
-            self.learn_costs()
 
     def learn_costs(self) -> None:
         """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -136,6 +137,13 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
         writer.add_tensor(name, np.asarray(values, np.float32))
     finish(writer)
     return path
+
+
+def write_agreeing_pairs(folder: Path, types: Iterable[str], shape: TargetShape) -> None:
+    """TYPE.gguf and TYPE-head.gguf: the same target in several types, each with a head that often agrees."""
+    for name in types:
+        target = write_target(folder / f"{name}.gguf", replace(shape, type=name))
+        write_agreeing_head(folder / f"{name}-head.gguf", target, shape)
 
 
 class Matrices:

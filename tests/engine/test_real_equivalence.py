@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from doubles.margin import BOUNDS, margin_differences
-from doubles.random_models import HeadShape, write_agreeing_head, write_head, write_target
+from doubles.random_models import HeadShape, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
@@ -23,9 +23,7 @@ Record = Callable[[str, object], None]
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("equivalence")
-    for name in BOUNDS:
-        target = write_target(folder / f"{name}.gguf", replace(SHAPE, type=name))
-        write_agreeing_head(folder / f"{name}-head.gguf", target, SHAPE)
+    write_agreeing_pairs(folder, BOUNDS, SHAPE)
     write_head(folder / "random-head.gguf", HeadShape(width=64, n_ff=64, fc_norm=True, norm_output=True), SHAPE)
     write_target(folder / "other.gguf", replace(SHAPE, seed=7))
     return folder

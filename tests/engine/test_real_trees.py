@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from doubles.free_rows import FreeController, FreeRows
 from doubles.margin import BOUNDS, margin_differences
-from doubles.random_models import write_agreeing_head, write_target
+from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
@@ -44,9 +44,7 @@ BUSHY = Draft((41, 42, 43, 44, 45, 46), (ROOT, ROOT, 0, 0, 1, 3), (0.5,) * 6)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trees")
-    for name in BOUNDS:
-        target = write_target(folder / f"{name}.gguf", replace(SHAPE, type=name))
-        write_agreeing_head(folder / f"{name}-head.gguf", target, SHAPE)
+    write_agreeing_pairs(folder, BOUNDS, SHAPE)
     write_target(folder / "other.gguf", replace(SHAPE, layer_gain=0.5))  # much the same
     return folder
 
@@ -146,6 +144,7 @@ def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
         context.decode(Batch([ROOT_TOKEN, *COMB.tokens], positions, sequences, [True] * rows))
         branches.keep(0, COMB, (), len(text))
         branches.cut(0, len(text))
+        assert context.last_position(0) == len(text) - 1
     context.close()
     model.close()
 
