@@ -15,8 +15,10 @@ VARIABLES = (
 
 # what answers
 Target = Annotated[str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, ./model.gguf.")]
-Draft = Annotated[str | None, typer.Option(metavar="REF", help="auto, none, ./head.gguf or a small ./model.gguf.")]
-Spec = Annotated[str | None, typer.Option(metavar="auto|off|N", help="How many tokens to draft ahead.")]
+Draft = Annotated[
+    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a GGUF: a head or a small model.")
+]
+Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft ahead; auto: as pays.")]
 
 # how it answers
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]

@@ -49,11 +49,6 @@ class Committed:
     tokens: Sequence[int]
     features: Features | Floats | None  # of as many rows, if the drafter asked for taps
 
-    @property
-    def end(self) -> int:
-        """Position behind the last token."""
-        return self.first_position + len(self.tokens)
-
 
 class Drafter(Protocol):
     """All verbs are batched over slots. A slot that sleeps is dozed through; `expand` and `observe` wake it."""

@@ -13,8 +13,8 @@ class Wish:
     """A target and draft as a person writes them, and what goes into the plan beside them."""
 
     target: str = "demo"
-    draft: str = "auto"  # auto, none, or the path of a .gguf
-    spec: str | int = "auto"  # auto, off, or the number of draft tokens
+    draft: str = "auto"  # auto, ngram, none, or the path of a .gguf
+    spec: str | int = "auto"  # auto, off, pid, or the number of draft tokens
     ctx: int | None = None
     parallel: int = 1
     threads: int | None = None
