@@ -93,6 +93,9 @@ class Builder:
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
+        engine.info = dataclasses.replace(
+            engine.info, load_s=time.perf_counter() - self._started_at
+        )  # measuring it is part of it
         return engine
 
     def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
@@ -228,7 +231,7 @@ class Builder:
             chat_template=model.vocabulary.chat_template is not None,
             threads=self._threads,
             model_bytes=self._model_bytes,
-            load_s=time.perf_counter() - self._started_at,
+            load_s=0.0,  # until all is done
             library=library.build,
             cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
