@@ -10,9 +10,10 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.devices import rooms
-from eaglelocal.backend.fit import RAM, Asked, at_least, check_fits, joined
+from eaglelocal.backend.fit import RAM, Asked, Room, at_least, check_fits, joined
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
@@ -46,6 +47,7 @@ from eaglelocal.speculation.mind import Drafters
 from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
+MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
@@ -67,21 +69,23 @@ class Builder:
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
         self._num_branches = 0  # of each slot's trees
+        self._min_fork: int | None = None  # prompt tokens that are worth copying another slot's cells
         self._placement = Placement(
             gpu_layers=plan.gpu_layers, devices=plan.device, split=plan.split, repack=not has_amx(self._machine)
         )
 
     def build(self) -> Engine:
-        plan = self._plan
-        check_batch(plan.num_slots, plan.n_batch)
-        header = read_header(plan.target)
+        check_batch(self._plan.num_slots, self._plan.n_batch)
+        header = read_header(self._plan.target)
         info = read_model(header)
+        library = load_library()
+        plan = self._plan = self._with_attention(library, info)
         draft = self._draft_part(header, info)
         taps = draft.info.target_layers if draft and isinstance(draft.info, EagleInfo) else ()
         self._num_branches = 0 if branch_problem(info) else plan.num_branches
+        self._min_fork = None if branch_problem(info) else min_fork(plan)
         context_params = self._params(self._max_rows(), num_branches=plan.num_slots * self._num_branches)
         target = Part(header=header, info=info, context=context_params, taps=taps)
-        library = load_library()
         self._check_memory(library, [target, draft] if draft else [target])
         model = self._model(library, target, share=(0.0, 0.9))
         by_nextn = info.final_state is FinalState.NEXTN
@@ -96,6 +100,22 @@ class Builder:
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
         return engine
+
+    def _with_attention(self, library: Library, info: ModelInfo) -> Plan:
+        """The plan, with what `--flash-attn auto` means here."""
+        plan = self._plan
+        num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
+        chosen = settled(
+            plan.flash_attention,
+            on_gpu=plan.gpu_layers != 0 and any(room.device != RAM for room in self._rooms(library)),
+            kv_type=plan.kv_type,
+            scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=max(info.n_head)),
+        )
+        return dataclasses.replace(plan, flash_attention=chosen)
+
+    def _rooms(self, library: Library) -> tuple[Room, ...]:
+        unified = self._machine.unified is not None
+        return rooms(library, ram_bytes=self._machine.memory.available_bytes, unified=unified)
 
     def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
         """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
@@ -144,8 +164,7 @@ class Builder:
         """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
         plan = self._plan
         asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers)
-        unified = self._machine.unified is not None
-        there = rooms(library, ram_bytes=self._machine.memory.available_bytes, unified=unified)
+        there = self._rooms(library)
         check_fits(list(at_least((part.info for part in parts), asked, kv_type=plan.kv_type)), [joined(there)], asked)
         devices = [room.device for room in there if room.device != RAM]
         check_fits(rehearse(library, parts, self._placement, devices=devices), there, asked)
@@ -242,15 +261,22 @@ class Builder:
             n_batch=plan.n_batch,
             reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
             can_cut=not model.is_hybrid,
+            min_fork=self._min_fork,
         )
         return Engine(
             context=context,
             vocabulary=model.vocabulary,
+            constraints=model.constraints,
             drafters=drafters,
             controller=controller,
             scheduler=scheduler,
             info=info,
         )
+
+
+def min_fork(plan: Plan) -> int:
+    """In one cache a copy is a note beside each cell; a cache of its own is copied whole, whatever is wanted of it."""
+    return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
 
 def controller_of(plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0) -> Controller:

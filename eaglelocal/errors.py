@@ -34,6 +34,10 @@ def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocal
     return kind(message, hint=hint)
 
 
+def _rebuild_request_error(message: str, hint: str, parameter: str, code: str) -> RequestError:
+    return RequestError(message, hint=hint, parameter=parameter, code=code)
+
+
 class UsageError(EagleLocalError):
     exit_code = 2
 
@@ -55,7 +59,15 @@ class ResourceError(EagleLocalError):
 
 
 class RequestError(EagleLocalError):
-    pass
+    """`parameter` is the request's field that is wrong, and `code` the word OpenAI has for it, where there is one."""
+
+    def __init__(self, message: str, *, hint: str = "", parameter: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.parameter = parameter
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_request_error, (self.message, self.hint, self.parameter, self.code))
 
 
 class EngineError(EagleLocalError):

@@ -46,6 +46,11 @@ def calibrations_dir() -> Path:
     return state_dir() / "calibrations"
 
 
+def servers_dir() -> Path:
+    """Servers that run on this machine, a file for each."""
+    return state_dir() / "servers"
+
+
 def profiles_dir() -> Path:
     """`profiles/`: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).parent

@@ -20,7 +20,9 @@ from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
-OTHER_VARIABLES = frozenset({"EAGLELOCAL_TRACEBACK", "EAGLELOCAL_ENGINE_LOG"})  # ours, but no setting
+OTHER_VARIABLES = frozenset(
+    {"EAGLELOCAL_TRACEBACK", "EAGLELOCAL_ENGINE_LOG", "EAGLELOCAL_API_KEY"}
+)  # ours, but no setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Settings:
     """One value an option; None is "not said", and means as planned for this machine or model."""
 
     target: str | None = None
+    url: str | None = None  # of a server that answers instead of an engine of one's own; none: never one
     draft: str = "auto"
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
@@ -37,7 +40,7 @@ class Settings:
     kv_type: str = "f16"
     flash_attn: str = "auto"
     ctx: int | None = None
-    parallel: int = 1
+    parallel: int | None = None
     temperature: float = 0.7
     top_k: int = 40
     top_p: float = 0.95
@@ -46,6 +49,17 @@ class Settings:
     seed: int | None = None
     system: str | None = None
     colour: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = 8421
+    models: tuple[str, ...] = ()  # that a server loads when they are asked for
+    api_key_file: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_waiting: int = 64
+    request_timeout: float = 3600.0  # seconds
+    idle_unload: float = 0.0  # seconds; 0: never
+    drain: float = 30.0  # seconds
+    log: str = "text"
     set_by: tuple[tuple[str, str], ...] = ()  # (option, place), of what is not at its default
 
     @classmethod
@@ -135,6 +149,14 @@ def _text(value: object) -> str:
     return value
 
 
+def _list(value: object) -> tuple[str, ...]:
+    """A list of texts, or one text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("texts, with commas between them")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
 def _choice(*names: str) -> Reader:
     def read(value: object) -> str:
         if value not in names:
@@ -201,6 +223,7 @@ def _as_float(value: object) -> float | None:
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "target": _text,
+        "url": _text,
         "draft": _text,
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),
@@ -210,7 +233,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
         "ctx": _or("auto", None, _whole(1)),
-        "parallel": _whole(1, MAX_SLOTS),
+        "parallel": _or("auto", None, _whole(1, MAX_SLOTS)),
         "temperature": _number(*RANGES["temperature"]),
         "top_k": _whole(*RANGES["top_k"]),
         "top_p": _number(*RANGES["top_p"]),
@@ -219,5 +242,16 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "seed": _whole(0, 2**32 - 1),
         "system": _text,
         "colour": _choice("auto", "always", "never"),
+        "host": _text,
+        "port": _whole(0, 65535),
+        "models": _list,
+        "api_key_file": _text,
+        "allowed_hosts": _list,
+        "cors_origins": _list,
+        "max_waiting": _whole(0, 10_000),
+        "request_timeout": _number(1, 86_400),
+        "idle_unload": _number(0, 31_536_000),
+        "drain": _number(0, 3600),
+        "log": _choice("text", "json"),
     }
 )

@@ -16,12 +16,14 @@ from typing import cast
 import numpy as np
 
 from eaglelocal.backend.choices import Choices, num_ranked
+from eaglelocal.backend.constraint import ConstrainedSampler
 from eaglelocal.backend.hot import Hot, TargetStruct, filled, maxima_of
 from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
 from eaglelocal.core.batch import Batch, Floats, Proposals
+from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ResourceError
@@ -106,6 +108,7 @@ class LlamaContext:
         self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
     ) -> None:
         self._library, self._hot = model.library, model.library.hot
+        self._constraints = model.constraints
         self.clock = NativeClock()  # of the samplers
         self.handle = create_context(model, params)
         self._cells = Cells(self._library, self.handle)
@@ -163,11 +166,24 @@ class LlamaContext:
             raise no_logits(row)
         return token
 
-    def sampler(self, params: SamplingParams) -> Sampler:
+    def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
+        if constraint is not None:
+            return self._constrained(params, constraint)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
             return GreedySampler(self._best, self._logits, params.logprobs)
         return ChainSampler(
             self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=self.n_vocab
+        )
+
+    def _constrained(self, params: SamplingParams, constraint: Constraint) -> Sampler:
+        return ConstrainedSampler(
+            self._library,
+            params,
+            self._constraints.matcher(constraint),
+            read_row=self._logits,
+            clock=self.clock,
+            n_vocab=self.n_vocab,
+            end_token=self._constraints.end_token,
         )
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
@@ -184,9 +200,12 @@ class LlamaContext:
         self._cells.remove(sequence, first_position)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        if not self.is_unified:  # llama.cpp would copy whole caches, or abort
-            raise EngineError("sequences with caches of their own cannot share cells")
-        self._cells.share(source, target, first, end)
+        if self.is_unified:
+            self._cells.share(source, target, first, end)
+        elif first == 0:
+            self._cells.copy(source, target, end)
+        else:
+            raise EngineError(f"caches of their own are copied from the beginning, not from position {first}")
 
     def last_position(self, sequence: int) -> int:
         return self._cells.last_position(sequence)

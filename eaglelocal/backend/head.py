@@ -123,6 +123,9 @@ class LlamaHeadContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        self._cells.share(source, target, first, end)  # a head has one cache for all
+
     def last_position(self, sequence: int) -> int:
         return self._cells.last_position(sequence)
 

@@ -52,6 +52,14 @@ class Cells:
             raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
         self._library.share_cells(self._memory, source, target, first, end)
 
+    def copy(self, source: int, target: int, end: int) -> None:
+        """Between sequences with caches of their own: copied whole (by the next decode, at its start), then cut."""
+        self.check_open()
+        if min(source, target, end) < 0 or source == target:
+            raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
+        self._library.share_cells(self._memory, source, target, -1, -1)  # llama.cpp aborts for a part
+        self.remove(target, end)
+
     def last_position(self, sequence: int) -> int:
         self.check_open()
         return int(self._library.last_position(self._memory, sequence))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.errors import ModelFileError, UsageError
@@ -80,7 +81,9 @@ class Model:
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
-        self.vocabulary = LlamaVocabulary(library, api.llama_model_get_vocab(self.handle), self._chat_template())
+        vocabulary = api.llama_model_get_vocab(self.handle)
+        self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template())
+        self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
 
     def _chat_template(self) -> str | None:
         raw = self.library.api.llama_model_chat_template(self.handle, None)

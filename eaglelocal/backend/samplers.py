@@ -22,6 +22,8 @@ RowReader = Callable[[int], Floats]  # an output row of the last decode -> its l
 class GreedySampler:
     """Argmax of the logits: what the chain gives at temperature 0 without bias and penalties."""
 
+    problem = None
+
     def __init__(self, best: Callable[[int], int], read_row: RowReader, logprobs: int | None) -> None:
         self._best, self._read_row, self._logprobs = best, read_row, logprobs
 
@@ -38,6 +40,8 @@ class GreedySampler:
 
 class ChainSampler:
     """A llama_sampler chain; one random draw a sample."""
+
+    problem = None
 
     def __init__(
         self,
@@ -108,4 +112,4 @@ def with_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
     wide = logits.astype(np.float64)
     wide -= wide.max() + np.log(np.exp(wide - wide.max()).sum())
     best: list[int] = np.argsort(-wide, kind="stable")[:logprobs].tolist() if logprobs else []
-    return Sampled(token, float(wide[token]), tuple(TokenLogprob(i, float(wide[i])) for i in best))
+    return Sampled(token, float(wide[token]), top=tuple(TokenLogprob(i, float(wide[i])) for i in best))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes as C
+import functools
 
 from eaglelocal.backend.library import Library
 
 PIECE_BYTES = 64
+WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
 
 
 class LlamaVocabulary:
@@ -26,6 +28,16 @@ class LlamaVocabulary:
             return ""
         raw: bytes = self._api.llama_vocab_get_text(self._handle, token)
         return raw.decode("utf-8", "replace")
+
+    @functools.cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        attributes = self._api.llama_vocab_get_attr
+        found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)
+        return tuple(sorted({text for text in found if text}))
+
+    @functools.cached_property
+    def end_tokens(self) -> list[int]:
+        return [token for token in range(self.n_tokens) if self.is_end(token)]
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")

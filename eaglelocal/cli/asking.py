@@ -15,7 +15,17 @@ from eaglelocal.cli.context_window import turns_to_forget
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.report import honest_line
 from eaglelocal.cli.session import Answer, Outcome, Session
-from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.events import (
+    Embedded,
+    Failed,
+    Finished,
+    Piece,
+    RequestEvent,
+    SpeculationChanged,
+    Started,
+    Tokens,
+    ToolCalled,
+)
 from eaglelocal.errors import EagleLocalError
 
 Show = Callable[[tuple[Piece, ...]], None]
@@ -71,7 +81,9 @@ def _after(outcome: Outcome, event: RequestEvent, show: Show) -> Outcome:
             return replace(outcome, text=outcome.text + event.text, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
-        case SpeculationChanged():  # the line after the answer says how it ended
+        case (
+            SpeculationChanged() | ToolCalled() | Embedded()
+        ):  # chat offers no tools, and the line after the answer says how it ended
             return outcome
 
 
@@ -97,6 +109,8 @@ class Asker:
 
     def _forgettable(self, question: str) -> int:
         session = self.session
+        if not session.model.info.n_ctx:  # a server that does not tell: it will say what is too long
+            return session.conversation.num_forgotten
         return turns_to_forget(
             session.conversation,
             question,
@@ -129,4 +143,5 @@ def _hide(pieces: tuple[Piece, ...]) -> None:
 
 def forgotten_line(num_turns: int, n_ctx: int) -> str:
     turns = "oldest turn is" if num_turns == 1 else f"{num_turns} oldest turns are"
-    return f"the {turns} left out from here on: the conversation outgrew the context of {n_ctx} tokens"
+    size = f" of {n_ctx} tokens" if n_ctx else ""
+    return f"the {turns} left out from here on: the conversation outgrew the context{size}"

@@ -194,7 +194,7 @@ def read_key(file: Path | None) -> str:
 
 def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
     """Loaded for `auto`, which allows every mode a request."""
-    slots = max(*wanted.levels, settings.parallel)
+    slots = max(*wanted.levels, settings.parallel or 1)
     wish = dataclasses.replace(wish_of(settings, Choice()), spec="auto", parallel=slots)
     plan = make_plan(wish, output)
     if not plan.speculates:

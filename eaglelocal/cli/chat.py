@@ -15,11 +15,11 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
 from eaglelocal.cli.conversation import Conversation
-from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.joining import joined_model, spec_of
+from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.report import model_line
 from eaglelocal.cli.session import Choice, Garage, Session
-from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
@@ -28,6 +28,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The question.", show_default=False)] = None,
     target: flags.Target = None,
+    url: flags.Url = None,
     draft: flags.Draft = None,
     spec: flags.Spec = None,
     system: flags.System = None,
@@ -48,7 +49,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, with text and figures.")] = False,
     tint: Annotated[bool, typer.Option(help="Colour accepted draft tokens on a terminal.")] = True,
 ) -> None:
-    """Ask a local model; without PROMPT, talk with it.
+    """Ask a local model; without PROMPT, talk with it. Without --target a server of ours that runs answers.
 
     \b
     eaglelocal chat
@@ -62,7 +63,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     try:
         if question is None:
             raise typer.Exit(converse(session, output, tint=tint))
-        if not as_json:
+        if not as_json and session.model.plan is not None:  # which server was joined is said already
             output.aside(model_line(session.model.info, session.model.plan))
         answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
     finally:
@@ -83,20 +84,11 @@ def open_session(settings: Settings, output: Output) -> Session:
     garage = Garage(
         plan=lambda choice: make_plan(wish_of(settings, choice), output), load=lambda plan: load_model(plan, output)
     )
+    joined = joined_model(settings, output)
     return Session(
         garage=garage,
-        model=garage.load(garage.plan(Choice())),
-        params=params_of(settings),
+        model=joined or garage.load(garage.plan(Choice())),
+        params=sampling_of(settings),
         conversation=Conversation(settings.system or ""),
-    )
-
-
-def params_of(settings: Settings) -> SamplingParams:
-    return SamplingParams(
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
+        spec=None if joined is None else spec_of(settings, joined),
     )

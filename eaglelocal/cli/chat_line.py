@@ -82,9 +82,11 @@ class Loop:
 def converse(session: Session, output: Output, *, tint: bool) -> int:
     """Talk on a terminal until the person leaves. Returns the exit code."""
     desk = Desk(session, output, locations.conversations_dir())
+    is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not say what was drafted
+    is_tinted = tint and output.colour and is_told and session.model.speculates
     desk.say(
         *model_lines(session.model.info, session.model.plan),
-        *_manners(tint and output.colour and session.model.plan.speculates),
+        *_manners(is_tinted),
         "",
     )
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:

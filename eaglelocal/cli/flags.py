@@ -15,6 +15,7 @@ VARIABLES = (
 
 # what answers
 Target = Annotated[str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, ./model.gguf.")]
+Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
 Draft = Annotated[
     str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a GGUF: a head or a small model.")
 ]
@@ -37,5 +38,20 @@ Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPU
 KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]
 FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flash attention.")]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]
+
+Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once, 4 if unset; each has --ctx tokens.")]
+
+# how it serves
+Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Any but loopback needs a key.")]
+Port = Annotated[str | None, typer.Option(metavar="N", help="8421 if unset.")]
+Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when asked for.")]
+ApiKeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Lines `name: key`; a new file gets a key.")]
+AllowedHosts = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of this server.")]
+CorsOrigins = Annotated[str | None, typer.Option(metavar="URL,URL", help="Web pages that may ask.")]
+MaxWaiting = Annotated[str | None, typer.Option(metavar="N", help="Requests that may wait; then 429.")]
+RequestTimeout = Annotated[str | None, typer.Option(metavar="S", help="Seconds for an answer, waiting included.")]
+IdleUnload = Annotated[str | None, typer.Option(metavar="S", help="Unload after so long idle; 0: never.")]
+Drain = Annotated[str | None, typer.Option(metavar="S", help="Seconds for answers to end when stopped.")]
+Log = Annotated[str | None, typer.Option(metavar="text|json", help="How stderr is written.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

@@ -14,12 +14,17 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.session import Choice, Model
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
+    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.core.events import EngineInfo
     from eaglelocal.hub.wish import Wish
 
-NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint"})
+ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
+NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "no_tui"})
 
 
 def settings_of(parameters: Mapping[str, object]) -> Settings:
@@ -27,7 +32,19 @@ def settings_of(parameters: Mapping[str, object]) -> Settings:
     return Settings.load(given, os.environ, locations.config_file())
 
 
-def wish_of(settings: Settings, choice: Choice) -> Wish:
+def sampling_of(settings: Settings) -> SamplingParams:
+    """How answers are drawn where a request says nothing else."""
+    return SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+    )
+
+
+def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     """The settings, with what was chosen while chatting. A draft named at the start belongs to the first target."""
     from eaglelocal.hub.wish import Wish
 
@@ -38,7 +55,7 @@ def wish_of(settings: Settings, choice: Choice) -> Wish:
         draft=draft,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=settings.ctx,
-        parallel=1,
+        parallel=parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
@@ -60,6 +77,13 @@ def make_plan(wish: Wish, output: Output) -> Plan:
 
 
 def load_model(plan: Plan, output: Output) -> Model:
+    if plan.makes_embeddings:
+        raise UsageError(f"{plan.target_label} makes embeddings, no text", hint="`eaglelocal serve` has /v1/embeddings")
+    client, info = start_engine(plan, output)
+    return Model(client, plan, info)
+
+
+def start_engine(plan: Plan, output: Output) -> tuple[EngineClient, EngineInfo]:
     """Start the engine and wait until it is ready."""
     from eaglelocal.client.engine_client import EngineClient
 
@@ -69,9 +93,10 @@ def load_model(plan: Plan, output: Output) -> Model:
         progress(LoadProgress(fraction, f"loading {plan.target_label}"))
 
     show(0.0)  # a process that starts says nothing yet
-    client = EngineClient(plan, on_progress=lambda event: show(event.fraction))
+    builder = EMBEDDER if plan.makes_embeddings else ENGINE
+    client = EngineClient(plan, builder=builder, on_progress=lambda event: show(event.fraction))
     try:
-        return Model(client, plan, client.start())
+        return client, client.start()
     except BaseException:  # Ctrl-C too: no engine process stays behind
         client.close()
         raise

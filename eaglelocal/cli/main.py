@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, probe, tune
+from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -34,8 +34,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("chat", epilog=VARIABLES)(chat.chat)
+app.command("serve", epilog=VARIABLES)(serve.serve)
 app.command("bench")(bench.bench)
 app.command("tune")(tune.tune)
+app.command("ps")(ps.ps)
+app.command("stop")(stop.stop)
 app.command("probe")(probe.probe)
 app.add_typer(config.app, name="config")
 

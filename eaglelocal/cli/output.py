@@ -97,6 +97,10 @@ class Output:
     def progress(self) -> ProgressLine:
         return ProgressLine(self._stderr)
 
+    def status(self) -> StatusLine:
+        """The last line of stderr, redrawn in place; nothing where stderr is no terminal."""
+        return StatusLine(self._stderr)
+
     def _say(self, text: str) -> None:
         try:
             self._stdout.flush()
@@ -172,6 +176,43 @@ class ProgressLine:
             return
         self._drawn_s, self._shown = now_s, True
         self._write(f"\r\x1b[K{bar_line(progress)}")
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, end="", file=self._stream, flush=True)
+        except OSError:
+            return
+
+
+class StatusLine:
+    """How things are, in one line that stays below the messages."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self.is_shown = stream, stream.isatty()
+
+    def show(self, text: str) -> None:
+        if self.is_shown and self._is_ours:
+            self._write(f"\r\x1b[K{_harmless(text)[: self._width - 1]}")
+
+    def clear(self) -> None:
+        """Make room for a message."""
+        if self.is_shown and self._is_ours:
+            self._write("\r\x1b[K")
+
+    @property
+    def _is_ours(self) -> bool:
+        """Is this process in the foreground? Behind a shell (`serve &`) the line below is the shell's."""
+        try:
+            return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            return True
+
+    @property
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or DEFAULT_WIDTH
+        except (OSError, ValueError):
+            return DEFAULT_WIDTH
 
     def _write(self, text: str) -> None:
         try:

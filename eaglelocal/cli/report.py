@@ -17,15 +17,24 @@ from eaglelocal.core.stats import SpeculationStats
 BAR_CELLS = 20
 
 
-def model_lines(info: EngineInfo, plan: Plan) -> list[str]:
+def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
     """Who answers: target, draft with its length or why there is none, context."""
     lines = [f"target   {info.target}"]
+    if plan is None:
+        return [*lines, *_server_lines(info)]
     if plan.speculates:
         lines.append(f"draft    {info.draft}, {ahead(plan.spec)}")
     else:
         lines.append(f"draft    none: {_no_draft(info, plan)}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
     return [*lines, *(f"note     {note}" for note in info.notes)]
+
+
+def _server_lines(info: EngineInfo) -> list[str]:
+    """Of a model at a server, which may tell little."""
+    draft = info.draft if info.draft != "none" or not info.draft_reason else info.draft_reason
+    context = [f"context  {info.n_ctx} tokens"] if info.n_ctx else []
+    return [f"draft    {draft}", *context, f"server   {info.library}"]
 
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
@@ -166,6 +175,8 @@ def _position_lines(answers: Sequence[Finished]) -> list[str]:
 
 
 def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
+    if not snapshot.peak_rss_bytes:  # a server that does not tell
+        return []
     busy_s = snapshot.host_s + snapshot.native_s
     share = f", {snapshot.host_s / busy_s:.1%} of the time outside llama.cpp" if busy_s else ""
     restarted = f", restarted {_count(restarts, 'time')}" if restarts else ""

@@ -18,6 +18,8 @@ from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, RequestError
 
+MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
+
 
 class Answer(Protocol):
     """Events of one request, ending with Finished or Failed."""
@@ -42,11 +44,16 @@ class ChatClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is loaded and ready."""
+    """A model that is ready: loaded by us as planned, or without a plan of ours at a server."""
 
     client: ChatClient
-    plan: Plan
+    plan: Plan | None
     info: EngineInfo
+    takes_spec: bool = True  # may a request say how to draft?
+
+    @property
+    def speculates(self) -> bool:
+        return self.info.draft != "none" if self.plan is None else self.plan.speculates
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class Outcome:
     @property
     def refused(self) -> bool:
         """The engine did not take the request: it may be too long for the context."""
-        return isinstance(self.error, RequestError) and not self.started
+        return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
 
 
 @dataclass(slots=True)
@@ -121,12 +128,19 @@ class Session:
     def switch(self, choice: Choice) -> None:
         """Load another model, or the same one with another draft; the old one leaves memory first.
 
-        When the new one cannot be loaded the old one comes back, and the error is raised.
+        When the new one cannot be loaded the old one comes back, and the error is raised. A server is left.
         """
         old, new = self.model.plan, self.garage.plan(choice)
-        if new != old:
+        if old is None:
+            self._leave_server(new)
+        elif new != old:
             self._replace(old, new)
         self.choice, self.spec = choice, None
+
+    def _leave_server(self, new: Plan) -> None:
+        server, self.model = self.model, self.garage.load(new)
+        server.client.close()
+        self.estimate = TokenEstimate()
 
     def _replace(self, old: Plan, new: Plan) -> None:
         self.close()

@@ -74,16 +74,22 @@ def wished(argument: str) -> Spec:
 def _draft(desk: Desk, spec: Spec) -> None:
     """Change what requests ask for; load again when this model was loaded without any draft."""
     session = desk.session
-    if spec != OFF and not session.model.plan.speculates:
+    if not session.model.takes_spec:
+        raise UsageError("this server does not take a wish about drafting", hint="/model demo leaves it")
+    if spec != OFF and session.model.plan is not None and not session.model.speculates:
         _load(desk, replace(session.choice, spec=str(spec)))
     session.spec = spec
 
 
 def _spec_line(session: Session) -> str:
     plan = session.model.plan
-    spec = session.spec or plan.spec
+    if plan is None and session.spec is None:
+        return "speculation: as the server does"
+    spec = session.spec or (AUTO if plan is None else plan.spec)
     if spec == OFF:
         return "speculation off: switched off"
+    if plan is None:
+        return f"speculation asked of the server: {ahead(spec)}"
     if not plan.speculates:
         return f"speculation off: {session.model.info.draft_reason or plan.draft_reason or 'no draft is loaded'}"
     return f"speculation on: {ahead(spec)}, {session.model.info.draft}"

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from eaglelocal.client.port import OnEvent
 from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, Submit
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AnyRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
 
@@ -38,7 +38,7 @@ class Desk:
         self._lock = threading.Lock()
         self._recipient: Recipient | None = None
         self._refusal: EagleLocalError | None = refusal  # why a request is not even taken
-        self._waiting: dict[str, tuple[ChatRequest, OnEvent]] = {}
+        self._waiting: dict[str, tuple[AnyRequest, OnEvent]] = {}
         self._sent: dict[str, OnEvent] = {}
 
     @property
@@ -49,7 +49,12 @@ class Desk:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
+    @property
+    def awaits_answers(self) -> bool:
+        """Has a process been sent what it has not answered?"""
+        return bool(self._sent)
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
@@ -110,7 +115,7 @@ class Desk:
         for request_id, (_, on_event) in waiting.items():
             self._call(on_event, Failed(request_id, error))
 
-    def _send(self, recipient: Recipient, request: ChatRequest, on_event: OnEvent) -> None:
+    def _send(self, recipient: Recipient, request: AnyRequest, on_event: OnEvent) -> None:
         self._sent[request.id] = on_event  # first: the answer may come before send returns
         try:
             sent = recipient.send(Submit(request))

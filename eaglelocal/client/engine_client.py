@@ -22,7 +22,7 @@ from eaglelocal.client.port import OnEvent
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.engine.child import EngineChild
 from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 from eaglelocal.errors import EagleLocalError, EngineError
@@ -77,7 +77,7 @@ class EngineClient:
                 self._supervisor.start()
         return self._switchboard.wait()
 
-    def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Ask; see Client. Requests wait while the engine loads, and up to `wait_limit_s` while it restarts."""
         self._desk.submit(request, on_event)
 
@@ -136,6 +136,10 @@ class _Switchboard:
         self._desk.lose(closed)
         self._desk.refuse(closed)
         self._settle(closed)
+
+    @property
+    def awaits_answers(self) -> bool:
+        return self._desk.awaits_answers
 
     def on_progress(self, progress: LoadProgress) -> None:
         if self._on_progress is None:

@@ -13,17 +13,20 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
-from eaglelocal.client.http_stream import StreamedAnswer, chat_body, data_lines, refusal
+from eaglelocal.client.answer import Answer, stream
+from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapshot_of
+from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
 from eaglelocal.client.port import OnEvent
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
+CONNECT_S = 10.0
 SILENCE_S = 600.0  # a server that says nothing for so long has failed: long prompts take minutes on small machines
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
@@ -32,10 +35,12 @@ MAX_LINE_BYTES = 2**20
 class HttpClient:
     """Implements client.port.Client. `start` finds the model's name; requests may come from any thread."""
 
-    def __init__(self, url: str, *, api_key: str = "") -> None:
+    def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
+        """`model`: another than the server's first. `reuses_prompts`: cached prompts, which measurements must not."""
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
-        self._model = ""
-        self._has_extensions = True  # until the server refuses fields that are not OpenAI's
+        self._wanted, self._model = model, ""
+        self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server refuses what is not OpenAI's
+        self._restarts = 0
         self._lock = threading.Lock()
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
@@ -47,26 +52,20 @@ class HttpClient:
 
     def start(self) -> EngineInfo:
         """Raises EngineError when nothing answers, RequestError when it refuses."""
-        reply = self._get("/models")
-        names = [str(entry.get("id")) for entry in reply.get("data") or () if isinstance(entry, dict)]
-        if not names:
-            raise EngineError(
-                f"{self._url} names no model", hint="the address of an OpenAI-compatible server is wanted"
-            )
-        self._model = names[0]
-        return EngineInfo(
-            target=self._model,
-            draft="none",
-            draft_reason="not told by the server",
-            n_ctx=0,
-            num_slots=0,
-            n_vocab=0,
-            chat_template=True,
-            threads=0,
-            model_bytes=0,
-            load_s=0.0,
-            library=self._url,
-        )
+        entry = chosen_model(self._get("/models"), self._wanted, self._url)
+        self._dialect = replace(self._dialect, is_ours=is_ours(entry))
+        self._model = str(entry["id"])
+        return info_of(entry, self._told(), self._url)
+
+    @property
+    def takes_spec(self) -> bool:
+        """May a request say how to draft? Only a server of ours understands it."""
+        return self._dialect.is_ours
+
+    @property
+    def restarts(self) -> int:
+        """Of the server's engine, as of the last snapshot."""
+        return self._restarts
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
         exchange = _Exchange(request, on_event)
@@ -76,6 +75,10 @@ class HttpClient:
             self._running[request.id] = exchange
         threading.Thread(target=self._converse, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
 
+    def stream(self, request: ChatRequest) -> Answer:
+        """Ask, and iterate over the events."""
+        return stream(self, request)
+
     def cancel(self, request_id: str) -> None:
         with self._lock:
             exchange = self._running.get(request_id)
@@ -83,9 +86,16 @@ class HttpClient:
             exchange.hang_up()
 
     def snapshot(self) -> EngineSnapshot:
-        """What was asked through this client; what else the server does it does not tell."""
-        stats, running = SpeculationStats(reason="not told by the server"), len(self._running)
-        return EngineSnapshot(running, 0, 0, 0, self._num_generated, stats, 0.0, 0.0, 0)
+        """Of a server of ours; else what was asked through this client."""
+        told = self._told()
+        self._restarts = int(number(told, "restarts"))
+        return snapshot_of(told, running=len(self._running), num_generated=self._num_generated)
+
+    def _told(self) -> Mapping[str, object]:
+        """What a server of ours tells of its engine; nothing where it does not."""
+        with contextlib.suppress(EagleLocalError):
+            return mapping(self._get("/snapshot") if self._dialect.is_ours else None)
+        return {}
 
     def close(self) -> None:
         self._closed = True
@@ -129,18 +139,22 @@ class HttpClient:
 
     def _ask(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
         """The data lines of the reply. Fields that only llama.cpp knows are left out where a server minds them."""
-        response = self._post(connection, exchange)
-        if response.status == http.client.BAD_REQUEST and self._has_extensions:
+        dialect = self._dialect
+        response = self._post(connection, exchange, dialect)
+        if response.status == http.client.BAD_REQUEST and dialect.extensions and not dialect.is_ours:
             response.read()
             connection.close()
-            self._has_extensions = False
-            response = self._post(connection, exchange)
+            dialect = replace(dialect, extensions=False)
+            response = self._post(connection, exchange, dialect)
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, response.read(MAX_REPLY_BYTES))
+        self._dialect = dialect  # it was the extensions that it minded
         return data_lines(iter(lambda: response.readline(MAX_LINE_BYTES), b""))
 
-    def _post(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> http.client.HTTPResponse:
-        path, body = chat_body(exchange.request, self._model, extensions=self._has_extensions)
+    def _post(
+        self, connection: http.client.HTTPConnection, exchange: _Exchange, dialect: Dialect
+    ) -> http.client.HTTPResponse:
+        path, body = chat_body(exchange.request, self._model, dialect)
         exchange.answer.asked_at = time.perf_counter()
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
@@ -150,15 +164,14 @@ class HttpClient:
         return connection.getresponse()
 
     # ---- connections
-    def _get(self, path: str) -> dict[str, list[object]]:
-        try:
-            with contextlib.closing(self._connect()) as connection:
+    def _get(self, path: str) -> Mapping[str, object]:
+        with contextlib.closing(self._connect()) as connection:
+            try:
                 connection.request("GET", self._parts.path + path, headers=self._headers)
                 response = connection.getresponse()
                 body = response.read(MAX_REPLY_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            hint = "is the server running, and this its address?"
-            raise EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint) from error
+            except (OSError, http.client.HTTPException) as error:
+                raise self._unreachable(error) from error
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, body)
         try:
@@ -175,7 +188,18 @@ class HttpClient:
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return kind(self._parts.hostname or "", self._parts.port, timeout=SILENCE_S)
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+            raise self._unreachable(error) from error
+        connection.timeout = SILENCE_S  # should it connect again
+        connection.sock.settimeout(SILENCE_S)
+        return connection
+
+    def _unreachable(self, error: Exception) -> EngineError:
+        hint = "is the server running, and this its address?"
+        return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint)
 
 
 class _Exchange:
@@ -183,7 +207,7 @@ class _Exchange:
 
     def __init__(self, request: ChatRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
-        self.answer = StreamedAnswer()
+        self.answer = StreamedAnswer(is_split=request.is_split)
         self.socket: socket.socket | None = None
         self.is_cancelled = False
 

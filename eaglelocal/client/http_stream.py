@@ -11,20 +11,33 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.core.events import Finished, Piece
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, Drafting, Spec
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 NO_ID = -1  # the token of a piece whose id the server does not tell
 DONE = "[DONE]"
+NO_ENTRY, BUSY = (401, 403), (408, 429)
+CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # where the server has no word of its own
 MAX_QUOTED_CHARS = 200
+MAX_NUMBER = 1e18  # JSON has NaN and Infinity, and integers without end
 
 
-def chat_body(request: ChatRequest, model: str, *, extensions: bool) -> tuple[str, dict[str, object]]:
-    """(path, body). Token ids go to /completions, which takes them; conversations to /chat/completions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What a server understands beyond OpenAI's fields, and what is wanted of it."""
 
-    `extensions`: also what llama.cpp understands beyond OpenAI: no reuse of cached prompts, top_k, min_p.
-    """
+    extensions: bool = True  # llama.cpp's: more samplers, and whether cached prompts are reused
+    is_ours: bool = False  # how to draft, too
+    reuses_prompts: bool = False
+
+
+PLAIN = SamplingParams()
+
+
+def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, dict[str, object]]:
+    """(path, body). Token ids go to /completions, which takes them; conversations to /chat/completions."""
     params = request.params
     body: dict[str, object] = {
         "model": model,
@@ -33,15 +46,31 @@ def chat_body(request: ChatRequest, model: str, *, extensions: bool) -> tuple[st
         "temperature": params.temperature,
         "top_p": params.top_p,
     }
-    body |= {name: value for name in ("max_tokens", "seed") if (value := getattr(params, name)) is not None}
-    if extensions:
-        body |= {"cache_prompt": False, "top_k": params.top_k, "min_p": params.min_p}
+    body |= _unlike_default(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
+    if params.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
+    if dialect.extensions:
+        body |= {"top_k": params.top_k, "min_p": params.min_p}
+        body |= _unlike_default(params, "typical_p", "repeat_penalty", "repeat_last_n", "ignore_eos")
+        body |= {} if dialect.reuses_prompts else {"cache_prompt": False}
+    if dialect.is_ours and request.messages:
+        body["tell_drafted"] = True
+    if dialect.is_ours and request.spec is not None:
+        body["spec"] = _spec_word(request.spec)
     if request.messages:
         return "/chat/completions", {
             **body,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
+
+
+def _unlike_default(params: SamplingParams, *names: str) -> dict[str, object]:
+    return {name: value for name in names if (value := getattr(params, name)) != getattr(PLAIN, name)}
+
+
+def _spec_word(spec: Spec) -> str | int:
+    return spec.num_draft_tokens if spec.drafting is Drafting.FIXED else spec.drafting.value
 
 
 def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
@@ -56,47 +85,61 @@ def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """An answer in the making, from the chunks of a stream."""
+    """An answer in the making, from the chunks of a stream.
 
+    Thoughts that a server tells apart come as text in front of the answer, unless `is_split` keeps them apart.
+    """
+
+    is_split: bool = False
     asked_at: float = 0.0
     arrivals: list[float] = field(default_factory=list)  # of pieces
     finish_reason: str = ""
     usage: Mapping[str, object] = field(default_factory=dict)
     llama_timings: Mapping[str, object] = field(default_factory=dict)
+    speculation: Mapping[str, object] = field(default_factory=dict)  # told by a server of ours
+    num_flags: int = 0  # tokens that were told to be drafted or not, by a server of ours
+    is_thinking: bool = False  # the last text was a thought
 
     def take(self, data: str, now: float) -> tuple[Piece, ...]:
         """What one event brought. Raises EngineError for an error event and for what is no chunk."""
         chunk = _object(data)
         if "error" in chunk:
             raise EngineError(f"the server broke off: {message_of(chunk)}")
-        self.usage = _mapping(chunk.get("usage")) or self.usage
-        self.llama_timings = _mapping(chunk.get("timings")) or self.llama_timings
+        self.usage = mapping(chunk.get("usage")) or self.usage
+        self.llama_timings = mapping(chunk.get("timings")) or self.llama_timings
+        self.speculation = mapping(chunk.get("speculation")) or self.speculation
         choices = chunk.get("choices")
-        text = self._text(_mapping(choices[0])) if isinstance(choices, list) and choices else ""
-        if not text:
+        choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
+        self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
+        flags = chunk.get("drafted")
+        drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
+        self.num_flags += len(drafted)
+        thought, text = _said(choice)
+        if not (thought or text):
             return ()
         self.arrivals.append(now)
-        return (Piece(NO_ID, text, False),)
+        return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
 
-    def _text(self, choice: Mapping[str, object]) -> str:
-        self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
-        delta = _mapping(choice.get("delta"))
-        said = (delta.get("reasoning_content"), delta.get("content"), choice.get("text"))
-        return "".join(part for part in said if isinstance(part, str))
+    def _piece(self, thought: str, text: str, *, drafted: bool) -> Piece:
+        if self.is_split:
+            return Piece(NO_ID, text, drafted, reasoning=thought)
+        ends_thinking = bool(text) and (self.is_thinking or bool(thought))
+        self.is_thinking = not text
+        return Piece(NO_ID, thought + ("\n\n" if ends_thinking else "") + text, drafted)
 
     @property
     def num_tokens(self) -> int:
-        told = _number(self.llama_timings, "predicted_n") or _number(self.usage, "completion_tokens")
-        return int(told or len(self.arrivals))
+        told = number(self.llama_timings, "predicted_n") or number(self.usage, "completion_tokens")
+        return int(told or self.num_flags or len(self.arrivals))
 
     def finished(self, request_id: str, reason: str = "") -> Finished:
-        details = _mapping(self.usage.get("prompt_tokens_details"))
-        cached = _number(self.llama_timings, "cache_n") or _number(details, "cached_tokens")
+        details = mapping(self.usage.get("prompt_tokens_details"))
+        cached = number(self.llama_timings, "cache_n") or number(details, "cached_tokens")
         return Finished(
             request_id,
             reason or self.finish_reason or "stop",
             text="",
-            prompt_tokens=int(_number(self.usage, "prompt_tokens") or _number(self.llama_timings, "prompt_n") + cached),
+            prompt_tokens=int(number(self.usage, "prompt_tokens") or number(self.llama_timings, "prompt_n") + cached),
             completion_tokens=self.num_tokens,
             timings=self._timings(),
             speculation=self._speculation(),
@@ -105,16 +148,22 @@ class StreamedAnswer:
     def _timings(self) -> Timings:
         if not self.arrivals:
             return Timings()
-        decode_s = _number(self.llama_timings, "predicted_ms") / 1000 or self.arrivals[-1] - self.arrivals[0]
+        decode_s = number(self.llama_timings, "predicted_ms") / 1000 or self.arrivals[-1] - self.arrivals[0]
         return Timings(
             ttft_s=self.arrivals[0] - self.asked_at,
+            prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
             decode_s=decode_s,
+            draft_s=number(self.llama_timings, "draft_ms") / 1000,
+            verify_s=number(self.llama_timings, "verify_ms") / 1000,
+            host_s=number(self.llama_timings, "host_ms") / 1000,
             decode_tok_s=(self.num_tokens - 1) / decode_s if decode_s > 0 else 0.0,
         )
 
     def _speculation(self) -> SpeculationStats:
         """llama.cpp does not tell how many verifications there were: every step counts as one with a draft."""
-        drafted, accepted = (int(_number(self.llama_timings, name)) for name in ("draft_n", "draft_n_accepted"))
+        if self.speculation:
+            return speculation_of(self.speculation)
+        drafted, accepted = (int(number(self.llama_timings, name)) for name in ("draft_n", "draft_n_accepted"))
         if not drafted:
             return SpeculationStats(reason="not told by the server")
         return SpeculationStats(
@@ -126,22 +175,52 @@ class StreamedAnswer:
         )
 
 
+def _said(choice: Mapping[str, object]) -> tuple[str, str]:
+    """(thought, text)."""
+    delta = mapping(choice.get("delta"))
+    thought, *said = (delta.get("reasoning_content"), delta.get("content"), choice.get("text"))
+    return thought if isinstance(thought, str) else "", "".join(part for part in said if isinstance(part, str))
+
+
+def speculation_of(told: Mapping[str, object]) -> SpeculationStats:
+    """From the object that `chat --json` prints and servers of ours send."""
+    drafts, positions = int(number(told, "drafts")), told.get("accepted_per_position")
+    estimate = number(told, "speedup_estimate")
+    return SpeculationStats(
+        state=str(told.get("state") or "off"),
+        reason=str(told.get("reason") or ""),
+        drafts=drafts,
+        draft_tokens=int(number(told, "draft_tokens")),
+        accepted_tokens=int(number(told, "accepted_tokens")),
+        accepted_per_position=tuple(n for n in positions if isinstance(n, int)) if isinstance(positions, list) else (),
+        speedup_estimate=estimate or None,
+        emitted_tokens=round(number(told, "acceptance_length") * drafts),
+    )
+
+
 def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
-    """What a reply that is not 200 means to a person."""
+    """What a reply that is not 200 means to a person. RequestError: asking the same again is no use."""
+    told: Mapping[str, object] = {}
     try:
-        said = message_of(_object(body.decode("utf-8", "replace")))
+        told = _object(body.decode("utf-8", "replace"))
+        said = message_of(told)
     except EngineError:
         said = body.decode("utf-8", "replace").strip()[:MAX_QUOTED_CHARS]
     what = f"{url} answers {status}" + (f": {said}" if said else "")
-    if status in (401, 403):
-        return RequestError(what, hint="this server wants a key")
-    return RequestError(what) if 400 <= status < 500 else EngineError(what)
+    if status in BUSY:
+        return EngineError(what, hint="the server is busy: ask again in a moment")
+    if not 400 <= status < 500:
+        return EngineError(what)
+    error = mapping(told.get("error"))
+    code, parameter = (value if isinstance(value := error.get(name), str) else "" for name in ("code", "param"))
+    hint = "this server wants a key: EAGLELOCAL_API_KEY" if status in NO_ENTRY else ""
+    return RequestError(what, hint=hint, parameter=parameter, code=code or CODES.get(status, ""))
 
 
 def message_of(chunk: Mapping[str, object]) -> str:
     """The text of an error: OpenAI's object, or whatever stands there."""
     error = chunk.get("error")
-    return str(_mapping(error).get("message") or error or "")[:MAX_QUOTED_CHARS]
+    return str(mapping(error).get("message") or error or "")[:MAX_QUOTED_CHARS]
 
 
 def _object(data: str) -> Mapping[str, object]:
@@ -154,11 +233,12 @@ def _object(data: str) -> Mapping[str, object]:
     return chunk
 
 
-def _mapping(value: object) -> Mapping[str, object]:
+def mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(values: Mapping[str, object], name: str) -> float:
+def number(values: Mapping[str, object], name: str) -> float:
     """0 where there is none."""
     value = values.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
+    return float(value) if is_number else 0.0  # type: ignore[arg-type]

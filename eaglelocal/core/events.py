@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AnyRequest
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.tools import ToolCall
 from eaglelocal.errors import EagleLocalError
 
 
@@ -33,6 +34,7 @@ class EngineInfo:
     cache_bytes: int = 0  # KV caches, as llama.cpp reports them
     compute_bytes: int = 0  # compute and output buffers, likewise
     notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
+    embedding_size: int = 0  # of an embedding model's vectors; 0: it answers in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class LoadProgress:
 class Started:
     request_id: str
     prompt_tokens: int
-    cached_tokens: int  # of the prompt, reused from the slot's cache
+    cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Piece:
     text: str
     drafted: bool  # accepted from a draft
     sampled: Sampled | None = None  # set when logprobs were asked for
+    reasoning: str = ""  # text of the part that is thought, not said (requests with is_split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +82,35 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """The answer has come to the end of a tool call (requests with is_split)."""
+
+    request_id: str
+    index: int  # of the call in its answer, from 0
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """All vectors of an EmbedRequest, each of length 1; Finished follows."""
+
+    request_id: str
+    vectors: bytes  # float32 in this machine's order: [inputs, size]
+    size: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     request_id: str
-    reason: str  # stop, length, cancelled
+    reason: str  # stop, length, tool_calls, cancelled
     text: str  # what was still held back
     prompt_tokens: int
     completion_tokens: int
     timings: Timings
     speculation: SpeculationStats
+    reasoning: str = ""  # what was still held back of it
+    stop: str = ""  # the stop string that ended it
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +142,11 @@ class EngineSnapshot:
     native_s: float  # seconds of all steps inside llama.cpp
     peak_rss_bytes: int
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)  # of decodes and draft steps, as measured so far
+    draft_s: float = 0.0  # seconds of all steps spent drafting
+    verify_s: float = 0.0  # seconds of all steps spent decoding and judging
+    cached_tokens: int = 0  # in the slots' caches, running or kept for reuse
+    cache_cells: int = 0  # that there are
+    engine_pid: int = 0  # the process that the totals are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +154,14 @@ class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
-RequestEvent = Started | Tokens | SpeculationChanged | Finished | Failed
+RequestEvent = Started | Tokens | ToolCalled | SpeculationChanged | Embedded | Finished | Failed
 EngineEvent = Ready | LoadFailed | LoadProgress | RequestEvent | SnapshotTaken
 
 
 # ---- to the engine
 @dataclass(frozen=True, slots=True)
 class Submit:
-    request: ChatRequest
+    request: AnyRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Plan:
     flash_attention: str = "auto"
     device: str | None = None
     split: str = "layer"
+    makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property
     def speculates(self) -> bool:

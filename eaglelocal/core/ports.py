@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eaglelocal.core.batch import Batch, Features, Floats, Outputs, PairBatch, Proposals, State
+from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.errors import EagleLocalError
 
 
 class Cache(Protocol):
@@ -25,6 +27,10 @@ class Cache(Protocol):
 
 class Sampler(Protocol):
     """One request's sampler: penalties, filters, temperature, seed. Advances with each draw."""
+
+    @property
+    def problem(self) -> EagleLocalError | None:
+        """Why nothing more can be drawn, if so. What was drawn then is a token that ends the answer."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Show tokens that were not drawn here (the prompt), for the penalties."""
@@ -62,7 +68,10 @@ class Context(Cache, Protocol):
         """Sequences behind those of the slots, for the branches of trees; 0: drafts must be chains."""
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        """Let `target` have the cells of `source` at positions first..end-1 too. Unified caches only."""
+        """Let `target` have the cells of `source` at positions first..end-1 too.
+
+        Sequences with caches of their own are copied from position 0 on, and what the target held is void.
+        """
 
     def decode(self, batch: Batch) -> Outputs:
         """Run the rows. A row attends to the cells of the first of its sequences, and belongs to all of them.
@@ -70,7 +79,8 @@ class Context(Cache, Protocol):
         Raises ResourceError when the cache has no room; the cache is then unchanged.
         """
 
-    def sampler(self, params: SamplingParams) -> Sampler: ...
+    def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
+        """Under a constraint the same draw, among the tokens that it admits. It must have passed Constraints.check."""
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         """The most likely next tokens at output rows of the last decode (when used as a drafter)."""
@@ -98,6 +108,9 @@ class HeadContext(Cache, Protocol):
         depth      levels: behind each output row the best token is followed, depth - 1 rows more
         """
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
+
     def close(self) -> None: ...
 
 
@@ -116,6 +129,10 @@ class Vocabulary(Protocol):
     @property
     def eos_text(self) -> str: ...
 
+    @property
+    def control_texts(self) -> tuple[str, ...]:
+        """How the tokens are spelled that only a chat template may write."""
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int) -> bytes:
@@ -123,3 +140,10 @@ class Vocabulary(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Does this token end generation?"""
+
+
+class Constraints(Protocol):
+    """What answers can be bound to."""
+
+    def check(self, constraint: Constraint) -> None:
+        """Compile it. Raises RequestError where it is wrong, unknown or too complex."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
 
 MAX_DRAFT_TOKENS = 16
@@ -61,8 +63,14 @@ def parse_spec(text: str | int) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One turn of a conversation."""
+
     role: str  # system, user, assistant, tool
     content: str
+    reasoning: str = ""  # what an assistant thought before it said that
+    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
+    tool_call_id: str = ""  # of a tool's answer: the call that it answers
+    name: str = ""  # of the tool that answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,11 @@ class ChatRequest:
     messages  rendered with the target's chat template
     text      tokenized as it stands, without a template
     tokens    used as they are (evaluation, benchmarks)
+
+    tools, tool_choice  functions offered to the model (messages only)
+    constraint          what the answer's text must look like
+    template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
+    is_split            reasoning and tool calls are told apart from the answer's text, as the template marks them
     """
 
     id: str
@@ -81,6 +94,23 @@ class ChatRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     spec: Spec | None = None  # None: as the engine was started
     owner: str = ""  # who asks; texts of one owner are never drafted from for another
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ANY_TOOL
+    constraint: Constraint | None = None
+    template_values: tuple[tuple[str, str], ...] = ()
+    is_split: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts of which an embedding model makes a vector each: as text, or as token ids used as they are."""
+
+    id: str
+    inputs: tuple[str | tuple[int, ...], ...]
+    owner: str = ""
+
+
+AnyRequest = ChatRequest | EmbedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +122,10 @@ class Request:
     params: SamplingParams
     spec: Spec | None = None
     owner: str = ""
+    constraint: Constraint | None = None
+    split: Split | None = None
+
+    @property
+    def goes_on_behind_end(self) -> bool:
+        """An end-of-generation token does not end the answer. It always ends one that is bound to a grammar."""
+        return self.params.ignore_eos and self.constraint is None

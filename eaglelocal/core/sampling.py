@@ -6,7 +6,6 @@ emitted token, whatever was drafted, so a seed gives one text at any draft lengt
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from eaglelocal.errors import RequestError
@@ -53,19 +52,18 @@ class SamplingParams:
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails too
-                raise RequestError(f"{name} must lie between {low} and {high}, not {value}")
+                raise RequestError(f"{name} must lie between {low} and {high}, not {value}", parameter=name)
         if 0 < self.temperature < MIN_TEMPERATURE:  # logits / temperature would leave the range of a float
-            raise RequestError(f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, not {self.temperature}")
+            what = f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, not {self.temperature}"
+            raise RequestError(what, parameter="temperature")
         for token, bias in self.logit_bias:
             if not abs(bias) <= MAX_BIAS:
-                raise RequestError(f"the logit bias of token {token} must lie within {MAX_BIAS:g}, not {bias}")
+                what = f"the logit bias of token {token} must lie within {MAX_BIAS:g}, not {bias}"  # NaN fails too
+                raise RequestError(what, parameter="logit_bias")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
-            raise RequestError(f"logprobs must lie between 0 and 100, not {self.logprobs}")
-        for token, bias in self.logit_bias:
-            if not math.isfinite(bias):
-                raise RequestError(f"the logit_bias of token {token} must be a finite number, not {bias}")
+            raise RequestError(f"logprobs must lie between 0 and 100, not {self.logprobs}", parameter="logprobs")
         if any(not s for s in self.stop):
-            raise RequestError("a stop string must not be empty")
+            raise RequestError("a stop string must not be empty", parameter="stop")
 
     @property
     def is_greedy(self) -> bool:
@@ -85,6 +83,7 @@ class TokenLogprob:
 
     token: int
     logprob: float
+    piece: bytes = b""  # what the token stands for; filled in where text is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +92,5 @@ class Sampled:
 
     token: int
     logprob: float | None = None
+    piece: bytes = b""  # as in TokenLogprob
     top: tuple[TokenLogprob, ...] = ()

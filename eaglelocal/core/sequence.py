@@ -22,7 +22,7 @@ class Sequence:
     n_ctx: int
     tokens: list[int] = field(default_factory=list)
     num_cached: int = 0
-    num_reused: int = 0  # prompt rows found in the slot's cache
+    num_reused: int = 0  # prompt rows found in the slot's cache, or copied from another's
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)

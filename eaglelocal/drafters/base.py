@@ -90,6 +90,12 @@ class Drafter(Protocol):
     def drop(self, slot: int, position: int) -> None:
         """Tokens of the slot from `position` on are void; 0 forgets the slot."""
 
+    def fork(self, source: int, target: int, position: int) -> None:
+        """The target slot's text now begins as the source's does, up to `position`; what it held is void.
+
+        A prompt of the target, whoever wrote the source: of what was answered there nothing may be drafted here.
+        """
+
     def close(self) -> None: ...
 
 
@@ -117,6 +123,9 @@ class NoDrafter:
         pass
 
     def drop(self, slot: int, position: int) -> None:
+        pass
+
+    def fork(self, source: int, target: int, position: int) -> None:
         pass
 
     def close(self) -> None:

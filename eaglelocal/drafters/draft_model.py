@@ -118,6 +118,14 @@ class DraftModel:
         state.drafted = []
         self._context.remove(slot, state.num_written)
 
+    def fork(self, source: int, target: int, position: int) -> None:
+        self._context.remove(target, 0)
+        theirs = self._slots.setdefault(source, SlotState())
+        kept = min(theirs.num_written, position)
+        if kept:
+            self._context.share(source, target, 0, kept)
+        self._slots[target] = SlotState(kept, theirs.waiting[: position - kept])
+
     def close(self) -> None:
         self._context.close()
 

@@ -16,7 +16,7 @@ What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import PairBatch, State
 from eaglelocal.core.ports import HeadContext
@@ -193,6 +193,20 @@ class Eagle3:
         state.num_written = min(state.num_written, keep)
         state.tail = None
         self._head.remove(slot, state.num_written)
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        """Cells are shared, never written again: what is drafted or committed later lies behind them."""
+        self._head.remove(target, 0)
+        theirs = self._slots.setdefault(source, SlotState())
+        if theirs.start < theirs.num_written:
+            self._head.share(source, target, theirs.start, theirs.num_written)
+        self._slots[target] = replace(
+            theirs,
+            waiting_tokens=list(theirs.waiting_tokens),
+            waiting_states=list(theirs.waiting_states),
+            remembered=list(theirs.remembered),
+        )
+        self.drop(target, position)
 
     def close(self) -> None:
         self._head.close()

@@ -252,6 +252,14 @@ class Ngram:
                 state.index(self._max_tokens)  # what is cut off may well be said again
             state.cut(position, position)
 
+    def fork(self, source: int, target: int, position: int) -> None:
+        """The tokens alone, which are the target's own prompt; indexed anew, so that nothing else comes along."""
+        self.end(target)
+        theirs, state = self._slots.setdefault(source, SlotState()), self._slots[target]
+        state.text, state.start = theirs.text[: max(position - theirs.start, 0)], theirs.start
+        state.own = None
+        state.cut(position, position)
+
     def close(self) -> None:
         self._slots.clear()
         self._pools.clear()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.events import Piece
+from eaglelocal.core.events import Piece, ToolCalled
 from eaglelocal.core.ports import Sampler, Vocabulary
+from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter, Timings
-from eaglelocal.text.answer import AnswerText
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.text.answer import AnswerPiece, AnswerText
+from eaglelocal.text.split_answer import SplitAnswerText
 
 
 @dataclass(slots=True)
@@ -38,36 +42,78 @@ class Clock:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a verdict adds to an answer. It ends with a finish reason or an error."""
+
+    pieces: tuple[Piece, ...]
+    calls: tuple[ToolCalled, ...] = ()
+    reason: str | None = None
+    error: EagleLocalError | None = None
+
+
 @dataclass(slots=True)
 class Answering:
     """A sequence with what is needed to sample it and to tell about it."""
 
     sequence: Sequence
     sampler: Sampler
-    text: AnswerText
+    text: AnswerText | SplitAnswerText
     clock: Clock
     counter: SpeculationCounter = field(default_factory=SpeculationCounter)
+    num_calls: int = 0
+    stop: str = ""  # the stop string that ended it
+    _rest: AnswerPiece | None = None  # what was held back, once the text has ended
 
     @property
     def request_id(self) -> str:
         return self.sequence.request.id
 
-    def take(self, verdict: Verdict, vocabulary: Vocabulary) -> tuple[tuple[Piece, ...], str | None]:
-        """Emit the verdict's tokens: the pieces of text, and the finish reason if the answer ends here."""
-        params = self.sequence.request.params
+    def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
+        """Emit the verdict's tokens: pieces of text, calls, and why the answer ends, if it does here."""
         pieces: list[Piece] = []
+        calls: list[ToolCall] = []
+        reason = self._say(verdict, vocabulary, pieces, calls)
+        if self.sampler.problem is not None:
+            return Taken(tuple(pieces), error=self.sampler.problem)
+        if reason is not None:
+            calls += self.rest().calls
+        first, self.num_calls = self.num_calls, self.num_calls + len(calls)
+        told = (ToolCalled(self.request_id, index, call) for index, call in enumerate(calls, start=first))
+        if reason == "stop" and self.num_calls:
+            reason = "tool_calls"
+        return Taken(tuple(pieces), tuple(told), reason)
+
+    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece], calls: list[ToolCall]) -> str | None:
+        """The finish reason, if the answer ends with one of the tokens."""
+        request = self.sequence.request
+        with_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
             self.sequence.tokens.append(sampled.token)
-            if vocabulary.is_end(sampled.token) and not params.ignore_eos:
+            told = with_pieces(sampled, vocabulary) if with_logprobs else None
+            if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
                 pieces.append(Piece(sampled.token, "", i < verdict.num_accepted))
-                return tuple(pieces), "stop"
+                return "stop"
             said = self.text.push(sampled.token)
-            logprobs = sampled if params.logprobs is not None else None
-            pieces.append(Piece(sampled.token, said.text, i < verdict.num_accepted, logprobs))
+            pieces.append(Piece(sampled.token, said.text, i < verdict.num_accepted, told, said.reasoning))
+            calls += said.calls
             if said.stopped:
-                return tuple(pieces), "stop"
-        return tuple(pieces), "length" if self.sequence.num_left <= 0 else None
+                self.stop = said.stop or ""
+                return "stop"
+        return "length" if self.sequence.num_left <= 0 else None
+
+    def rest(self) -> AnswerPiece:
+        """What was held back when the answer ended."""
+        if self._rest is None:
+            self._rest = self.text.finish()
+        return self._rest
 
     def speedup(self, decode_s: float) -> float | None:
         """How much faster than one row a step, by the measured cost of such steps."""
         return self.clock.plain_s / decode_s if self.clock.plain_s > 0 and decode_s > 0 else None
+
+
+def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
+    """A draw with the bytes of its tokens, so that it can be told without a vocabulary."""
+    top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
+    return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)

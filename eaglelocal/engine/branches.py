@@ -68,6 +68,16 @@ class Branches:
                 self._context.remove(branch, position)
                 self._shared[branch] = position
 
+    def fork(self, source: int, target: int, position: int) -> None:
+        """The target slot begins as the source does, up to `position`; what it held is void."""
+        self.cut(target, 0)
+        self._context.share(source, target, 0, position)
+
+    def overhang(self, slot: int, num_cached: int) -> list[int]:
+        """Branches that hold other cells than they are said to share, or more than their slot's."""
+        held = {branch: self._context.last_position(branch) + 1 for branch in self._ids[slot]}
+        return [branch for branch, count in held.items() if not self._shared[branch] == count <= num_cached]
+
 
 def sequences_of(draft: Draft, leaves: Sequence[int], ids: Sequence[int]) -> list[tuple[int, ...]]:
     """Of the root's row and of each node's: the ids of all leaves at or below it."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 FIRST_SIZES = (1, 2, 4, 8)
 OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # where curves were seen to jump comes first
+WITH_PROMPTS = (4, 8, 16, 12, 6, 24, 32, 48, 64)  # rows of a step in which answers run and a prompt is read
 PER_SLOT = (1, 2, 3, 5, 9, 17)  # rows of a slot, when all slots draft equally far
 AGREEING_SIZES = (4, 2)  # the first that may run is compared with one row
 TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
@@ -94,8 +95,14 @@ class Calibration:
                 self._seconds.setdefault(size, []).extend(seconds * factor for seconds in took)
 
 
-def useful_sizes(max_rows: int, *, num_slots: int) -> list[int]:
-    """Rows of a step worth knowing, most useful first; max_rows is the most that the context has outputs for."""
+def useful_sizes(max_rows: int, *, num_slots: int, most_beside: int = 0) -> list[int]:
+    """Rows of a step worth knowing, most useful first.
+
+    max_rows     the most that the context has outputs for
+    most_beside  the most that a step may have in which several slots have rows, most of them of a prompt
+    """
     together = [num_slots * rows for rows in PER_SLOT]
     wanted = dict.fromkeys([*FIRST_SIZES, *together, *OTHER_SIZES, max_rows])
-    return [size for size in wanted if size <= max_rows]
+    sizes = [size for size in wanted if size <= max_rows]
+    beside = WITH_PROMPTS if num_slots > 1 else ()
+    return [*sizes, *(size for size in beside if max_rows < size <= most_beside)]

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import TextIO, cast
 
 from eaglelocal.core.events import Command, Shutdown
@@ -32,6 +33,14 @@ _PATIENCE_S = 2.0  # for a Shutdown to be obeyed, and again for a terminate
 _BURIAL_S = 1.0  # for a process whose pipe has ended
 
 
+# llama.cpp would attach one before it dies: half a second.
+NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
+# libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. Where another process wants a core
+# too, the thread waited for is not running, and decoding falls to a tenth. A thousand turns cost 1 to 3 % on a quiet
+# machine and keep most of the speed on a busy one (tests/measures/busy.py).
+DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
+
+
 class EngineChild:
     """A running `eaglelocal.engine.process`. Raises OSError when it cannot be started."""
 
@@ -40,7 +49,7 @@ class EngineChild:
         stdin, stdout, stderr = _pipes(self._process)
         self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
         self._last_words = _LastWords(stderr)
-        self._garbage = ""
+        self._ended_for = ""
         self._deliver(plan)
 
     @property
@@ -57,15 +66,15 @@ class EngineChild:
             try:
                 message = self._channel.receive()
             except EngineError as error:
-                self.reject(error.message)
+                self.end(error.message)
                 return
             except (EOFError, OSError):
                 return
             yield message
 
-    def reject(self, garbage: str) -> None:
-        """End a process that sends what it must not."""
-        self._garbage = garbage
+    def end(self, reason: str) -> None:
+        """Kill a process that sends what it must not, or hangs. Safe from any thread."""
+        self._ended_for = reason
         self._process.kill()
 
     def bury(self) -> Ending:
@@ -74,7 +83,7 @@ class EngineChild:
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
-        return Ending(exit_status, self._last_words.close(), self._garbage)
+        return Ending(exit_status, self._last_words.close(), self._ended_for)
 
     def stop(self, *, gently: bool = True) -> None:
         """End the process: ask, then terminate, then kill. Returns when it has ended."""
@@ -146,10 +155,10 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
 
 def _environment() -> dict[str, str]:
     """Ours, with our own import path: parent and child are one program, however it was started."""
-    ours = [entry for entry in sys.path if entry and entry != os.getcwd()]
-    path = os.pathsep.join([*ours, str(Path(__file__).parents[2])])
-    no_debugger = {"GGML_NO_BACKTRACE": "1"}  # llama.cpp would attach one before it dies: half a second
-    return {**os.environ, **no_debugger, "PYTHONPATH": path}
+    root = str(Path(__file__).parents[2])  # keeps its place: another copy of ours may lie further down
+    ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
+    path = os.pathsep.join(ours if root in ours else [*ours, root])
+    return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path}
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def grow(
 
     Behind a token that ends the answer nothing is of use; `is_end` tells which do.
     """
-    goes_on = {s.slot for s in sequences if s.request.params.ignore_eos}
+    goes_on = {s.slot for s in sequences if s.request.goes_on_behind_end}
     roots = {s.slot: root_of(s) for s in sequences}
     calls: list[DraftCall] = []
     for drafter in drafters:

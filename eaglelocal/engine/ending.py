@@ -32,23 +32,26 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a child ended. `garbage` is set when it was ended because of what it sent."""
+    """How a child ended. `ended_for` says why, where we ended it."""
 
     exit_status: int  # as subprocess gives it: negative is a signal
     last_lines: tuple[str, ...] = ()  # of stderr, oldest first
-    garbage: str = ""
+    ended_for: str = ""
 
     @property
     def telling_lines(self) -> tuple[str, ...]:
         """The lines that say why, oldest first."""
         spoken = [line.strip() for line in self.last_lines if line.strip() and not _TRACE.match(line)]
         telling = [line for line in spoken if _TELLING.search(line)]
-        return tuple((telling or spoken)[-_NUM_QUOTED:])
+        by_itself = (
+            self.exit_status >= 0
+        )  # what a signal strikes had no last words: chatter from its start explains nothing
+        return tuple((telling or (spoken if by_itself else []))[-_NUM_QUOTED:])
 
     def error(self, when: str = "") -> EngineError:
         """`when` says what it was doing, such as " while it loaded the model"."""
-        if self.garbage:
-            return EngineError(f"the engine process was ended{when}: {self.garbage}", hint=_HINT)
+        if self.ended_for:
+            return EngineError(f"the engine process was ended{when}: {self.ended_for}", hint=_HINT)
         quoted = "; ".join(self.telling_lines)[-_MAX_QUOTED_CHARS:]
         what = f"{_how(self.exit_status, when)}: {quoted}" if quoted else _how(self.exit_status, when)
         return EngineError(what, hint=_HINT_KILLED if self._was_killed else _HINT)

@@ -7,6 +7,7 @@ the answers in the making; knows neither which drafter runs nor how the target i
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import sys
 import time
@@ -25,17 +26,18 @@ from eaglelocal.core.events import (
     Started,
     Tokens,
 )
-from eaglelocal.core.ports import Context, Vocabulary
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.ports import Constraints, Context, Vocabulary
+from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
 from eaglelocal.engine.answering import Answering, Clock
 from eaglelocal.engine.branches import Branches
-from eaglelocal.engine.calibration import Calibration, useful_sizes
+from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.ledger import Ledger, StepTimes
+from eaglelocal.engine.pacing import Pacing
 from eaglelocal.engine.runner import Decoded, Filler, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
@@ -44,8 +46,8 @@ from eaglelocal.speculation.controller import Controller, StepReport
 from eaglelocal.speculation.mind import Seat
 from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
-from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
+from eaglelocal.text.split_answer import answer_text
 
 
 class Engine:
@@ -56,6 +58,7 @@ class Engine:
         *,
         context: Context,
         vocabulary: Vocabulary,
+        constraints: Constraints | None = None,
         drafters: Several[Drafter],
         controller: Controller,
         scheduler: Scheduler,
@@ -66,7 +69,8 @@ class Engine:
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
         self._branches = Branches(context, info.num_slots)
         self._runner = Runner(context, self._branches)
-        self._intake = Intake(vocabulary, context.n_ctx)
+        self._pacing = Pacing(controller.costs, scheduler.num_cached, is_unified=context.is_unified)
+        self._intake = Intake(vocabulary, context.n_ctx, constraints)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
@@ -79,11 +83,13 @@ class Engine:
     def has_work(self) -> bool:
         return self._scheduler.has_work or bool(self._outbox)
 
-    def submit(self, request: ChatRequest) -> None:
+    def submit(self, request: AnyRequest) -> None:
         """Queue a request. What cannot be served is told as Failed by the next step.
 
         Raises RequestError where the id is taken: an event could not say which of the two it means.
         """
+        if isinstance(request, EmbedRequest):
+            raise RequestError(f"{self.info.target} is no embedding model", code="model_not_supported")
         if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
             raise RequestError(f"a request with the id {request.id} is still running")
         try:
@@ -104,8 +110,10 @@ class Engine:
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
         self._ledger.begin(self._native_s)
+        self._resume()
         self._admit()
-        plan = self._scheduler.schedule(max(map(self._controller.max_draft, self._answers), default=0))
+        max_draft = max(map(self._controller.max_draft, self._answers), default=0)
+        plan = self._scheduler.schedule(max_draft, self._pacing.pace)
         if not (plan.decode or plan.prefill):
             return self._told([])
         num_cells = self._num_cells(plan)
@@ -125,6 +133,7 @@ class Engine:
         num_drafted = sum(map(len, drafts.values()))
         num_extra = num_drafted + decoded.num_filler_rows
         times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_extra)
+        self._pacing.saw(drafts, plan.prefill, times.decode_s)
         self._outbox += self._learn(plan, num_cells, drafted, decoded, verdicts, times)
         return self._told(self._tell(verdicts, drafts, times))
 
@@ -138,13 +147,27 @@ class Engine:
             prompt_tokens=totals.prompt_tokens,
             generated_tokens=totals.generated_tokens,
             speculation=self._ledger.counter.stats(
-                state="on" if self._drafters else "off", reason=self.info.draft_reason, speedup_estimate=None
+                state=self._drafting_state(), reason=self.info.draft_reason, speedup_estimate=None
             ),
             host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
             costs=self._controller.costs.measured(),
+            draft_s=totals.draft_s,
+            verify_s=totals.verify_s,
+            cached_tokens=sum(map(self._scheduler.num_cached, range(self.info.num_slots))),
+            cache_cells=self.info.num_slots * self._context.n_ctx,
+            engine_pid=os.getpid(),
         )
+
+    def miscounted_slots(self) -> list[int]:
+        """Slots whose cache, or a branch of it, holds other positions than the books say; to be asked between steps."""
+        return [
+            slot
+            for slot in range(self.info.num_slots)
+            if self._context.last_position(slot) + 1 != self._scheduler.num_cached(slot)
+            or self._branches.overhang(slot, self._scheduler.num_cached(slot))
+        ]
 
     def warm_up(self, *, max_rows: int, stored: object | None = None) -> None:
         """Measure what decodes cost, so that weights are in memory and drafting begins well.
@@ -153,8 +176,9 @@ class Engine:
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)
-        most = min(self._context.n_batch, self._context.n_ctx, max_rows)
-        sizes = useful_sizes(most, num_slots=self.info.num_slots)
+        most = min(self._context.n_batch, self._context.n_ctx)
+        sizes = useful_sizes(min(most, max_rows), num_slots=self.info.num_slots, most_beside=most)
+        is_restored &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
         calibration = Calibration(lambda rows: self.time_rows(rows, max_rows), time.perf_counter, sizes=sizes)
         costs.calibrate(calibration.run(costs.ratio if is_restored else None))
 
@@ -241,20 +265,33 @@ class Engine:
         for admission in self._scheduler.admit():
             sequence = admission.sequence
             self._cut(admission)
-            sampler = self._context.sampler(sequence.request.params)
+            sampler = self._context.sampler(sequence.request.params, sequence.request.constraint)
             sampler.accept(last(sequence.tokens, sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
-            text = AnswerText(self._pieces, sequence.request.params.stop)
+            text = answer_text(self._pieces, sequence.request)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
             self._controller.begin(sequence.slot, sequence.request.spec)
             for drafter in self._drafters:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
+            if not admission.is_waiting:
+                self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+
+    def _resume(self) -> None:
+        """What waited for a prefix that another slot was reading starts now."""
+        for admission in self._scheduler.resume():
+            sequence = admission.sequence
+            self._cut(admission)
             self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
 
     def _cut(self, admission: Admission) -> None:
-        if admission.is_cut:
-            slot = admission.sequence.slot
+        """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
+        slot, source = admission.sequence.slot, admission.source
+        if source is not None:
+            self._branches.fork(source, slot, admission.sequence.num_reused)
+            for drafter in self._drafters:
+                drafter.fork(source, slot, admission.num_unchanged)
+        elif admission.is_cut:
             self._branches.cut(slot, admission.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.drop(slot, admission.num_unchanged)
@@ -279,12 +316,11 @@ class Engine:
         return verdicts
 
     def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
-        ignore_eos = sequence.request.params.ignore_eos
         return verify(
             draft,
             rows,
             sample=self._answers[sequence.slot].sampler.sample,
-            is_end=is_never_end if ignore_eos else self._vocabulary.is_end,
+            is_end=is_never_end if sequence.request.goes_on_behind_end else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
 
@@ -322,7 +358,8 @@ class Engine:
         events: list[RequestEvent] = []
         for slot, verdict in verdicts.items():
             answer = self._answers[slot]
-            pieces, reason = answer.take(verdict, self._vocabulary)
+            taken = answer.take(verdict, self._vocabulary)
+            pieces = taken.pieces
             self._ledger.charge(
                 answer,
                 times,
@@ -330,9 +367,12 @@ class Engine:
                 num_drafted=len(drafts.get(slot, EMPTY)),
                 num_accepted=min(verdict.num_accepted, len(pieces)),
             )
-            events.append(Tokens(answer.request_id, pieces))
-            if reason is not None:
-                events.append(self._finish(answer, reason))
+            events += [Tokens(answer.request_id, pieces), *taken.calls]
+            if taken.error is not None:
+                self._release(answer)
+                events.append(Failed(answer.request_id, taken.error))
+            elif taken.reason is not None:
+                events.append(self._finish(answer, taken.reason))
         return events
 
     def _told(self, events: list[RequestEvent]) -> list[RequestEvent]:
@@ -344,12 +384,15 @@ class Engine:
     # ---- ends
     def _finish(self, answer: Answering, reason: str) -> Finished:
         self._release(answer)
+        rest = answer.rest()
         timings = answer.clock.timings(answer.sequence.num_emitted)
         state, because = self._state(answer.sequence.slot)
         return Finished(
             answer.request_id,
             reason,
-            text=answer.text.finish(),
+            text=rest.text,
+            reasoning=rest.reasoning,
+            stop=answer.stop,
             prompt_tokens=answer.sequence.num_prompt,
             completion_tokens=answer.sequence.num_emitted,
             timings=timings,
@@ -377,6 +420,13 @@ class Engine:
             return "off", self.info.draft_reason or "switched off"
         state, reason = self._controller.state(slot)
         return shown_state(state), reason
+
+    def _drafting_state(self) -> str:
+        """Of all answers together: on, where any is drafted for or none runs."""
+        states = {self._state(slot)[0] for slot in self._answers}
+        if not self._drafters:
+            return "off"
+        return "on" if not states or "on" in states else min(states)
 
     @property
     def _native_s(self) -> float:

@@ -1,22 +1,48 @@
-"""What a client asks, as token ids: chat template, tokenizer, and the checks before a slot is taken."""
+"""What a client asks, as token ids: chat template, tokenizer, and the checks before a slot is taken.
+
+Knows which template and which vocabulary; what answers look like is the text room's to know, and what they can be
+bound to the backend's.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 
-from eaglelocal.core.ports import Vocabulary
-from eaglelocal.core.request import ChatRequest, Message, Request
+from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.ports import Constraints, Vocabulary
+from eaglelocal.core.request import ChatRequest, Request
+from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.errors import RequestError
+from eaglelocal.text.families import markers_of
+from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
+from eaglelocal.text.tool_grammar import callable_tools, constraint_of
+
+
+class NoConstraints:
+    """Implements core.ports.Constraints where nothing can bind an answer."""
+
+    def check(self, constraint: Constraint) -> None:
+        raise RequestError("this engine cannot bind answers to a format")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model is given, and the text of its end where a template wrote it."""
+
+    tokens: tuple[int, ...]
+    rendered: str = ""
 
 
 class Intake:
     """Turns ChatRequests into Requests."""
 
-    def __init__(self, vocabulary: Vocabulary, n_ctx: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None) -> None:
         self._vocabulary, self._n_ctx = vocabulary, n_ctx
+        self._constraints = NoConstraints() if constraints is None else constraints
+        self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
     @functools.cached_property
     def template(self) -> ChatTemplate:
@@ -29,20 +55,31 @@ class Intake:
 
     def read(self, asked: ChatRequest) -> Request:
         """Raises RequestError for what cannot be served."""
-        prompt = self._tokens(asked)
-        if not prompt:
-            raise RequestError("the prompt is empty")
-        self._check_room(len(prompt), asked.params.max_tokens)
+        prompt = self._prompt(asked)
+        if not prompt.tokens:
+            raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
+        self._check_room(len(prompt.tokens), asked.params.max_tokens, is_chat=bool(asked.messages))
         self._checked(tuple(token for token, _ in asked.params.logit_bias))
-        params = dataclasses.replace(asked.params, stop=self.stops(asked))
-        return Request(id=asked.id, prompt=tuple(prompt), params=params, spec=asked.spec, owner=asked.owner)
+        split = self._split(asked, prompt.rendered) if asked.messages else None
+        return Request(
+            id=asked.id,
+            prompt=prompt.tokens,
+            params=dataclasses.replace(asked.params, stop=self.stops(asked)),
+            spec=asked.spec,
+            owner=asked.owner,
+            constraint=self._constraint(asked, split),
+            split=split if asked.is_split and split and markers_of(split) else None,
+        )
 
-    def _tokens(self, asked: ChatRequest) -> list[int]:
+    # ---- the prompt
+    def _prompt(self, asked: ChatRequest) -> Prompt:
         if asked.messages:
-            return self._chat_tokens(asked.messages)
+            return self._chat_prompt(asked)
+        if asked.tools:
+            raise RequestError("tools need messages, not a raw prompt", parameter="tools")
         if asked.text is not None:
-            return self._vocabulary.tokenize(asked.text, add_special=True, parse_special=False)
-        return list(self._checked(asked.tokens))
+            return Prompt(tuple(self._vocabulary.tokenize(asked.text, add_special=True, parse_special=False)))
+        return Prompt(self._checked(asked.tokens))
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         for token in tokens:
@@ -50,30 +87,80 @@ class Intake:
                 raise RequestError(f"token {token} is not in the vocabulary of {self._vocabulary.n_tokens}")
         return tokens
 
-    def _chat_tokens(self, messages: tuple[Message, ...]) -> list[int]:
-        """Only the template may write control tokens: a message that spells one is put in as plain text."""
-        literal = {f"\ue000{i}\ue001": m.content for i, m in enumerate(messages) if self._spells_control(m.content)}
-        marks = {content: mark for mark, content in literal.items()}
-        shown = tuple(Message(m.role, marks.get(m.content, m.content)) for m in messages)
-        text = self.template.render(shown)
+    def _chat_prompt(self, asked: ChatRequest) -> Prompt:
+        """Only the template may write control tokens: where a message spells one it is put in as plain text."""
+        literals = Literals(self._spellings)
+        text = self.template.render(
+            asked.messages,
+            tools=() if asked.tool_choice.use is ToolUse.NONE else asked.tools,
+            values=values_of(asked.template_values),
+            literals=literals,
+        )
         tokens: list[int] = []
-        for span in re.split("(\ue000\\d+\ue001)", text):
+        for span, is_literal in literals.spans(text):
             tokens += self._vocabulary.tokenize(
-                literal.get(span, span),
+                span,
                 add_special=not tokens and not starts_with_bos(text, self._vocabulary),
-                parse_special=span not in literal,
+                parse_special=not is_literal,
             )
-        return tokens
+        return Prompt(tuple(tokens), text)
 
-    def _spells_control(self, content: str) -> bool:
-        as_control = self._vocabulary.tokenize(content, add_special=False, parse_special=True)
-        return as_control != self._vocabulary.tokenize(content, add_special=False, parse_special=False)
-
-    def _check_room(self, num_prompt: int, max_tokens: int | None) -> None:
+    def _check_room(self, num_prompt: int, max_tokens: int | None, *, is_chat: bool) -> None:
         if num_prompt + (max_tokens or 1) <= self._n_ctx:
             return
         asked = f"{num_prompt} tokens" + (f" and max_tokens {max_tokens}" if max_tokens else "")
-        raise RequestError(f"the prompt of {asked} exceeds the context of {self._n_ctx}", hint="a larger --ctx")
+        raise RequestError(
+            f"the prompt of {asked} exceeds the context of {self._n_ctx}",
+            hint="a larger --ctx",
+            parameter="messages" if is_chat else "prompt",
+            code="context_length_exceeded",
+        )
+
+    # ---- the answer
+    def _split(self, asked: ChatRequest, rendered: str) -> Split:
+        family = self.template.family
+        split = Split(
+            form=family.form,
+            thought=family.thought,
+            in_thought=family.thought is not None and rendered.rstrip().endswith(family.thought[0]),
+            tools=callable_tools(asked.tools, asked.tool_choice),
+            parallel=asked.tool_choice.parallel,
+        )
+        tokens = self._marker_tokens(split)
+        marks = tuple((token, name) for name, token in tokens.items() if not self._vocabulary.piece(token))
+        return dataclasses.replace(split, marks=marks)
+
+    def _marker_tokens(self, split: Split) -> dict[str, int]:
+        """Of the markers that are one token each."""
+        found = {
+            name: self._vocabulary.tokenize(name, add_special=False, parse_special=True) for name in markers_of(split)
+        }
+        return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
+
+    def _constraint(self, asked: ChatRequest, split: Split | None) -> Constraint | None:
+        """What binds the answer, compiled once to see that it can be."""
+        constraint = asked.constraint
+        if split is not None:
+            tokens = self._marker_tokens(split)
+            constraint = constraint_of(split, asked.tool_choice, constraint, tokens=tokens, is_split=asked.is_split)
+        if constraint is None:
+            return None
+        try:
+            self._constraints.check(constraint)
+        except RequestError as error:
+            is_call = asked.tool_choice.use is ToolUse.REQUIRED
+            parameter = "tools" if is_call else "response_format"
+            raise RequestError(error.message, hint=error.hint, parameter=parameter) from None
+        return constraint
+
+
+def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:
+    """Variables for a template, from their JSON."""
+    try:
+        return {name: read_json(value) for name, value in pairs}
+    except ValueError as error:
+        what = f"a value for the chat template cannot be read: {error}"
+        raise RequestError(what, parameter="chat_template_kwargs") from None
 
 
 def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:

@@ -33,6 +33,8 @@ class Totals:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     host_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
 
 
 class Ledger:
@@ -63,10 +65,13 @@ class Ledger:
         total_s = ended_at - self._started_at
         self._ended_at = ended_at
         self.totals.steps += 1
+        draft_s = drafted_at - began_at + shown_s + ended_at - sampled_at
         self.totals.host_s += host_s
+        self.totals.draft_s += draft_s
+        self.totals.verify_s += verify_s
         return StepTimes(
             total_s=total_s,
-            draft_s=drafted_at - began_at + shown_s + ended_at - sampled_at,
+            draft_s=draft_s,
             decode_s=decode_s,
             verify_s=verify_s,
             host_s=host_s,

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -36,9 +37,10 @@ from eaglelocal.core.events import (
     TakeSnapshot,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import AnyRequest
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Broken
+from eaglelocal.engine.watchdog import BEAT_S, Beat
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 
 LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
@@ -56,7 +58,7 @@ class EngineLoop(Protocol):
     def has_work(self) -> bool:
         """Would step() do or say anything? Events held for the next step count."""
 
-    def submit(self, request: ChatRequest) -> None:
+    def submit(self, request: AnyRequest) -> None:
         """Queue a request; what is wrong with it comes out of step() as Failed."""
 
     def cancel(self, request_id: str) -> None:
@@ -88,12 +90,19 @@ class Service:
         self._commands = commands
         self._channel = channel
         self._in_flight: set[str] = set()
+        self._num_turns = 0
+
+    @property
+    def num_turns(self) -> int:
+        """Of the loop, so far: while it stands still the engine idles or hangs. From any thread."""
+        return self._num_turns
 
     def run(self) -> int:
         """Serve until told to shut down; the exit status."""
         while self._obey_queued():
             if self._engine.has_work and not self._step():
                 return 1
+            self._num_turns += 1
         return 0
 
     def _obey_queued(self) -> bool:
@@ -122,7 +131,7 @@ class Service:
                 raise EngineError(f"the engine does not know the command {type(command).__name__}")
         return True
 
-    def _submit(self, request: ChatRequest) -> None:
+    def _submit(self, request: AnyRequest) -> None:
         try:
             self._engine.submit(request)
         except Exception as error:  # a template or a tokenizer that trips over one request must not fail the others
@@ -181,7 +190,9 @@ def main(builder: str) -> int:
     engine = _load(builder, cast(Plan, commands.get()), channel)
     if engine is None:
         return 1
-    status = Service(engine, commands, channel).run()
+    service = Service(engine, commands, channel)
+    threading.Thread(target=_beat, args=(service, channel), name="beat", daemon=True).start()
+    status = service.run()
     if status == 0:
         engine.close()  # after a fatal error only the system can free it safely
     return status
@@ -206,6 +217,17 @@ def _listen(channel: Channel, commands: Commands) -> None:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+def _beat(service: Service, channel: Channel) -> None:
+    """Tell the watchdog that the loop goes on; steps of a long prompt say nothing by themselves."""
+    told = service.num_turns
+    with contextlib.suppress(OSError):  # the parent is gone
+        while True:
+            time.sleep(BEAT_S)
+            if told != service.num_turns:
+                told = service.num_turns
+                channel.send(Beat())
 
 
 def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:

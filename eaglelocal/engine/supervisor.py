@@ -1,29 +1,33 @@
 """Keeps one engine process alive: starts it, hears it out, and when it dies decides what comes next.
 
-One thread does all of this, and calls the listener from there, in order. Knows nothing of requests.
-An engine that stayed up for `stable_s` starts a new count of crashes; so a slow load does not hide a
-crash loop, and a crash a week never adds up.
+One thread does all of this, and calls the listener from there, in order; another watches for a process
+that hangs (watchdog.py). Only crashes in a row add up to giving up: a process that has said tokens, or was
+ready for `stable_s`, has shown that model and machine can do it, so its end starts a new count. What
+cannot load, or dies of the first thing it does, ends as a crash loop, however slowly it loads.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, cast
 
 from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
+    Finished,
     LoadFailed,
     LoadProgress,
     Ready,
     RequestEvent,
     SnapshotTaken,
+    Tokens,
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.child import EngineChild
 from eaglelocal.engine.ending import Broken
+from eaglelocal.engine.watchdog import Patience, Watchdog, Watched
 from eaglelocal.errors import EagleLocalError, EngineError
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
@@ -33,11 +37,12 @@ EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 class RestartPolicy:
     """When to restart: at once after the first crash, then after 1, 2, 4 ... `first_delay_s`."""
 
-    max_crashes: int = 5  # in a row; with this one the engine stays down
+    max_crashes: int = 5  # in a row, of processes that said nothing; with this one the engine stays down
     stable_s: float = 120.0  # of being ready, after which a crash is the first again
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
+    patience: Patience = field(default_factory=Patience)  # with a process that says nothing
 
     def delay_s(self, crashes: int) -> float | None:
         """Seconds to wait after the crash with this number, counted from 1; None: give up."""
@@ -51,6 +56,10 @@ DEFAULT_POLICY = RestartPolicy()
 
 class Listener(Protocol):
     """Who is told; every method is called from the supervisor's thread and must not raise."""
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Has the process been asked what it has not answered? From any thread."""
 
     def on_progress(self, progress: LoadProgress) -> None: ...
 
@@ -70,9 +79,19 @@ class _Life:
 
     ready_at_s: float | None = None
     last_message: EagleLocalError | None = None  # why it ends, said by itself
+    has_answered: bool = False
 
-    def lasted(self, seconds: float) -> bool:
-        return self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= seconds
+    @property
+    def is_loading(self) -> bool:
+        return self.ready_at_s is None
+
+    def hear(self, events: list[RequestEvent]) -> None:
+        if not self.has_answered:
+            self.has_answered = any(isinstance(event, (Tokens, Finished)) for event in events)
+
+    def was_good(self, stable_s: float) -> bool:
+        lasted = self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= stable_s
+        return self.has_answered or lasted
 
 
 class Supervisor:
@@ -138,17 +157,26 @@ class Supervisor:
             self._child = child
         if self._closing.is_set():
             child.stop(gently=False)
-        for message in child.messages():
+        for message in self._watchdog(child, life).listening(child.messages()):
             self._hear(child, message, life)
         ending = child.bury()
         with self._lock:
             self._child = None
-        return life.last_message or ending.error("" if life.ready_at_s is not None else " while it loaded the model")
+        return life.last_message or ending.error(" while it loaded the model" if life.is_loading else "")
+
+    def _watchdog(self, child: EngineChild, life: _Life) -> Watchdog:
+        def has_work() -> bool:
+            return self._state != "ready" or self._listener.awaits_answers
+
+        watched = Watched(pid=child.pid, has_work=has_work, is_loading=lambda: life.is_loading, end=child.end)
+        return Watchdog(watched, self._policy.patience)
 
     def _hear(self, child: EngineChild, message: object, life: _Life) -> None:
         match message:
             case list():
-                self._listener.on_events(cast("list[RequestEvent]", message))
+                events = cast("list[RequestEvent]", message)
+                life.hear(events)
+                self._listener.on_events(events)
             case LoadProgress():
                 self._listener.on_progress(message)
             case Ready(info):
@@ -164,14 +192,14 @@ class Supervisor:
             case SnapshotTaken(snapshot):
                 self._listener.on_snapshot(snapshot)
             case _:
-                child.reject(f"its pipe carries an unknown message, {type(message).__name__}")
+                child.end(f"its pipe carries an unknown message, {type(message).__name__}")
 
     def _follow(self, life: _Life, error: EagleLocalError) -> float | None:
         """What comes after an end: the seconds until the next start, or None."""
         if self._closing.is_set():
             return None
-        self._crashes = 1 if life.lasted(self._policy.stable_s) else self._crashes + 1
-        never_ran = life.ready_at_s is None and self._restarts == 0
+        self._crashes = 1 if life.was_good(self._policy.stable_s) else self._crashes + 1
+        never_ran = life.is_loading and self._restarts == 0
         delay_s = None if never_ran else self._policy.delay_s(self._crashes)
         if delay_s is None:
             self._state = "failed"

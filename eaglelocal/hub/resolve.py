@@ -7,8 +7,9 @@ embedded model are never fetched; `demo@SIZE` is written to the cache on first u
 from __future__ import annotations
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
-from eaglelocal.core.request import parse_spec
+from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.hub.drafts import FoundDraft, find_draft
 from eaglelocal.hub.inflate import Progress
 from eaglelocal.hub.targets import FoundTarget, find_target
@@ -23,7 +24,8 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     _check_slots(wish.parallel)
     target = find_target(wish.target, on_progress=on_progress)
     n_ctx = context_size(wish.ctx, target)
-    draft = find_draft(wish.draft, target) if spec.max_draft else FoundDraft(reason="switched off")
+    makes_embeddings = is_embedding_model(target.header)
+    draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
     return Plan(
         target=target.path,
         target_label=target.label,
@@ -40,7 +42,14 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         flash_attention=wish.flash_attn,
         device=wish.device,
         split=wish.split,
+        makes_embeddings=makes_embeddings,
     )
+
+
+def _draft(wish: Wish, spec: Spec, target: FoundTarget, *, makes_embeddings: bool) -> FoundDraft:
+    if makes_embeddings:
+        return FoundDraft(reason="an embedding model drafts nothing")
+    return find_draft(wish.draft, target) if spec.max_draft else FoundDraft(reason="switched off")
 
 
 def context_size(ctx: int | None, target: FoundTarget) -> int:

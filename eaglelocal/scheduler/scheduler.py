@@ -1,19 +1,25 @@
-"""Who runs this step: queue, slots, prefix reuse within a slot, prefill in chunks. Pure bookkeeping.
+"""Who runs this step: slots, prefix reuse within and across them, prefill in chunks. Pure bookkeeping.
 
-Knows token ids and counts, no model, no clock. First come, first served; decoding slots go first and
-the rest of the batch is given to prompts, so that a long prompt never stops running answers.
+Knows token ids and counts, no model, no clock. Who waits is served in the order of queue.py; decoding slots go first,
+and prompts get the rows that prefill.py allows beside them.
+
+A prompt that another slot holds in part, or is about to read, is not computed again: its slot takes over a copy of
+those cells, and until they are there it waits without rows. Texts are the same, so it does not matter whose they are.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
+from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, Pace, prompt_rows
+from eaglelocal.scheduler.prefixes import common_prefix
+from eaglelocal.scheduler.queue import FairQueue
 
-PREFILL_SHARE = 4  # while a prompt waits for rows, drafts leave it one row in four
+PREFILL_SHARE = 4  # of a small batch drafts leave a prompt one row in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +50,28 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request has got a slot.
+    """A request has got a slot, or one that had it has done waiting for another's prefix.
 
     is_cut        cells of the slot from sequence.num_reused on are void
     num_unchanged tokens of the slot that a drafter may rely on (num_reused and its margin)
+    source        the slot from which these cells and tokens are to be copied; None: they are the slot's own
+    is_waiting    it gets no rows until `resume` says what it starts from
     """
 
     sequence: Sequence
     is_cut: bool
     num_unchanged: int
+    source: int | None = None
+    is_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Another slot that holds the first tokens of a prompt, or will when its own prompt is read."""
+
+    slot: int
+    reader: Sequence | None  # who reads that prompt; None: nobody has to
+    num_tokens: int
 
 
 class Scheduler:
@@ -60,24 +79,33 @@ class Scheduler:
 
     reuse_margin  rows of a reused prefix that are decoded again (see Drafter)
     can_cut       a cache can forget its end; recurrent state cannot, and is continued or thrown away
+    min_fork      prompt tokens that must be gained to copy cells between slots; None: they cannot be copied
     """
 
     def __init__(
-        self, *, num_slots: int, n_ctx: int, n_batch: int, reuse_margin: int = 0, can_cut: bool = True
+        self,
+        *,
+        num_slots: int,
+        n_ctx: int,
+        n_batch: int,
+        reuse_margin: int = 0,
+        can_cut: bool = True,
+        min_fork: int | None = None,
     ) -> None:
         check_batch(num_slots, n_batch)
-        self._waiting: deque[Request] = deque()
-        self._running: dict[int, Sequence] = {}
+        self._queue = FairQueue()
+        self._running: dict[int, Sequence] = {}  # by slot, in the order of admission
+        self._leads: dict[int, Lead] = {}  # by slot that waits
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
         self._is_seen = [True] * num_slots  # the drafter has seen just the rows that are cached
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
-        self._can_cut = can_cut
+        self._can_cut, self._min_fork = can_cut, min_fork if can_cut else None
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def running(self) -> tuple[Sequence, ...]:
@@ -85,24 +113,21 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._queue or self._running)
 
     def add(self, request: Request) -> None:
-        self._waiting.append(request)
+        self._queue.add(request)
 
     def withdraw(self, request_id: str) -> bool:
         """Take a request out of the queue; False if it does not wait there."""
-        for request in self._waiting:
-            if request.id == request_id:
-                self._waiting.remove(request)
-                return True
-        return False
+        return self._queue.withdraw(request_id)
 
+    # ---- who gets which slot, and what of its cache
     def admit(self) -> list[Admission]:
-        """Give waiting requests the free slots that suit them best, in the order in which they came."""
+        """Give waiting requests the free slots that suit them best."""
         admissions = []
-        while self._waiting and len(self._running) < len(self._cached):
-            admissions.append(self._admit(self._waiting.popleft()))
+        while self._queue and len(self._running) < len(self._cached):
+            admissions.append(self._admit(self._queue.pop()))
         return admissions
 
     def _admit(self, request: Request) -> Admission:
@@ -120,7 +145,8 @@ class Scheduler:
         self._running[slot] = sequence
         self._clock += 1
         self._last_used[slot] = self._clock
-        return Admission(sequence, is_cut, unchanged)
+        self._queue.charge(request.owner, sequence.num_prompt - reused)
+        return self._follow(Admission(sequence, is_cut, unchanged))
 
     def _best_slot(self, request: Request) -> int:
         """The free slot that goes on with its cache; else the one unused for longest.
@@ -135,29 +161,100 @@ class Scheduler:
 
         return max((slot for slot in range(len(self._cached)) if slot not in self._running), key=worth)
 
-    def schedule(self, max_draft: int) -> StepPlan:
+    # ---- what another slot's cache is good for
+    def resume(self) -> list[Admission]:
+        """Who need not wait for another's prefix any longer: it is there, or its reader is gone. Before `admit`."""
+        resumed = []
+        for slot, lead in list(self._leads.items()):
+            if self._is_coming(lead):
+                continue
+            del self._leads[slot]
+            admission = self._follow(Admission(self._running[slot], is_cut=False, num_unchanged=0))
+            if not admission.is_waiting:
+                resumed.append(admission)
+        return resumed
+
+    def _is_coming(self, lead: Lead) -> bool:
+        """Is the reader still there, and still short of it?"""
+        reader = self._running.get(lead.slot)
+        return reader is lead.reader and reader is not None and reader.num_cached < lead.num_tokens
+
+    def _follow(self, alone: Admission) -> Admission:
+        """How a sequence starts if another slot spares it work; else as it would alone."""
+        sequence = alone.sequence
+        lead = self._lead(sequence)
+        if lead is None:
+            return alone
+        if self._is_coming(lead):
+            self._leads[sequence.slot] = lead
+            return replace(alone, is_waiting=True)
+        return self._fork(sequence, lead)
+
+    def _lead(self, sequence: Sequence) -> Lead | None:
+        """The slot that has most of the prompt, or will have so much more of it that waiting is worth while."""
+        if self._min_fork is None:
+            return None
+        prompt = sequence.request.prompt
+        best = None
+        least = sequence.num_cached + self._reuse_margin + self._min_fork
+        for lead in self._candidates(sequence):
+            tokens = self._cached[lead.slot] if lead.reader is None else lead.reader.request.prompt
+            common = min(common_prefix(tokens, prompt), len(prompt) - 1)
+            more = 0 if lead.reader is None else self._min_fork  # to wait for a little more is no gain
+            if common >= (least if best is None else best.num_tokens + 1 + more):
+                best = Lead(lead.slot, lead.reader, common)
+        return best
+
+    def _candidates(self, sequence: Sequence) -> Iterable[Lead]:
+        """Slots whose cache is what it is, then prompts that are read; older ones, or two could wait for each other."""
+        order = list(self._running)
+        older = order[: order.index(sequence.slot)]
+        readers = [slot for slot in older if self._running[slot].is_prefilling]
+        others = [slot for slot in range(len(self._cached)) if slot != sequence.slot and slot not in readers]
+        return [*(Lead(slot, None, 0) for slot in others), *(Lead(slot, self._running[slot], 0) for slot in readers)]
+
+    def _fork(self, sequence: Sequence, lead: Lead) -> Admission:
+        slot, reused = sequence.slot, lead.num_tokens - self._reuse_margin
+        self._cached[slot] = self._cached[lead.slot][:reused]
+        self._is_seen[slot] = False
+        self._queue.charge(sequence.request.owner, sequence.num_cached - reused)
+        sequence.num_cached = sequence.num_reused = reused
+        return Admission(sequence, is_cut=True, num_unchanged=lead.num_tokens, source=lead.slot)
+
+    # ---- steps
+    def schedule(self, max_draft: int, pace: Pace = UNKNOWN) -> StepPlan:
         """Rows of the next step. `max_draft` bounds a decoding slot's drafted rows; the batch may bound them more."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
         max_draft = min(max_draft, self._draft_rows(len(decode)))
-        room = self._n_batch - sum(1 + min(max_draft, s.draft_room) for s in decode)
-        chunks = []
-        for sequence in self._running.values():
-            if sequence.is_prefilling and room > 0:
-                count = min(room, sequence.num_prompt - sequence.num_cached)
-                chunks.append(Chunk(sequence, sequence.num_cached, count))
-                room -= count
+        left = {s.slot: s.num_prompt - s.num_cached for s in self._running.values() if self._may_read(s)}
+        if not left:
+            return StepPlan((), decode, max_draft)
+        most = {s.slot: min(max_draft, s.draft_room) for s in decode}
+        counts = prompt_rows(
+            left,
+            {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()},
+            room=self._n_batch - len(decode) - sum(most.values()),
+            pace=pace,
+        )
+        chunks = [Chunk(self._running[slot], self._running[slot].num_cached, count) for slot, count in counts.items()]
         return StepPlan(tuple(chunks), decode, max_draft)
+
+    def _may_read(self, sequence: Sequence) -> bool:
+        return sequence.is_prefilling and sequence.slot not in self._leads
 
     def _draft_rows(self, num_decoding: int) -> int:
         """Drafted rows for which the batch has room behind each root."""
         if num_decoding == 0:
             return 0
         is_shared = num_decoding < len(self._running)
-        rows = self._n_batch - (max(self._n_batch // PREFILL_SHARE, 1) if is_shared else 0)
+        least = max(min(self._n_batch // PREFILL_SHARE, MIN_ROWS), 1)
+        rows = self._n_batch - (least if is_shared else 0)
         return max(rows // num_decoding - 1, 0)
 
     def cached(self, sequence: Sequence, tokens: list[int]) -> None:
         """These tokens of the sequence were decoded and stay in its slot's cache."""
+        if not sequence.is_prefilling:  # a prompt was charged when it was admitted
+            self._queue.charge(sequence.request.owner, len(tokens))
         self._cached[sequence.slot].extend(tokens)
         self._is_seen[sequence.slot] = True
         sequence.num_cached += len(tokens)
@@ -169,6 +266,8 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """The slot is free; its cache stays for reuse."""
         del self._running[sequence.slot]
+        self._leads.pop(sequence.slot, None)
+        self._queue.end(sequence.request.owner)
 
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
@@ -179,10 +278,3 @@ def check_batch(num_slots: int, n_batch: int) -> None:
     """Every slot needs a row in each step. Raises ResourceError."""
     if num_slots > n_batch:
         raise ResourceError(f"{num_slots} slots need as many rows in a batch of {n_batch}", hint="a smaller --parallel")
-
-
-def common_prefix(a: list[int], b: tuple[int, ...]) -> int:
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eaglelocal.core.tools import ToolCall
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.stops import StopMatcher
 
@@ -18,10 +19,13 @@ class AnswerPiece:
 
     text: str
     stop: str | None = None  # the stop string that ended the answer
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    is_over: bool = False  # behind this call nothing is wanted
 
     @property
     def stopped(self) -> bool:
-        return self.stop is not None
+        return self.is_over or self.stop is not None
 
 
 class AnswerText:
@@ -36,7 +40,7 @@ class AnswerText:
     def push(self, token: int) -> AnswerPiece:
         return AnswerPiece(*self._stops.push(self._detokenizer.push(token)))
 
-    def finish(self) -> str:
+    def finish(self) -> AnswerPiece:
         """What was still held back when the answer ended; empty after a stop string."""
         text, _ = self._stops.push(self._detokenizer.flush())
-        return text + self._stops.flush()
+        return AnswerPiece(text + self._stops.flush())

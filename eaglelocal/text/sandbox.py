@@ -1,15 +1,17 @@
 """The place where a chat template from a model file may run: jinja2's immutable sandbox, made finite.
 
 Knows jinja2 and its syntax tree. Every turn of a loop and every call takes a step from a budget, and
-operators that build text or numbers are bounded, so a hostile template ends soon. A filter may still
-ask for much memory in one go (`|center`); the engine's own process contains that.
+what builds text or numbers (operators, widths of `ljust`, `center`, `indent` and formats, `replace`) is bounded, so a
+hostile template ends soon and takes little memory.
 Does not know messages, models or errors for people.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from jinja2 import nodes
@@ -22,6 +24,8 @@ from jinja2.utils import pass_context
 MAX_STEPS = 500_000  # turns of loops and calls in one rendering
 MAX_TEXT_CHARS = 8 * 1024 * 1024  # of any text the template builds, and of its output
 MAX_POWER_BITS = 4096
+SIZED_FILTERS = ("center", "indent", "format", "replace", "wordwrap", "truncate")
+_WIDE = re.compile(r"\d{7}")  # in a format: a width, or a precision
 
 
 class Refused(Exception):
@@ -45,12 +49,14 @@ class GenerationTag(Extension):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Serves one template in one thread; `restart` before each rendering."""
 
-    intercepted_binops = frozenset({"*", "**", "+"})
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self) -> None:
         extensions = [LoopControlExtension, GenerationTag]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self._steps_left = MAX_STEPS
+        for name in SIZED_FILTERS:
+            self.filters[name] = _sized(self.filters[name])
         self.filters.update(tojson=_tojson, counted_=_counted, joined_=_joined)
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
@@ -79,7 +85,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:
         __self.spend(1)
+        _check_sizes(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
+        """jinja2 puts its own in the place of a text's `format`; here its widths are seen."""
+        _check_sizes(getattr(value, "__self__", None), getattr(value, "__name__", ""), ())
+        return super().wrap_str_format(value)
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         size = _size_of_result(operator, left, right)
@@ -107,8 +119,37 @@ def _joined(context: Context, *parts: object) -> str:
     return "".join(texts)
 
 
+def _sized(made: Callable[..., object]) -> Callable[..., object]:
+    """A filter that refuses sizes out of all reason."""
+
+    @functools.wraps(made)
+    def bounded(*args: object, **kwargs: object) -> object:
+        texts = [value for value in args if isinstance(value, str)]
+        _check_sizes(texts[0] if texts else None, made.__name__.removeprefix("do_"), (*args, *kwargs.values()))
+        return made(*args, **kwargs)
+
+    return bounded
+
+
+def _check_sizes(text: object, name: str, arguments: tuple[object, ...]) -> None:
+    """Raises LimitExceeded for a width, a format or a replacement that would build too much."""
+    if any(isinstance(value, int) and value > MAX_TEXT_CHARS for value in arguments):
+        raise LimitExceeded(f"{name} was asked for more than {MAX_TEXT_CHARS} characters")
+    if not isinstance(text, str):
+        return
+    if name in ("format", "format_map") and _WIDE.search(text):
+        raise LimitExceeded("a format asks for a width of millions of characters")
+    parts = [value for value in arguments if isinstance(value, str) and value is not text]
+    if name == "replace" and len(parts) > 1 and (text.count(parts[0]) * len(parts[1]) > MAX_TEXT_CHARS):
+        raise LimitExceeded(f"replace would give more than {MAX_TEXT_CHARS} characters")
+    if name == "join" and len(text) * sum(len(v) for v in arguments if isinstance(v, list | tuple)) > MAX_TEXT_CHARS:
+        raise LimitExceeded(f"join would give more than {MAX_TEXT_CHARS} characters")
+
+
 def _size_of_result(operator: str, left: object, right: object) -> int:
     """Length that an operator's result would have; 0 where it cannot grow."""
+    if operator == "%":
+        return MAX_TEXT_CHARS + 1 if isinstance(left, str) and _WIDE.search(left) else 0
     if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
         return len(left) + len(right)
     if operator == "*":

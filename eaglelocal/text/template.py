@@ -2,23 +2,40 @@
 
 Renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
 `messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
-A rendered text already carries its special tokens: tokenize it with parse_special and without add_special.
-Does not tokenize. A file without a template gets ChatML, and `note` says so.
+A rendered text already carries its special tokens: tokenize it with parse_special and without add_special,
+but for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
+one whose template takes no tools has them described in a system message, and `tools_note` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 import jinja2
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Message
+from eaglelocal.core.tools import Tool
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
+from eaglelocal.text.families import family_of
+from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
+from eaglelocal.text.turns import (
+    Turn,
+    in_hermes_form,
+    tools_of,
+    turns_of,
+    with_argument_texts,
+    with_system_for_developer,
+    without_empty_contents,
+)
 
 MAX_TEMPLATE_BYTES = 256 * 1024
+RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
+_CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
 
 CHATML = (
     "{% for message in messages %}"
@@ -40,24 +57,63 @@ class ChatTemplate:
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
+        self.family = family_of("" if self.is_fallback else source or "")
+        self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
+        self._wants_none = _CONTENT_IS_NONE.search(source or "") is not None
+        self._knows_developers = "developer" in (source or "")
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._template = _compile(self._sandbox, CHATML if self.is_fallback else source or "")
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        values: Mapping[str, object] | None = None,
+        literals: Literals | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+
+        values    more variables, such as enable_thinking
+        literals  hides in all of these texts what must not become control tokens
+        """
         if not messages:
-            raise RequestError("a conversation needs at least one message")
-        self._sandbox.restart()
-        pieces = self._template.generate(
-            messages=[{"role": message.role, "content": message.content} for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
+            raise RequestError("a conversation needs at least one message", parameter="messages")
+        literals = Literals(Spellings()) if literals is None else literals
+        turns, offered = turns_of(messages, literals), tools_of(tools, literals)
+        if not self._knows_developers:
+            turns = with_system_for_developer(turns)
+        if not self.family.takes_tools:
+            turns, offered = in_hermes_form(turns, offered), []
+        if self._wants_none:
+            turns = without_empty_contents(turns)
+        variables = {
+            **self._checked(values or {}, literals),
             **self._special,
-        )
+            "tools": offered or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return _join(pieces)
+            return self._generate(turns, variables)
+        except ModelFileError:  # perhaps it joins the arguments of calls as a text
+            if not any(message.tool_calls for message in messages):
+                raise
+            return self._generate(with_argument_texts(turns), variables)
+
+    def _checked(self, values: Mapping[str, object], literals: Literals) -> dict[str, object]:
+        for name in values:
+            if name in RESERVED or name in self._sandbox.globals or not name.isidentifier():
+                what = f"{name!r} cannot be set for the chat template"
+                raise RequestError(what, parameter="chat_template_kwargs")
+        return {name: literals.hide_all(value) for name, value in values.items()}
+
+    def _generate(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
+        self._sandbox.restart()
+        try:
+            return _join(self._template.generate(messages=turns, **variables))
         except Exception as error:  # a template from a file can fail in any way
             raise _rendering_error(error) from error
 

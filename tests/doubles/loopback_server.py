@@ -26,10 +26,38 @@ class Script:
     hangs: bool = False
     is_cut: bool = False  # no [DONE] at the end
     models: object = field(default_factory=lambda: {"data": [{"id": "loopback-model"}]})
+    snapshot: object = None  # of a server of ours
+    health: tuple[int, object] = (200, "")
     bodies: list[dict[str, object]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
+
+
+SPECULATION = {
+    "state": "on",
+    "reason": "",
+    "drafts": 4,
+    "draft_tokens": 12,
+    "accepted_tokens": 7,
+    "acceptance_rate": 7 / 12,
+    "acceptance_length": 2.75,
+    "accepted_per_position": [4, 2, 1],
+    "speedup_estimate": 1.5,
+}
+OUR_MODELS = {"data": [{"id": "demo", "owned_by": "eaglelocal"}]}
+
+
+def our_words(*said: str, drafted: Mapping[int, bool] | None = None) -> list[Event]:
+    """Chunks as a server of ours sends them: with flags, and a word on speculation at the end."""
+    told = drafted or {}
+    chunks: list[Event] = [
+        {"choices": [{"delta": {"content": word}}], "drafted": [told.get(n, False)]} for n, word in enumerate(said)
+    ]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    usage = {"prompt_tokens": 7, "completion_tokens": len(said)}
+    timings = {"predicted_n": len(said), "predicted_ms": 500.0, "draft_ms": 100.0, "verify_ms": 300.0, "host_ms": 10.0}
+    return [*chunks, {"choices": [], "usage": usage, "timings": timings, "speculation": SPECULATION}]
 
 
 def words(*said: str, timings: Mapping[str, object] | None = None) -> list[Event]:
@@ -46,7 +74,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._note()
-        self._reply(200, self.script.models)
+        if self.path == "/health":
+            self._reply(*self.script.health)
+        elif self.path == "/v1/snapshot":
+            self._reply(200 if self.script.snapshot else 404, self.script.snapshot)
+        else:
+            self._reply(200, self.script.models)
 
     def do_POST(self) -> None:
         self._note()

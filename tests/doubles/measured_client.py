@@ -64,4 +64,4 @@ class MeasuredClient:
 
 def sampled(told: Told, index: int, token: int) -> Sampled:
     second, gap = told.gaps.get(index, (token + 1, 5.0))
-    return Sampled(token, -0.1, (TokenLogprob(token, -0.1), TokenLogprob(second, -0.1 - gap)))
+    return Sampled(token, -0.1, top=(TokenLogprob(token, -0.1), TokenLogprob(second, -0.1 - gap)))

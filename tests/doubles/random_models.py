@@ -55,12 +55,15 @@ def vocabulary(n_vocab: int) -> tuple[list[str], list[int]]:
     return [*letters, *words, "<|end|>"], [1] * (n_vocab - 1) + [3]
 
 
-def write_target(path: Path, shape: TargetShape | None = None) -> Path:
+def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int | None = None) -> Path:
+    """`pooling`: llama_pooling_type of an embedding model."""
     s = shape or TargetShape()
     rng = np.random.default_rng(s.seed)
     writer = gguf.GGUFWriter(str(path), s.arch)
     heads = s.n_embd // HEAD_SIZE
     write_shape(writer, n_embd=s.n_embd, n_layer=s.n_layer, n_ff=s.n_ff, heads=heads, n_ctx=s.n_ctx)
+    if pooling is not None:
+        writer.add_pooling_type(gguf.PoolingType(pooling))
     if s.tokenizer == "llama":
         write_sentencepiece(writer, s.n_vocab)
     else:

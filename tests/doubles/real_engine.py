@@ -14,6 +14,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.pacing import Pacing
+from eaglelocal.speculation.costs import StepCosts
 
 from .random_models import TargetShape
 
@@ -21,12 +23,17 @@ TINY = TargetShape(n_embd=64, n_layer=4, n_ff=64, layer_gain=0.3)
 
 
 def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Engine:
-    """A fixed draft length of 4, unless `spec` says otherwise; `num_draft_tokens` is short for a fixed one."""
+    """A fixed draft length of 4, unless `spec` says otherwise; `num_draft_tokens` is short for a fixed one.
+
+    Prompts beside answers get all rows there are: what they get by the clock would let near-ties fall as they like.
+    """
     length = changes.pop("num_draft_tokens", 4)
     assert isinstance(length, int)
     fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed(length)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
-    return build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
+    engine = build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
+    engine._pacing = Pacing(StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified)
+    return engine
 
 
 def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
@@ -39,7 +46,7 @@ class RawLogits:
 
     def __init__(self, target: Path) -> None:
         self._model = Model(load_library(), target, repack=False)
-        self._context = LlamaContext(self._model, ContextParams(n_ctx=256))
+        self._context = LlamaContext(self._model, ContextParams(n_ctx=256, flash_attention="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:
         """[vocab], owned."""

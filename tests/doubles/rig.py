@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
+from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens, ToolCalled
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
+from eaglelocal.core.tools import ToolCall
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -18,7 +19,7 @@ from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
 
 from .free_rows import FreeController, FreeRows
-from .scripted_context import LetterVocabulary, ScriptedContext, Table
+from .scripted_context import LetterConstraints, LetterVocabulary, ScriptedContext, Table
 
 INFO = EngineInfo("scripted", "scripted", "switched off", 128, 1, 24, False, 1, 0, 0.0, "none")
 
@@ -33,6 +34,8 @@ class Told:
     drafted: list[bool] = field(default_factory=list)
     finished: Finished | None = None
     failed: Failed | None = None
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
 
     def hear(self, event: RequestEvent) -> None:
         match event:
@@ -42,10 +45,15 @@ class Told:
                 self.tokens.extend(piece.token for piece in event.pieces)
                 self.drafted.extend(piece.drafted for piece in event.pieces)
                 self.text += event.text
+                self.reasoning += "".join(piece.reasoning for piece in event.pieces)
+            case ToolCalled():
+                assert event.index == len(self.calls)
+                self.calls.append(event.call)
             case Finished():
                 assert self.finished is None
                 self.finished = event
                 self.text += event.text
+                self.reasoning += event.reasoning
             case Failed():
                 self.failed = event
 
@@ -64,18 +72,27 @@ class Rig:
         n_ctx: int = 128,
         n_batch: int = 48,
         branches: int = 0,
+        context_kind: type[ScriptedContext] = ScriptedContext,
+        vocabulary: LetterVocabulary | None = None,
+        min_fork: int | None = 3,
     ) -> None:
-        """`branches` of each slot's trees: then the cache is a unified one, and rows are free."""
+        """Prefixes are copied between slots as soon as that spares a few rows.
+
+        `branches` of each slot's trees: then the cache is a unified one, and rows are free.
+        """
         drafters = tuple(drafter) if isinstance(drafter, Sequence) else (drafter,)
         spec = fixed(num_draft_tokens) if spec is None else spec
-        self.context = ScriptedContext(
+        self.context = context_kind(
             table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
         )
         margin = max(one.reuse_margin for one in drafters)
-        self.scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin)
+        self.scheduler = Scheduler(
+            num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
+        )
         self.engine = Engine(
             context=self.context,
-            vocabulary=LetterVocabulary(table.n_vocab),
+            vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
+            constraints=LetterConstraints(),
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,

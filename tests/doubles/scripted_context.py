@@ -8,6 +8,7 @@ mistake in the protocol (hole, double position, wrong pair, stale cell) fails lo
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.core.batch import Batch, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import RequestError, ResourceError
 
 from .shared_cells import SharedCells
 
@@ -80,6 +82,13 @@ class CheckedCells:
         first = max(first_position - self.starts.get(sequence, 0), 0)
         del self.cells.setdefault(sequence, [])[first:]
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        values = [self.at(source, position) for position in range(first, end)]
+        if None in values or self.cells.get(target):
+            raise AssertionError(f"sequence {target} is not empty, or {source} has a hole from {first} to {end}")
+        self.cells[target] = [value for value in values if value is not None]
+        self.starts[target] = first
+
     def last_position(self, sequence: int) -> int:
         held = self.cells.get(sequence, [])
         return self.starts[sequence] + len(held) - 1 if held else -1
@@ -107,11 +116,13 @@ class ScriptedFeatures:
 class ScriptedSampler:
     """Greedy, or a seeded draw with temperature, top-k and top-p and a repeat penalty; one draw a sample."""
 
-    def __init__(self, context: ScriptedContext, params: SamplingParams) -> None:
+    def __init__(self, context: ScriptedContext, params: SamplingParams, constraint: Constraint | None = None) -> None:
         self._context, self._params = context, params
+        self._sets = None if constraint is None else letter_sets(constraint)
+        self.problem: RequestError | None = None
         self._random = random.Random(params.seed)
         self.seen: list[int] = []
-        self.draws = 0
+        self.draws = self._num_drawn = 0
         self.closed = False
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -119,17 +130,46 @@ class ScriptedSampler:
 
     def sample(self, row: int) -> Sampled:
         assert not self.closed
-        probabilities = distribution(self._context.logits_of(row), self._params, self.seen)
+        logits = self._context.logits_of(row)
+        if self._sets is not None:
+            logits = self._fitting(logits, self._sets)
+        if not np.isfinite(logits).any():
+            self.problem = RequestError("the model has no token that fits", parameter="response_format")
+            return Sampled(0)
+        probabilities = distribution(logits, self._params, self.seen)
         self.draws += 1
         token = int(probabilities.argmax()) if self._params.is_greedy else self._draw(probabilities)
         self.seen.append(token)
         return Sampled(token)
+
+    def _fitting(self, logits: Floats, sets: list[str]) -> Floats:
+        """Among the letters of this position; behind the last the answer ends."""
+        at = self._num_drawn
+        self._num_drawn += 1
+        allowed = [1 + ord(letter) - ord("a") for letter in sets[at]] if at < len(sets) else [0]
+        masked = np.full_like(logits, -np.inf)
+        allowed = [token for token in allowed if token < len(logits)]
+        masked[allowed] = logits[allowed]
+        return masked
 
     def _draw(self, probabilities: Floats) -> int:
         return int(np.searchsorted(np.cumsum(probabilities), self._random.random() * probabilities.sum(), side="right"))
 
     def close(self) -> None:
         self.closed = True
+
+
+class LetterConstraints:
+    """Implements core.ports.Constraints: a regular expression of letter sets in a row, such as [ab][c][abc]."""
+
+    def check(self, constraint: Constraint) -> None:
+        letter_sets(constraint)
+
+
+def letter_sets(constraint: Constraint) -> list[str]:
+    if constraint.syntax is not Syntax.REGEX or not re.fullmatch(r"(\[[a-z]+\])+", constraint.source):
+        raise RequestError(f"{constraint.source!r} is no row of letter sets")
+    return re.findall(r"\[([a-z]+)\]", constraint.source)
 
 
 def distribution(logits: Floats, params: SamplingParams, seen: Sequence[int] = ()) -> Floats:
@@ -224,16 +264,19 @@ class ScriptedContext:
             raise AssertionError(f"row {row} is no output row of the last decode")
         return self.table.logits(self._states[row])
 
-    def sampler(self, params: SamplingParams) -> ScriptedSampler:
-        self.samplers.append(ScriptedSampler(self, params))
+    def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> ScriptedSampler:
+        self.samplers.append(ScriptedSampler(self, params, constraint))
         return self.samplers[-1]
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         return proposals([self.logits_of(row) for row in rows], branches, [])
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        assert self.is_unified
-        self.cells.share(source, target, first, end)
+        if self.is_unified:
+            self.cells.share(source, target, first, end)
+            return
+        assert first == 0
+        self.cells.copy(source, target, end)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self.cells.remove(sequence, first_position)
@@ -300,6 +343,9 @@ class ScriptedHead:
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
         return proposals(rows, branches, [states[row].tobytes() for row in batch.outputs])
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        self._cells.share(source, target, first, end)
+
     def _check_past(self, sequence: int, position: int, state: int) -> None:
         """The cell before must hold the token that led to this state: a cell of another text is no past."""
         held = self._cells.at(sequence, position - 1)
@@ -322,6 +368,7 @@ class LetterVocabulary:
     chat_template = None
     bos_text = ""
     eos_text = ""
+    control_texts = ()
 
     def __init__(self, n_tokens: int = 24) -> None:
         self.n_tokens = n_tokens

@@ -92,7 +92,7 @@ class ScriptedEngine:
             return
         if verb == "trip":
             raise TypeError("the template tripped")
-        num_steps = int(rest) if verb == "count" else sys.maxsize if verb in ("forever", "hang") else 1
+        num_steps = int(rest) if verb == "count" else sys.maxsize if verb in ("forever", "hang", "quiet") else 1
         self._running[request.id] = _Running(request, num_steps)
         self._held.append(Started(request.id, prompt_tokens=len(request.text or ""), cached_tokens=0))
 
@@ -132,6 +132,8 @@ class ScriptedEngine:
         text = _ACTS[verb](running, rest)
         running.done += 1
         self._generated += 1
+        if verb == "quiet":
+            return []
         events: list[RequestEvent] = [Tokens(running.id, (Piece(running.done, text, drafted=False),))]
         if running.done >= running.num_steps:
             del self._running[running.id]
@@ -191,6 +193,11 @@ def _hang(running: _Running, rest: str) -> str:
     return ""
 
 
+def _spin(running: _Running, rest: str) -> str:
+    while True:  # a deadlock that keeps a processor busy
+        pass
+
+
 def _stray(running: _Running, rest: str) -> str:
     print("stray print")
     sys.stdout.flush()
@@ -209,6 +216,7 @@ def _garbage(running: _Running, rest: str) -> str:
 _ACTS: dict[str, Callable[[_Running, str], str]] = {
     "count": _count,
     "forever": _forever,
+    "quiet": _forever,  # as the chunks of a long prompt: steps that say nothing
     "echo": _echo,
     "pid": _pid,
     "kill": _kill,
@@ -218,6 +226,7 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
     "full": _full,
     "bug": _bug,
     "hang": _hang,
+    "spin": _spin,
     "stray": _stray,
     "garbage": _garbage,
 }

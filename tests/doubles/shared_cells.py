@@ -56,6 +56,16 @@ class SharedCells:
             raise AssertionError(f"sequence {source} has not the text of {target} at positions {first} to {end}")
         self._of(target).extend(shared)
 
+    def copy(self, source: int, target: int, end: int) -> None:
+        """Into a cache of its own: cells of their own, and what was there is gone."""
+        self._check(source)
+        self._check(target)
+        if source == target or len(self._of(source)) < end:
+            raise AssertionError(f"sequence {source} has no {end} positions for sequence {target}")
+        self.cells[target] = []
+        for cell in self._of(source)[:end]:
+            self.append([target], cell.value)
+
     def remove(self, sequence: int, first_position: int) -> None:
         self._check(sequence)
         del self._of(sequence)[first_position:]

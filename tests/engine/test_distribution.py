@@ -27,6 +27,7 @@ from doubles.scripted_context import (
 )
 
 from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.base import Drafter, NoDrafter
@@ -141,7 +142,7 @@ class EagerContext(ScriptedContext):
             return None
         return batch.tokens[row + 1]
 
-    def sampler(self, params: SamplingParams) -> EagerSampler:
+    def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> EagerSampler:
         return EagerSampler(self, params)
 
 

@@ -60,6 +60,16 @@ def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
     assert finished[0] == "late"
 
 
+def test_a_long_prompt_beside_an_answer_is_read_at_the_answers_pace() -> None:
+    rig = Rig(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=2, n_batch=64)
+    rig.engine._controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})
+    for name, length in (("answer", 3), ("long", 90)):
+        rig.engine.submit(ask(name, prompt_of(length, length)))
+        rig.engine.step()
+    # caches of their own: a pass of both slots' first rows, 1.02, and one of the prompt's others, 1.18 of 2.2
+    assert rig.context.decodes == [3, 1 + 11]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
     rig = Rig(TABLE, right_drafter(kind, n_batch=32), num_draft_tokens=3, num_slots=4, n_batch=96)
@@ -70,15 +80,15 @@ def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind: str) -> None:
     """Admitted and cut, then cancelled while another prompt takes all rows: the next one must start clean."""
-    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=2, n_batch=16)
+    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=3)
     stem = prompt_of(1, 20)
     first = ask("first", stem, max_tokens=4)
     told = rig.run([first])
+    talker = ask("talker", prompt_of(3, 2), max_tokens=99)
     blocker, starved = ask("blocker", prompt_of(2, 90), max_tokens=3), ask("starved", (*stem[:10], 3), max_tokens=4)
-    rig.engine.submit(blocker)
-    rig.engine.step()
-    rig.engine.submit(starved)
-    rig.engine.step()
+    for one in (talker, blocker, starved):  # one row is left beside the talker's: the blocker's
+        rig.engine.submit(one)
+        rig.engine.step()
     assert next(s for s in rig.scheduler.running if s.request.id == "starved").num_cached == 9 + (kind == "model")
     rig.engine.cancel("starved")
     other = ask("other", (*stem[:9], 23, 22, 21), max_tokens=12)

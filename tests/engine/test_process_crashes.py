@@ -20,11 +20,13 @@ from doubles.scripted_engine import BUILDER, ask, plan
 from eaglelocal import locations
 from eaglelocal.client.answer import Answer
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.core.events import Tokens
+from eaglelocal.core.events import Submit, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.engine.child import EngineChild
 from eaglelocal.engine.supervisor import RestartPolicy
+from eaglelocal.engine.watchdog import Beat, Patience
 from eaglelocal.errors import EngineError, ModelFileError
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -156,6 +158,58 @@ def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
     assert not psutil.pid_exists(pid)
 
 
+# ---- hanging
+@pytest.mark.parametrize(
+    ("script", "patience", "why"),
+    [
+        ("hang", Patience(still_s=0.5), "does not compute"),
+        ("spin", Patience(still_s=0.5, computing_s=2.0), "though it computes"),
+    ],
+)
+def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: Patience, why: str) -> None:
+    policy = RestartPolicy(first_delay_s=0.01, patience=patience)
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        first_pid = pid_of(client)
+        answers = [client.stream(ask("count 1000000", "bystander")), client.stream(ask(script, "culprit"))]
+        for answer in answers:
+            with pytest.raises(EngineError, match=f"it hangs: no sign of life for .*{why}"):
+                answer.result()
+        assert client.stream(ask("count 2", "next")).result().text == "0 1 "
+        assert client.restarts == 1
+        assert not psutil.pid_exists(first_pid)
+
+
+def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
+    policy = RestartPolicy(first_delay_s=0.01, patience=Patience(still_s=0.5))
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        first_pid = pid_of(client)
+        os.kill(first_pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match="it hangs"):
+            client.stream(ask("count 1", "first")).result()
+        assert client.stream(ask("count 2", "next")).result().text == "0 1 "
+        assert pid_of(client) != first_pid
+
+
+def test_a_load_that_hangs_is_given_up() -> None:
+    policy = RestartPolicy(patience=Patience(loading_still_s=1.0))
+    with EngineClient(plan("hang"), builder=BUILDER, restart=policy) as client:
+        with pytest.raises(EngineError, match="ended while it loaded the model: it hangs"):
+            client.start()
+        assert client.state == "failed"
+
+
+def test_steps_that_say_nothing_are_told_by_beats() -> None:
+    child = EngineChild(BUILDER, plan())
+    try:
+        child.send(Submit(ask("quiet")))
+        assert any(isinstance(message, Beat) for message in child.messages())
+    finally:
+        child.stop(gently=False)
+        child.bury()
+
+
 # ---- crash after crash
 def test_a_crash_loop_ends_in_failed() -> None:
     policy = RestartPolicy(first_delay_s=0.01, max_crashes=3)
@@ -216,6 +270,27 @@ def test_waiting_for_a_restart_has_a_limit(tmp_path: Path) -> None:
 def test_the_policy_backs_off_and_gives_up() -> None:
     policy = RestartPolicy(max_crashes=8, max_delay_s=8.0)
     assert [policy.delay_s(n) for n in range(1, 9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, None]
+
+
+def test_crashes_of_engines_that_answered_do_not_add_up() -> None:
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=2)
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        for n in range(4):
+            assert client.stream(ask("count 1", f"answer {n}")).result().text == "0 "
+            with pytest.raises(EngineError, match="exit status 3"):
+                client.stream(ask("exit 3", f"crash {n}")).result()
+        assert client.restarts == 4
+
+
+def test_crashes_of_engines_that_said_nothing_add_up() -> None:
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=2)
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        for n in range(2):
+            with pytest.raises(EngineError, match="exit status 3"):
+                client.stream(ask("exit 3", f"crash {n}")).result()
+        wait_until(lambda: client.state == "failed", "the supervisor gives up")
 
 
 def test_an_engine_that_was_stable_starts_a_new_count() -> None:

@@ -7,9 +7,11 @@ import pickle
 import struct
 import threading
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
+import eaglelocal
 from eaglelocal.client.desk import Desk
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import (
@@ -29,10 +31,11 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.channel import Channel
+from eaglelocal.engine.child import _environment
 from eaglelocal.engine.ending import Ending
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
 
-SAMPLED = Sampled(5, -0.5, (TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
+SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
 
 
@@ -99,6 +102,7 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
         (Ending(-9), "the engine process was killed (signal 9)"),
         (Ending(-11), "the engine process crashed (signal 11, SIGSEGV)"),
         (Ending(0), "the engine process ended (exit status 0)"),
+        (Ending(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
         (Ending(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),
         (
             Ending(-6, ("load: error: bad magic", "chatter", "/lib/libggml.so(+0x1)", "  more")),
@@ -234,3 +238,12 @@ def test_a_question_to_a_dead_process_does_not_block_the_next() -> None:
     snapshots.take(dead, timeout_s=0.0)
     snapshots.take(fresh, timeout_s=0.0)
     assert fresh.commands == [TakeSnapshot()]
+
+
+# ---- the import path of the child
+def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(eaglelocal.__file__).parents[1])
+    monkeypatch.setattr("sys.path", ["/stray", root, "/other copy"])
+    for folder in (root, "/"):
+        monkeypatch.chdir(folder)
+        assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]

@@ -149,14 +149,15 @@ def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
     model.close()
 
 
-def test_sequences_with_caches_of_their_own_share_nothing(files: Path) -> None:
+def test_sequences_with_caches_of_their_own_share_no_part_and_nothing_when_closed(files: Path) -> None:
     model = Model(load_library(), files / "F32.gguf", repack=False)
     context = LlamaContext(model, ContextParams(n_ctx=64, num_sequences=2, unified=False, n_batch=64))
-    with pytest.raises(EngineError, match="cannot share cells"):
-        context.share(0, 1, 0, 1)
+    with pytest.raises(EngineError, match="copied from the beginning"):
+        context.share(0, 1, 1, 2)
     context.close()
-    with pytest.raises(EngineError, match="cannot share cells"):
-        context.share(0, 1, 0, 1)
+    for first in (0, 1):
+        with pytest.raises(EngineError, match=r"closed|beginning"):
+            context.share(0, 1, first, 2)
     model.close()
 
 

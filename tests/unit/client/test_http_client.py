@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from doubles.loopback_server import Script, serving, words
+from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
 
 from eaglelocal.client.answer import Reply, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
-from eaglelocal.client.http_stream import NO_ID, StreamedAnswer, chat_body, data_lines, refusal
+from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
 from eaglelocal.core.events import Tokens
-from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.request import ChatRequest, Message, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
@@ -64,10 +64,10 @@ def test_what_is_sent() -> None:
 
 
 def test_token_ids_and_raw_text_go_to_completions() -> None:
-    path, body = chat_body(question(messages=(), tokens=(1, 2)), "m", extensions=False)
+    path, body = chat_body(question(messages=(), tokens=(1, 2)), "m", Dialect(extensions=False))
     assert (path, body["prompt"]) == ("/completions", [1, 2])
     assert "cache_prompt" not in body
-    assert chat_body(question(messages=(), text="once"), "m", extensions=True)[1]["prompt"] == "once"
+    assert chat_body(question(messages=(), text="once"), "m", Dialect())[1]["prompt"] == "once"
 
 
 def test_completions_are_read_as_well() -> None:
@@ -201,3 +201,171 @@ def test_thoughts_are_text_too() -> None:
 
 def test_a_refusal_that_is_no_json_is_quoted() -> None:
     assert "502: <html>" in refusal("http://x", 502, b"<html>").message
+
+
+# ---- what is said beyond the plain
+@pytest.mark.parametrize(("spec", "said"), [("auto", "auto"), ("off", "off"), ("pid", "pid"), ("3", 3)])
+def test_only_servers_of_ours_are_told_how_to_draft(spec: str, said: object) -> None:
+    request = question(spec=parse_spec(spec))
+    assert chat_body(request, "m", Dialect(is_ours=True))[1]["spec"] == said
+    assert "spec" not in chat_body(request, "m", Dialect())[1]
+    assert "spec" not in chat_body(question(), "m", Dialect(is_ours=True))[1]
+
+
+def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> None:
+    params = SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.1,
+        typical_p=0.8,
+        repeat_penalty=1.2,
+        repeat_last_n=9,
+        frequency_penalty=0.3,
+        presence_penalty=0.4,
+        seed=1,
+        max_tokens=5,
+        stop=("END", "."),
+        logit_bias=((3, -1.0),),
+        ignore_eos=True,
+    )
+    request = ChatRequest(id="q", text="x", params=params)
+    full = chat_body(request, "m", Dialect(reuses_prompts=True))[1]
+    told = {name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt"}}
+    assert told == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "typical_p": 0.8,
+        "repeat_penalty": 1.2,
+        "repeat_last_n": 9,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.4,
+        "seed": 1,
+        "max_tokens": 5,
+        "stop": ("END", "."),
+        "logit_bias": {"3": -1.0},
+        "ignore_eos": True,
+    }
+    plain = chat_body(ChatRequest(id="q", text="x"), "m", Dialect(extensions=False))[1]
+    assert plain.keys() == {"model", "stream", "stream_options", "prompt", "temperature", "top_p"}
+
+
+def test_a_server_of_ours_tells_all_figures() -> None:
+    script = Script(our_words("one", " two", " three", drafted={1: True}), models=OUR_MODELS)
+    reply = asked(script, question(spec=fixed(3)))
+    assert [piece.drafted for piece in reply.pieces] == [False, True, False]
+    timings, told = reply.finished.timings, reply.finished.speculation
+    assert (timings.draft_s, timings.verify_s, timings.host_s, timings.decode_s) == (0.1, 0.3, 0.01, 0.5)
+    assert timings.decode_tok_s == pytest.approx(4.0)
+    assert (told.state, told.drafts, told.draft_tokens, told.accepted_tokens) == ("on", 4, 12, 7)
+    assert told.acceptance_length == SPECULATION["acceptance_length"]
+    assert (told.accepted_per_position, told.speedup_estimate) == ((4, 2, 1), 1.5)
+    assert script.bodies[0]["spec"] == 3
+
+
+def test_a_piece_is_drafted_when_all_its_tokens_are() -> None:
+    answer = StreamedAnswer()
+    chunks = [{"choices": [{"text": "a"}], "drafted": flags} for flags in ([True, True], [True, False], [], "x")]
+    assert [answer.take(json.dumps(chunk), 0.0)[0].drafted for chunk in chunks] == [True, False, False, False]
+    assert answer.num_tokens == 4
+
+
+def test_our_snapshot_is_read_and_its_absence_forgiven() -> None:
+    told = {
+        "model": {"target": "demo", "draft": "its own head", "n_ctx": 2048, "num_slots": 2},
+        "engine": {"steps": 9, "host_s": 0.5, "speculation": SPECULATION},
+        "restarts": 3,
+    }
+    script = Script(our_words("x"), models=OUR_MODELS, snapshot=told)
+    with serving(script) as url, HttpClient(url) as client:
+        info = client.start()
+        assert (info.target, info.draft, info.n_ctx, info.library) == ("demo", "its own head", 2048, url)
+        assert client.takes_spec
+        snapshot = client.snapshot()
+        assert (snapshot.steps, snapshot.host_s, snapshot.speculation.drafts, client.restarts) == (9, 0.5, 4, 3)
+        script.snapshot = None
+        assert client.snapshot().steps == 0
+
+
+@pytest.mark.parametrize("told", [{"model": 1, "engine": []}, {"model": {"n_ctx": "x", "target": 1}}, [1], "<html>"])
+def test_a_snapshot_of_another_shape_is_unknown(told: object) -> None:
+    with serving(Script(models=OUR_MODELS, snapshot=told)) as url, HttpClient(url) as client:
+        info = client.start()
+        assert (info.target, info.n_ctx) == ("demo", 0)
+        assert client.snapshot().steps == 0
+
+
+def test_the_wanted_model_is_asked() -> None:
+    script = Script(words("x"), models={"data": [{"id": "a"}, {"id": "b", "meta": {"n_ctx": 512}}]})
+    with serving(script) as url, HttpClient(url, model="b") as client:
+        assert (client.start().target, client.start().n_ctx) == ("b", 512)
+        stream(client, question()).result()
+        with pytest.raises(RequestError, match="has no model 'c'") as caught:
+            HttpClient(url, model="c").start()
+    assert script.bodies[0]["model"] == "b"
+    assert caught.value.hint == "it has: a, b"
+
+
+def test_a_bad_request_does_not_teach_that_extensions_are_minded() -> None:
+    script = Script(words("x"), status=400, error={"error": {"message": "too long"}})
+    with serving(script) as url, HttpClient(url) as client:
+        client.start()
+        with pytest.raises(RequestError, match="too long"):
+            stream(client, question("a")).result()
+        script.status = 200
+        stream(client, question("b")).result()
+    assert ["cache_prompt" in body for body in script.bodies] == [True, False, True]
+
+
+def test_cached_prompts_are_used_where_nothing_is_measured() -> None:
+    script = Script(words("x"))
+    with serving(script) as url, HttpClient(url, reuses_prompts=True) as client:
+        client.start()
+        stream(client, question()).result()
+    assert "cache_prompt" not in script.bodies[0]
+    assert "top_k" in script.bodies[0]
+
+
+def test_thoughts_stand_apart_from_the_answer() -> None:
+    said: list[dict[str, object]] = [{"reasoning_content": "hm"}, {"reasoning_content": "m"}, {"content": "yes"}]
+    chunks = [json.dumps({"choices": [{"delta": delta}]}) for delta in [*said, {"content": "!"}]]
+    joined, split = StreamedAnswer(), StreamedAnswer(is_split=True)
+    assert "".join(joined.take(chunk, 0.0)[0].text for chunk in chunks) == "hmm\n\nyes!"
+    pieces = [split.take(chunk, 0.0)[0] for chunk in chunks]
+    assert ("".join(p.reasoning for p in pieces), "".join(p.text for p in pieces)) == ("hmm", "yes!")
+
+
+def test_a_server_that_vanishes_is_one_clear_error() -> None:
+    with serving(Script(words("x"))) as url:
+        client = HttpClient(url)
+        client.start()
+    with pytest.raises(EngineError, match=f"cannot reach {url}"):
+        stream(client, question()).result()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code", "parameter"),
+    [
+        (
+            400,
+            {"message": "m", "code": "context_length_exceeded", "param": "messages"},
+            "context_length_exceeded",
+            "messages",
+        ),
+        (400, {"message": "m", "code": 400}, "", ""),
+        (401, {"message": "m"}, "invalid_api_key", ""),
+        (404, {"message": "m", "code": "model_not_found"}, "model_not_found", ""),
+    ],
+)
+def test_a_refusal_keeps_the_servers_words(status: int, error: object, code: str, parameter: str) -> None:
+    found = refusal("http://x", status, json.dumps({"error": error}).encode())
+    assert isinstance(found, RequestError)
+    assert (found.code, found.parameter) == (code, parameter)
+
+
+def test_a_busy_server_may_be_asked_again() -> None:
+    found = refusal("http://x", 429, b'{"error": {"message": "the queue is full"}}')
+    assert isinstance(found, EngineError)
+    assert "ask again" in found.hint

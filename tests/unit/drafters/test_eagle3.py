@@ -60,11 +60,15 @@ def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
         slot = data.draw(st.integers(0, 2))
         text = texts.get(slot, [])
         if not text or data.draw(st.integers(0, 3)) == 0:
+            source = data.draw(st.sampled_from([slot, *texts]))
+            text = texts.get(source, [])
             keep = data.draw(st.integers(0, len(text)))
             fresh = text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40))
-            if keep < len(text):
+            if source != slot:
+                drafter.fork(source, slot, keep)
+            elif keep < len(text):
                 drafter.drop(slot, keep)
-            first = max(keep - drafter.reuse_margin, 0) if keep < len(text) else keep
+            first = keep if source == slot and keep == len(text) else max(keep - drafter.reuse_margin, 0)
             drafter.observe([committed(slot, fresh[:100], first)])
             texts[slot] = fresh[:100]
             continue
@@ -79,6 +83,33 @@ def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
             drafter.drop(slot, 0)
             texts[slot] = []
     assert all(head.last_position(slot) < len(text) + 4 for slot, text in texts.items())
+
+
+def test_cells_of_a_text_are_taken_over_up_to_its_last_pair() -> None:
+    drafter, head = new_drafter()
+    text = [1 + i * i % 9 for i in range(80)]
+    drafter.observe([committed(0, text, 0)])
+    drafter.observe([committed(1, [7, 7, 7, *text[:50]], 0)])
+    drafter.fork(0, 1, 50)
+    assert (head.last_position(0), head.last_position(1)) == (78, 48)
+    assert [head._cells.at(1, i) for i in range(49)] == [head._cells.at(0, i) for i in range(49)]
+
+
+@pytest.mark.parametrize("num_asleep", [0, 3, 90])
+def test_a_slot_goes_on_from_what_another_slept_on(num_asleep: int) -> None:
+    """Awake, asleep for so short that all is remembered, or so long that the taken over text has a hole."""
+    drafter, _ = new_drafter()
+    text = [1 + i * i % 9 for i in range(100)]
+    awake = 100 - num_asleep
+    drafter.observe([committed(0, text[:awake], 0)])
+    if num_asleep:
+        drafter.doze([committed(0, text, awake)])
+    for slot, position in ((1, 100), (2, 98), (3, 50), (4, 5)):
+        drafter.fork(0, slot, position)
+        own = [*text[:position], 3]
+        drafter.observe([committed(slot, own, position - 1)])
+        own.append(best(own))
+        assert draft_chain(drafter, slot, own, 3) == true_chain(own, 3)
 
 
 def test_many_slots_draft_in_one_call() -> None:

@@ -363,6 +363,31 @@ def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:
     assert drafted_tokens(drafter, 0, [*shared, 1, 2], 2) == [3, 4]
 
 
+def test_a_prompt_taken_over_from_another_owner_is_looked_up_and_their_answer_is_not() -> None:
+    drafter = Ngram(100)
+    shared = [1, 2, 3, 4]
+    drafter.begin(0, "ann", 4)
+    drafter.observe([committed(0, [*shared, 1, 2, 77, 5])])
+    drafter.begin(1, "bob", 6)
+    drafter.fork(0, 1, 4)
+    drafter.observe([committed(1, [*shared, 9, 1], 3)])
+    assert drafted_tokens(drafter, 1, [*shared, 9, 1, 2], 3) == [3, 4, 9]
+    drafter.observe([committed(1, [*shared, 9, 1, 2, 3, 4], 6)])
+    drafter.end(1)
+    drafter.observe([committed(0, [*shared, 1, 2, 77, 5, 3], 8)])
+    assert drafted_tokens(drafter, 0, [*shared, 1, 2, 77, 5, 3, 4], 2) == [1, 2]  # their own text, not bob's
+
+
+def test_a_text_that_began_behind_a_hole_is_taken_over_from_there() -> None:
+    drafter = Ngram(100)
+    drafter.doze([Committed(0, 10, [1, 2, 3, 1], None)])
+    for position, expected in ((14, [3]), (8, [])):
+        drafter.begin(1, "", 20)
+        drafter.fork(0, 1, position)
+        text = [*[9] * 10, 1, 2, 3, 1][:position]
+        assert drafted_tokens(drafter, 1, [*text, 2], 1) == expected
+
+
 OWNERS = ("", "ann", "bob")
 
 
@@ -382,16 +407,18 @@ def test_texts_of_two_owners_never_cross(data: st.DataObject) -> None:
         slot, owner = data.draw(st.sampled_from([0, 1])), data.draw(st.sampled_from(OWNERS))
         system = data.draw(st.sampled_from([[], [0, 1, 2, 0], cached[slot]]))
         prompt = [token for token in system if is_of(owner, token)] + data.draw(texts_of(owner))
-        cached[slot] = answer(drafter, slot, owner, prompt, cached=cached[slot], data=data)
+        source = data.draw(st.sampled_from([slot, 1 - slot]))
+        cached[slot] = answer(drafter, slot, owner, prompt, source=source, cached=cached[source], data=data)
 
 
 def answer(
-    drafter: Ngram, slot: int, owner: str, prompt: list[int], *, cached: list[int], data: st.DataObject
+    drafter: Ngram, slot: int, owner: str, prompt: list[int], *, source: int, cached: list[int], data: st.DataObject
 ) -> list[int]:
-    """One request as the engine runs it; returns what is cached then."""
+    """One request as the engine runs it, from the cache of its slot or another; returns what is cached then."""
     keep = min(next((i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b), 10**6), len(cached))
     keep = min(keep, len(prompt) - 1)
-    verbs = [lambda: drafter.begin(slot, owner, len(prompt)), lambda: drafter.drop(slot, keep)]
+    reuse = (lambda: drafter.drop(slot, keep)) if source == slot else (lambda: drafter.fork(source, slot, keep))
+    verbs = [lambda: drafter.begin(slot, owner, len(prompt)), reuse]
     for verb in data.draw(st.permutations(verbs)):
         verb()
     drafter.observe([committed(slot, prompt, max(keep - data.draw(st.integers(0, 1)), 0))])

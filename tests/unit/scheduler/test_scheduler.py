@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +14,8 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.prefill import Pace
+from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
 
 N_CTX = 64
 
@@ -29,6 +32,7 @@ class World:
     n_batch: int
     reuse_margin: int = 0
     can_cut: bool = True
+    min_fork: int | None = None
     caches: dict[int, list[int]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -40,15 +44,15 @@ class World:
             n_batch=self.n_batch,
             reuse_margin=self.reuse_margin,
             can_cut=self.can_cut,
+            min_fork=self.min_fork,
         )
 
     def step(self, max_draft: int) -> StepPlan:
+        for admission in self.scheduler.resume():
+            self.start(admission)
         for admission in self.scheduler.admit():
-            sequence = admission.sequence
-            self.order.append(sequence.request.id)
-            cache = self.caches.setdefault(sequence.slot, [])
-            self.check_reuse(sequence, cache, admission.is_cut, admission.num_unchanged)
-            del cache[sequence.num_reused :]
+            self.order.append(admission.sequence.request.id)
+            self.start(admission)
         plan = self.scheduler.schedule(max_draft)
         self.check_rows(plan, max_draft)
         for sequence in plan.decode:
@@ -60,6 +64,25 @@ class World:
             if sequence.num_left <= 0:
                 self.finish(sequence)
         return plan
+
+    def start(self, admission: Admission) -> None:
+        sequence, source = admission.sequence, admission.source
+        cache = self.caches.setdefault(sequence.slot, [])
+        if source is None:
+            self.check_reuse(sequence, cache, admission.is_cut, admission.num_unchanged)
+            del cache[sequence.num_reused :]
+        else:
+            self.check_fork(admission, self.caches[source])
+            cache[:] = self.caches[source][: sequence.num_reused]
+        assert len(cache) == sequence.num_cached == self.scheduler.num_cached(sequence.slot)
+
+    def check_fork(self, admission: Admission, held: list[int]) -> None:
+        sequence, unchanged = admission.sequence, admission.num_unchanged
+        assert self.can_cut and self.min_fork is not None
+        assert admission.is_cut and not admission.is_waiting and admission.source != sequence.slot
+        assert held[:unchanged] == list(sequence.request.prompt[:unchanged])
+        assert self.min_fork <= sequence.num_reused == unchanged - self.reuse_margin
+        assert unchanged < sequence.num_prompt
 
     def check_reuse(self, sequence: Sequence, cache: list[int], is_cut: bool, num_unchanged: int) -> None:
         prompt, reused = list(sequence.request.prompt), sequence.num_reused
@@ -77,7 +100,7 @@ class World:
         assert rows <= self.n_batch
         assert 0 <= plan.max_draft <= max_draft
         waits = [s for s in self.scheduler.running if s.is_prefilling]
-        assert bool(plan.prefill) == bool(waits), "a prompt is never left without rows for a whole step"
+        assert bool(plan.prefill) == bool(waits), "prompts are never left without rows for a whole step"
         assert rows > 0 or not self.scheduler.running
 
     def commit(self, sequence: Sequence, tokens: list[int]) -> None:
@@ -101,6 +124,7 @@ def test_everyone_is_served_in_turn_and_no_slot_leaks(data: st.DataObject) -> No
         n_batch=data.draw(st.integers(num_slots, 24)),
         reuse_margin=data.draw(st.integers(0, 2)),
         can_cut=data.draw(st.booleans()),
+        min_fork=data.draw(st.none() | st.integers(1, 6)),
     )
     asked = [
         request(str(i), *data.draw(TOKENS), max_tokens=data.draw(st.none() | st.integers(1, 12)))
@@ -197,6 +221,21 @@ def test_a_cut_that_was_never_decoded_is_cut_again() -> None:
     assert (admission.is_cut, admission.num_unchanged, admission.sequence.num_reused) == (True, 1, 0)
 
 
+def test_a_prefix_that_was_taken_over_and_never_decoded_is_cut_again() -> None:
+    """A drafter knows one token more of it than is cached, and the next prompt may have another there."""
+    world = World(2, n_batch=32, reuse_margin=1, min_fork=2)
+    world.scheduler.add(request("a", 1, 2, 3, 4, 5, 6, max_tokens=9))
+    world.step(0)
+    world.scheduler.add(request("b", 1, 2, 3, 4, 5, 9))
+    (admission,) = world.scheduler.admit()
+    assert (admission.source, admission.num_unchanged, admission.sequence.num_reused) == (0, 5, 4)
+    world.scheduler.release(admission.sequence)
+    world.scheduler.add(request("c", 1, 2, 3, 4, 7))
+    (admission,) = world.scheduler.admit()
+    assert (admission.source, admission.is_cut, admission.num_unchanged) == (None, True, 4)
+    assert admission.sequence.num_reused == 3
+
+
 def test_recurrent_state_is_continued_or_thrown_away() -> None:
     world = World(1, n_batch=32, can_cut=False)
     world.scheduler.add(request("a", 1, 2, 3, 4, max_tokens=1))
@@ -249,3 +288,78 @@ def test_a_forgotten_cache_is_not_reused() -> None:
 def test_more_slots_than_rows_are_refused() -> None:
     with pytest.raises(ResourceError, match="16 slots need as many rows in a batch of 8"):
         Scheduler(num_slots=16, n_ctx=64, n_batch=8)
+
+
+def answering(world: World, count: int) -> None:
+    """So many answers run."""
+    for i in range(count):
+        world.scheduler.add(request(f"answer {i}", 40 + i, max_tokens=60))
+        world.step(0)
+
+
+def rows_beside(num_answers: int, *prompts: int, pace: Pace, n_batch: int = 512, max_draft: int = 0) -> StepPlan:
+    world = World(num_answers + len(prompts), n_batch=n_batch)
+    answering(world, num_answers)
+    for i, length in enumerate(prompts):
+        world.scheduler.add(request(f"prompt {i}", *[90 + i] * length, max_tokens=1))
+    world.scheduler.admit()
+    return world.scheduler.schedule(max_draft, pace)
+
+
+def per_row(rows: Mapping[int, int]) -> float:
+    """A decode of one row takes 1, and each further row a tenth."""
+    return 0.9 + 0.1 * sum(rows.values())
+
+
+def test_a_prompt_beside_an_answer_gets_the_rows_that_its_pace_allows() -> None:
+    (chunk,) = rows_beside(1, 60, pace=Pace(per_row, {})).prefill
+    assert chunk.count == 12  # 1.0 alone; 2.2 with twelve rows more
+    (chunk,) = rows_beside(1, 60, pace=Pace(per_row, {0: 10}), max_draft=10).prefill
+    assert chunk.count == 24  # 2.0 alone, with its drafts; 4.4 with 24 rows more
+    assert [c.count for c in rows_beside(1, 60, pace=Pace(lambda rows: 0.0, {})).prefill] == [60]
+
+
+def test_prompts_share_their_rows_and_get_more_where_they_outnumber_the_answers() -> None:
+    counts = [chunk.count for chunk in rows_beside(1, 60, 60, 2, pace=Pace(per_row, {})).prefill]
+    assert counts == [17, 17, 2]  # 1 + 3 x 1.2 = 4.6
+    counts = [chunk.count for chunk in rows_beside(2, 60, 60, pace=Pace(per_row, {})).prefill]
+    assert counts == [7, 6]  # 1.1 x 2.2 = 2.42
+
+
+def test_a_shared_prompt_is_read_once_and_nobody_waits_for_the_dead() -> None:
+    world = World(3, n_batch=8, reuse_margin=1, min_fork=4)
+    stem = list(range(100, 130))
+    for i in range(3):
+        world.scheduler.add(request(str(i), *stem, i, max_tokens=1))
+    counts = []
+    for number in range(3):
+        counts.append([(c.sequence.request.id, c.count) for c in world.step(0).prefill])
+        if number == 1:
+            world.finish(world.scheduler.running[0])  # cancelled at 16 of 31
+    assert counts == [[("0", 8)], [("0", 8)], [("1", 8)]]
+    while world.scheduler.has_work:
+        counts.append([(c.sequence.request.id, c.count) for c in world.step(0).prefill])
+    assert counts[3:] == [[("1", 8)], [("2", 2)]]
+
+
+def test_a_light_owner_waits_less_than_one_request_takes() -> None:
+    """One owner asks ten times as much as another; the queue is never empty."""
+    world = World(2, n_batch=16)
+    asked_at: dict[str, int] = {}
+    waited: list[int] = []
+    for now in range(400):
+        names = [f"heavy {now}"] if now % 2 == 0 else []
+        names += [f"light {now}"] if now % 20 == 0 else []
+        for name in names:
+            asked_at[name] = now
+            world.scheduler.add(owned(name, name.split()[0]))
+        world.step(0)
+        waited += [now - asked_at.pop(name) for name in world.order if name in asked_at and name.startswith("light")]
+    assert world.scheduler.num_waiting > 20
+    assert len(waited) == 20
+    assert statistics.median(waited) < 8  # steps that a request takes
+    assert max(waited) <= 8
+
+
+def owned(name: str, owner: str) -> Request:
+    return Request(id=name, prompt=(1, 2, 3), params=SamplingParams(max_tokens=8), owner=owner)

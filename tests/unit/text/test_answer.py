@@ -23,6 +23,7 @@ class TableVocabulary:
     chat_template: str | None = None
     bos_text: str = ""
     eos_text: str = ""
+    control_texts: tuple[str, ...] = ()
     num_asked: int = 0
 
     @property
@@ -129,9 +130,9 @@ def answer(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str, str | No
         piece = text.push(token)
         seen += piece.text
         if piece.stopped:
-            assert text.finish() == ""
+            assert text.finish().text == ""
             return seen, piece.stop
-    return seen + text.finish(), None
+    return seen + text.finish().text, None
 
 
 @given(nasty_bytes, st.lists(st.integers(0, 1000), max_size=10))
@@ -160,17 +161,17 @@ def test_a_stop_across_tokens_and_inside_characters() -> None:
         AnswerPiece(""),
         AnswerPiece("", "€€"),
     ]
-    assert text.finish() == ""
+    assert text.finish().text == ""
 
 
 def test_finish_gives_what_was_held_back() -> None:
     text = AnswerText(Pieces(TableVocabulary([b"EN", b"\xe2"])), ["END"])
     assert (text.push(0).text, text.push(1).text) == ("", "")
-    assert text.finish() == "EN\ufffd"
+    assert text.finish().text == "EN\ufffd"
 
 
 def test_tokens_after_a_stop_add_nothing() -> None:
     text = AnswerText(Pieces(TableVocabulary([b"a.b", b"c"])), ["."])
     assert text.push(0) == AnswerPiece("a", ".")
     assert text.push(1) == AnswerPiece("", ".")
-    assert text.finish() == ""
+    assert text.finish().text == ""

@@ -1,0 +1,200 @@
+"""Answers bound to a schema, a regular expression or a grammar: llguidance over the vocabulary of a loaded model.
+
+The draw is the request's own sampler chain among the tokens that the grammar admits at that node. The grammar's
+state advances with each draw, so only along emitted tokens: drafts verify as they do without a constraint.
+Does not know requests or chat templates. Schemas come from anyone, so size, depth and effort are bounded.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from eaglelocal.backend.library import Library, NativeClock
+from eaglelocal.backend.samplers import RowReader, build_chain, with_logprobs
+from eaglelocal.backend.vocabulary import LlamaVocabulary
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.constraint import JSON_SPACE, Constraint, Syntax
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+
+MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
+MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
+ANY_OBJECT = '{"type":"object"}'
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+
+
+class LlamaConstraints:
+    """Implements core.ports.Constraints. Lives as long as its model."""
+
+    def __init__(self, handle: object, vocabulary: LlamaVocabulary) -> None:
+        self._handle, self._vocabulary = handle, vocabulary
+        self._tokenizer: LLTokenizer | None = None  # of the whole vocabulary: made when first needed
+        self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+
+    @property
+    def end_token(self) -> int:
+        return self._vocabulary.end_tokens[0]
+
+    def check(self, constraint: Constraint) -> None:
+        self._prototype(constraint)
+
+    def matcher(self, constraint: Constraint) -> LLMatcher:
+        """At the beginning of an answer."""
+        return self._prototype(constraint).deep_copy()
+
+    def _prototype(self, constraint: Constraint) -> LLMatcher:
+        kept = self._compiled.pop(constraint, None)
+        self._compiled[constraint] = found = kept or self._compile(constraint)
+        if len(self._compiled) > MAX_KEPT:
+            self._compiled.popitem(last=False)
+        return found
+
+    def _compile(self, constraint: Constraint) -> LLMatcher:
+        grammar, tokenizer, limits = grammar_of(constraint), self._of_vocabulary(), parser_limits()
+        is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar, tokenizer, limits=limits)
+        if is_wrong:
+            raise RequestError(f"the {noun(constraint)} cannot be used: {first_line(reasons[0])}")
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+        mask = matcher.compute_bitmask()
+        if matcher.is_error() or not any(mask):
+            raise RequestError(f"no answer fits the {noun(constraint)}")
+        return matcher
+
+    def _of_vocabulary(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
+
+            ends = self._vocabulary.end_tokens
+            if not ends:
+                raise RequestError("the model has no token that ends an answer, so its answers cannot be bound")
+            self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
+        return self._tokenizer
+
+
+class ConstrainedSampler:
+    """A llama_sampler chain over the tokens that a grammar admits; one random draw a sample.
+
+    end_token  drawn where no token fits, to end the answer; `problem` then says why
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        params: SamplingParams,
+        matcher: LLMatcher,
+        *,
+        read_row: RowReader,
+        clock: NativeClock,
+        n_vocab: int,
+        end_token: int,
+    ) -> None:
+        self.problem: EagleLocalError | None = None
+        self._api, self._clock, self._read_row = library.api, clock, read_row
+        self._matcher, self._logprobs, self._end_token = matcher, params.logprobs, end_token
+        self._chain = build_chain(library, params, n_vocab)
+        self._room = np.empty(n_vocab, CANDIDATE)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._api.llama_sampler_accept(self._chain, token)
+
+    def sample(self, row: int) -> Sampled:
+        if not self._chain:
+            raise EngineError("the sampler is closed")
+        logits = self._read_row(row)
+        fitting = self._fitting()
+        if self._matcher.is_error() or not len(fitting):
+            return self._give_up()
+        token = self._draw(logits, fitting)
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, logits, self._logprobs)
+
+    def _fitting(self) -> npt.NDArray[np.int64]:
+        """The tokens that may come next, in order; at the end of the grammar those that end an answer."""
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        return np.flatnonzero(np.unpackbits(mask, bitorder="little")[: len(self._room)])
+
+    def _draw(self, logits: Floats, fitting: npt.NDArray[np.int64]) -> int:
+        """What the chain draws where the others are not there at all, which filters take better than -inf."""
+        candidates = self._room[: len(fitting)]
+        candidates["id"], candidates["logit"], candidates["p"] = fitting, logits[fitting], 0.0
+        data = C.cast(candidates.ctypes.data, C.POINTER(self._api.llama_token_data))
+        array = self._api.llama_token_data_array(data=data, size=len(fitting), selected=-1, sorted=False)
+        with self._clock:
+            self._api.llama_sampler_apply(self._chain, C.byref(array))
+        token = int(array.data[array.selected].id)
+        self._api.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _give_up(self) -> Sampled:
+        reason = first_line(self._matcher.get_error()) or "the model has no token that fits"
+        self.problem = RequestError(f"the answer cannot go on as it is bound to: {reason}", parameter="response_format")
+        return Sampled(self._end_token)
+
+    def close(self) -> None:
+        if self._chain:
+            self._api.llama_sampler_free(self._chain)
+            self._chain = None
+
+
+def parser_limits() -> LLParserLimits:
+    """Lower than llguidance's own where a grammar from anyone could take time or memory; errors quote no text."""
+    return LLParserLimits(
+        step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
+    )
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """As llguidance takes it. Raises RequestError for what is too large or no JSON."""
+    size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
+    if size_bytes > MAX_SOURCE_BYTES:
+        raise RequestError(f"the {noun(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
+    grammar = _bare_grammar(constraint)
+    if not constraint.frame:
+        return grammar
+    (answer,) = json.loads(grammar)["grammars"]
+    return json.dumps({"grammars": [{"lark_grammar": constraint.frame}, {**answer, "name": "answer"}]})
+
+
+def _bare_grammar(constraint: Constraint) -> str:
+    match constraint.syntax:
+        case Syntax.JSON_OBJECT:
+            return _schema_grammar(ANY_OBJECT)
+        case Syntax.JSON_SCHEMA:
+            _check_schema(constraint.source)
+            return _schema_grammar(constraint.source)
+        case Syntax.REGEX:
+            return str(LLMatcher.grammar_from_regex(constraint.source))
+        case Syntax.LARK:
+            return str(LLMatcher.grammar_from_lark(constraint.source))
+
+
+def _schema_grammar(schema: str) -> str:
+    return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": JSON_SPACE}))
+
+
+def _check_schema(source: str) -> None:
+    try:
+        schema = read_json(source)
+    except ValueError as error:
+        raise RequestError(f"the schema cannot be read: {error}") from None
+    if not isinstance(schema, dict):
+        raise RequestError("the schema must be a JSON object")
+
+
+def noun(constraint: Constraint) -> str:
+    names = {Syntax.REGEX: "regular expression", Syntax.LARK: "grammar"}
+    return names.get(constraint.syntax, "schema")
+
+
+def first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0]

@@ -1,0 +1,92 @@
+"""Where a chat is answered: by a server that runs, or by an engine of its own.
+
+`--url URL` joins that server. Without --target a server of ours on this machine is joined, rather than
+that a second copy of a model is loaded. What only an engine of one's own can obey (--threads, --draft ...)
+contradicts --url, and without it asks for an engine of one's own; variables and the config file do not.
+With --url, --target names one of the server's models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.session import Model
+from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.client.running import RunningServer
+
+NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
+OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
+OF_AN_ENGINE = ("draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx")
+
+
+def joined_model(settings: Settings, output: Output) -> Model | None:
+    """A server's model, and said which; None: an engine of one's own is wanted. Raises what keeps from joining."""
+    flags = engine_flags(settings)
+    if settings.url is not None and settings.url != NO_SERVER:
+        if flags:
+            hint = f"leave out {flags[0]}, or --url {NO_SERVER} for an engine of your own"
+            raise UsageError(f"{flags[0]} is for an engine of your own, and {settings.url} has its own", hint=hint)
+        return join(settings.url, key_of(settings.url, os.environ), settings, output)
+    if settings.url == NO_SERVER or settings.target is not None:
+        return None
+    server = ready_server(output)
+    if server is not None and flags:
+        output.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
+        return None
+    return None if server is None else join(server.url, server.api_key, settings, output)
+
+
+def engine_flags(settings: Settings) -> list[str]:
+    """Flags on the command line that a server cannot obey."""
+    return [place for name in OF_AN_ENGINE if (place := settings.origins()[name]).startswith("--")]
+
+
+def spec_of(settings: Settings, model: Model) -> Spec | None:
+    """What requests to a server say about drafting; None: as the server was started. Raises UsageError."""
+    origin = settings.origins()["spec"]
+    if model.takes_spec:
+        return parse_spec(settings.spec) if origin.startswith("--") else None
+    if origin.startswith("--"):
+        raise UsageError("--spec is understood by servers of ours only", hint="leave it out: the server decides")
+    return None
+
+
+def key_of(url: str, environ: Mapping[str, str]) -> str:
+    """What a server of ours announced, else ours from the environment, else the one for OpenAI's clients."""
+    from eaglelocal.client.running import running_servers
+
+    announced = next((server.api_key for server in running_servers() if server.is_at(url)), "")
+    return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
+
+
+def ready_server(output: Output) -> RunningServer | None:
+    """The newest server of ours that can answer; says so when there are only others."""
+    from eaglelocal.client.running import running_servers, state_of
+
+    return first_ready([(server, state_of(server)) for server in running_servers()], output)
+
+
+def first_ready(servers: Sequence[tuple[RunningServer, str]], output: Output) -> RunningServer | None:
+    for server, state in servers:
+        if state == "ready":
+            return server
+        output.aside(f"not joining {server.url}: {state}")
+    return None
+
+
+def join(url: str, api_key: str, settings: Settings, output: Output) -> Model:
+    from eaglelocal.client.http_client import HttpClient
+
+    named = settings.origins()["target"].startswith("--")  # elsewhere a target is a file of this machine
+    model = settings.target if named and settings.target else ""
+    client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
+    info = client.start()
+    output.aside(f"joined {url}: {info.target}")
+    return Model(client, None, info, takes_spec=client.takes_spec)

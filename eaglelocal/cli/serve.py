@@ -1,0 +1,150 @@
+"""`eaglelocal serve`: from flags to a server in the foreground.
+
+Checks what can be checked before anything is loaded: settings, keys, the address, the files of every model.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal.cli import flags
+from eaglelocal.cli.loading import make_plan, sampling_of, settings_of, start_engine, wish_of
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.report import model_line
+from eaglelocal.cli.session import Choice
+from eaglelocal.core.plan import Plan
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.server.access import Access
+    from eaglelocal.server.models import Models
+    from eaglelocal.server.serving import Serving
+
+DEFAULT_TARGET = "demo"
+DEFAULT_PARALLEL = 4
+
+
+def serve(  # many parameters: typer reads the flags from the signature
+    context: typer.Context,
+    target: flags.Target = None,
+    draft: flags.Draft = None,
+    spec: flags.Spec = None,
+    host: flags.Host = None,
+    port: flags.Port = None,
+    parallel: flags.Parallel = None,
+    ctx: flags.Ctx = None,
+    models: flags.Models = None,
+    api_key_file: flags.ApiKeyFile = None,
+    allowed_hosts: flags.AllowedHosts = None,
+    cors_origins: flags.CorsOrigins = None,
+    max_waiting: flags.MaxWaiting = None,
+    request_timeout: flags.RequestTimeout = None,
+    idle_unload: flags.IdleUnload = None,
+    drain: flags.Drain = None,
+    temperature: flags.Temperature = None,
+    top_k: flags.TopK = None,
+    top_p: flags.TopP = None,
+    min_p: flags.MinP = None,
+    max_tokens: flags.MaxTokens = None,
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    log: flags.Log = None,
+    no_tui: Annotated[bool, typer.Option("--no-tui", help="No status line.")] = False,
+) -> None:
+    """Answer other programs on localhost, as OpenAI's and Anthropic's APIs do.
+
+    \b
+    eaglelocal serve
+    eaglelocal serve --target ./model.gguf --draft ./head.gguf --parallel 8
+    eaglelocal serve --host 0.0.0.0 --api-key-file ~/.config/eaglelocal/keys
+    """
+    settings = settings_of(context.params)
+    run_server(settings, standard_output(colour=settings.colour), has_status=not no_tui)
+
+
+def run_server(settings: Settings, output: Output, *, has_status: bool) -> None:
+    from eaglelocal.cli.serve_log import Said, log_to
+    from eaglelocal.client.running import announced, this_server
+    from eaglelocal.server.access import Access, check_bind, names_of, read_keys, with_own_key
+    from eaglelocal.server.app import create_app
+    from eaglelocal.server.run import Runtime, bound, run
+
+    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    is_new = key_file is not None and not key_file.exists()
+    named = read_keys(key_file, os.environ)
+    keys, own_key = with_own_key(named)
+    check_bind(settings.host, keys)
+    if is_new:
+        output.message(f"a new key was written to {key_file}")
+    access = Access(
+        host=settings.host,
+        keys=keys,
+        names=names_of((*settings.allowed_hosts, settings.host)),
+        origins=settings.cors_origins,
+    )
+    listening = bound(settings.host, settings.port)
+    plans = plans_of(settings, output)
+    status = output.status() if has_status and settings.log == "text" else None
+    log_to(output, status, as_json=settings.log == "json")
+    serving = serving_of(settings, plans, access, output)
+    said = Said(output, serving, status, address=listening.getsockname()[:2])
+    said.starting(keys=[name for name, _ in named.by_name])
+    runtime = Runtime(on_ready=said.ready, beside=said.watch, drain_s=settings.drain)
+    host, port = listening.getsockname()[:2]
+    server = this_server(host, port, target=plans[next(iter(plans))].target_label, api_key=own_key)
+    try:
+        with announced(server):
+            run(create_app(serving, access), serving, listening, runtime)
+    finally:
+        said.ended()
+
+
+def plans_of(settings: Settings, output: Output) -> dict[str, Plan]:
+    """By the name under which each model is asked for, the first to be loaded first; what is missing is found now."""
+    first = settings.target or DEFAULT_TARGET
+    parallel = settings.parallel or DEFAULT_PARALLEL
+    plans = {}
+    for name in dict.fromkeys((first, *settings.models)):
+        choice = Choice() if name == first else Choice(target=name)
+        plans[name] = make_plan(wish_of(settings, choice, parallel=parallel), output)
+    return plans
+
+
+def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, output: Output) -> Serving:
+    from eaglelocal.server.admission import Admission
+    from eaglelocal.server.metrics import Metrics
+    from eaglelocal.server.serving import Limits, Serving
+
+    limits = Limits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
+    return Serving(
+        models=models_of(plans, settings.idle_unload, output),
+        admission=Admission(
+            num_slots=settings.parallel or DEFAULT_PARALLEL,
+            max_waiting=limits.max_waiting,
+            is_shared=len(access.keys.by_name) > 1,
+        ),
+        metrics=Metrics(),
+        defaults=sampling_of(settings),
+        limits=limits,
+    )
+
+
+def models_of(plans: dict[str, Plan], idle_s: float, output: Output) -> Models:
+    from eaglelocal.server.models import Models, Opened
+
+    def load(name: str) -> Opened:
+        client, info = start_engine(plans[name], output)
+        output.message(model_line(info, plans[name]))
+        for note in info.notes:
+            output.aside(f"note: {note}")
+        return Opened(client, info)
+
+    return Models(list(plans), load, idle_s=idle_s)

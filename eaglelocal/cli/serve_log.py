@@ -1,0 +1,115 @@
+"""What a server in the foreground says on stderr: lines of its log, a status line below them, readiness for systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+
+from eaglelocal.cli.output import Output, StatusLine
+from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.server.models import Loaded
+from eaglelocal.server.run import notify_service_manager
+from eaglelocal.server.serving import Serving
+
+STATUS_GAP_S = 1.0
+LOGGERS = ("eaglelocal", "uvicorn.error")
+FIELDS = ("method", "path", "status", "owner", "seconds")
+QUIET_PATHS = frozenset({"/health", "/metrics", "/v1/models", "/v1/snapshot", "/v1/events"})
+
+
+class LineHandler(logging.Handler):
+    """Log records as messages, text or JSON."""
+
+    def __init__(self, output: Output, status: StatusLine | None, *, as_json: bool) -> None:
+        super().__init__(logging.INFO)
+        self._output, self._status, self._as_json = output, status, as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        is_well = getattr(record, "status", 0) in (200, 503)
+        if is_well and getattr(record, "path", "") in QUIET_PATHS:  # monitors ask all the time
+            return
+        if self._status is not None:
+            self._status.clear()
+        self._output.message(as_object(record) if self._as_json else as_line(record))
+
+
+def as_line(record: logging.LogRecord) -> str:
+    at, message = time.strftime("%H:%M:%S", time.localtime(record.created)), record.getMessage()
+    if hasattr(record, "seconds"):
+        message += f"  {record.__dict__['owner']}  {record.__dict__['seconds']:.2f} s"
+    if record.exc_info:
+        message += "\n" + logging.Formatter().formatException(record.exc_info)
+    return f"{at}  {message}"
+
+
+def as_object(record: logging.LogRecord) -> str:
+    told = {"time": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
+    told |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+    if record.exc_info:
+        told["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return json.dumps(told, ensure_ascii=False)
+
+
+def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
+    handler = LineHandler(output, status, as_json=as_json)
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING if name.startswith("uvicorn") else logging.INFO)
+
+
+class Said:
+    """The life of a server, told."""
+
+    def __init__(
+        self, output: Output, serving: Serving, status: StatusLine | None, *, address: tuple[str, int]
+    ) -> None:
+        self._output, self._serving, self._status = output, serving, status
+        self.url = url_of(*address)
+
+    def starting(self, *, keys: Sequence[str]) -> None:
+        guarded = f", keys: {', '.join(keys)}" if keys else ""
+        self._output.message(f"listening on {self.url}{guarded}")
+
+    def ready(self, loaded: Loaded) -> None:
+        num_slots = loaded.info.num_slots
+        self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
+        notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
+
+    async def watch(self) -> None:
+        """Keep the status line true."""
+        last: EngineSnapshot | None = None
+        while self._status is not None and self._status.is_shown:
+            await asyncio.sleep(STATUS_GAP_S)
+            loaded = self._serving.models.loaded
+            if loaded is None:
+                self._status.show(self._serving.state)
+                continue
+            snapshot = await asyncio.to_thread(loaded.client.snapshot)
+            self._status.show(status_text(self._serving, snapshot, last))
+            last = snapshot
+
+    def ended(self) -> None:
+        if self._status is not None:
+            self._status.clear()
+
+
+def status_text(serving: Serving, snapshot: EngineSnapshot, last: EngineSnapshot | None) -> str:
+    """`ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · 12 answered`."""
+    choices = [choice for _, choice in serving.active.values()]
+    running = sum(choice.started is not None for choice in choices)
+    parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
+    if last is not None and last.engine_pid == snapshot.engine_pid:
+        parts.append(f"{(snapshot.generated_tokens - last.generated_tokens) / STATUS_GAP_S:.1f} tok/s")
+    if snapshot.speculation.drafts:
+        parts.append(f"acceptance length {snapshot.speculation.acceptance_length:.2f}")
+    return " · ".join([*parts, f"{serving.num_answered} answered"])
+
+
+def url_of(host: str, port: int) -> str:
+    """An address that can be opened from this machine."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"

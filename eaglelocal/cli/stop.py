@@ -1,0 +1,92 @@
+"""`eaglelocal stop`: end servers of ours that run on this machine, and say what came of it.
+
+A server is asked to end (SIGTERM) and waited for; it is never killed: that is a person's to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal.cli.output import standard_output
+from eaglelocal.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.client.running import RunningServer
+
+ALL = "all"
+PATIENCE_S = 45.0  # what runs may end first
+
+Which = Annotated[str | None, typer.Argument(metavar="PORT|URL|all", help="Unset: the only one.", show_default=False)]
+
+
+def stop(which: Which = None) -> None:
+    """End a running server.
+
+    \b
+    eaglelocal stop
+    eaglelocal stop 8421
+    eaglelocal stop all
+    """
+    from eaglelocal.client.running import running_servers
+
+    output = standard_output()
+    chosen = chosen_of(running_servers(), which)
+    for server in chosen:
+        ask_to_end(server)
+    for server in chosen:
+        wait_for_end(server, PATIENCE_S)
+        output.message(f"stopped {server.url} ({server.target}, pid {server.pid})")
+    if not chosen:
+        output.message("no server is running")
+
+
+def chosen_of(servers: Sequence[RunningServer], which: str | None) -> list[RunningServer]:
+    """Raises EngineError when nothing runs there, UsageError when it is not clear which one is meant."""
+    if which == ALL:
+        return list(servers)
+    there = ", ".join(server.url for server in servers)
+    found = [server for server in servers if which is None or _is_meant(server, which)]
+    if not found:
+        where = "" if which is None else f" at {which}"
+        hint = f"running: {there}" if there else "eaglelocal ps lists what runs"
+        raise EngineError(f"no server of ours is running{where}", hint=hint)
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} servers are running: {there}", hint="eaglelocal stop PORT, or stop all")
+    return found
+
+
+def _is_meant(server: RunningServer, which: str) -> bool:
+    return server.port == int(which) if which.isdecimal() else server.is_at(which)
+
+
+def ask_to_end(server: RunningServer) -> None:
+    from eaglelocal.probe.processes import is_alive
+
+    if not is_alive(server.pid, server.birth):  # another process may have its pid by now
+        return
+    try:
+        os.kill(server.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except OSError as error:
+        raise EngineError(f"process {server.pid} cannot be ended: {error.strerror}") from error
+
+
+def wait_for_end(server: RunningServer, patience_s: float) -> None:
+    """Raises EngineError when it still runs after that."""
+    from eaglelocal.client.running import running_servers
+    from eaglelocal.probe.processes import is_alive
+
+    deadline_s = time.monotonic() + patience_s
+    while is_alive(server.pid, server.birth):
+        if time.monotonic() > deadline_s:
+            what = f"{server.url} was asked to end and still runs after {patience_s:g} s"
+            raise EngineError(what, hint=f"wait, or: kill -9 {server.pid}")
+        time.sleep(0.05)
+    running_servers()  # removes the file of one that could not do so itself

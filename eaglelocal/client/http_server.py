@@ -1,0 +1,77 @@
+"""What a server tells about itself, as our nouns: its models, and for a server of ours its snapshot.
+
+Pure, and forgiving: what is not told, or not as it should be, is unknown. Other servers tell the names of
+their models; ours also has /v1/snapshot, with `model` (fields of EngineInfo), `engine` (fields of
+EngineSnapshot) and `restarts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eaglelocal.client.http_stream import mapping, number, speculation_of
+from eaglelocal.core.events import EngineInfo, EngineSnapshot
+from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.errors import EngineError, RequestError
+
+OURS = "eaglelocal"  # as owner of its models
+NOT_TOLD = "not told by the server"
+
+
+def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[str, object]:
+    """The entry of /v1/models: the wanted one, or the first. Raises EngineError and RequestError."""
+    data = reply.get("data")
+    entries = [mapping(entry) for entry in data] if isinstance(data, list) else []
+    named = {name: entry for entry in entries if isinstance(name := entry.get("id"), str)}
+    if not named:
+        raise EngineError(f"{url} names no model", hint="the address of an OpenAI-compatible server is wanted")
+    if wanted and wanted not in named:
+        raise RequestError(f"{url} has no model {wanted!r}", hint="it has: " + ", ".join(list(named)[:8]))
+    return named[wanted or next(iter(named))]
+
+
+def is_ours(entry: Mapping[str, object]) -> bool:
+    return entry.get("owned_by") == OURS
+
+
+def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
+    """0 where a number is unknown."""
+    info, meta = mapping(snapshot.get("model")), mapping(entry.get("meta"))
+    n_ctx = number(info, "n_ctx") or number(meta, "n_ctx") or number(entry, "max_model_len")
+    return EngineInfo(
+        target=_text(info, "target") or str(entry.get("id")),
+        draft=_text(info, "draft") or "none",
+        draft_reason=_text(info, "draft_reason") or ("" if info else NOT_TOLD),
+        n_ctx=int(n_ctx),
+        num_slots=int(number(info, "num_slots")),
+        n_vocab=int(number(info, "n_vocab")),
+        chat_template=True,
+        threads=int(number(info, "threads")),
+        model_bytes=int(number(info, "model_bytes")),
+        load_s=number(info, "load_s"),
+        library=url,
+    )
+
+
+def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: int) -> EngineSnapshot:
+    """Where the server tells nothing: what was asked through this client."""
+    engine = mapping(snapshot.get("engine"))
+    if not engine:
+        stats = SpeculationStats(reason=NOT_TOLD)
+        return EngineSnapshot(running, 0, 0, 0, num_generated, stats, 0.0, 0.0, 0)
+    return EngineSnapshot(
+        running=int(number(engine, "running")),
+        waiting=int(number(engine, "waiting")),
+        steps=int(number(engine, "steps")),
+        prompt_tokens=int(number(engine, "prompt_tokens")),
+        generated_tokens=int(number(engine, "generated_tokens")),
+        speculation=speculation_of(mapping(engine.get("speculation"))),
+        host_s=number(engine, "host_s"),
+        native_s=number(engine, "native_s"),
+        peak_rss_bytes=int(number(engine, "peak_rss_bytes")),
+    )
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    value = values.get(name)
+    return value if isinstance(value, str) else ""

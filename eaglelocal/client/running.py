@@ -1,0 +1,190 @@
+"""The servers of ours that run on this machine: each announces itself in a file of the state folder.
+
+A file names address, key and process, and only its owner may read it. It goes when the server ends; one
+whose process has ended (pid and birth mark, for pids are given anew) is stale and removed by who reads.
+Reading never raises: what is no such file is passed over. Knows files and /health, starts and ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eaglelocal import locations
+from eaglelocal.errors import EngineError
+from eaglelocal.probe.processes import birth_of, is_alive
+
+NO_ANSWER = "no answer"
+
+_MAX_BYTES = 64 * 1024
+_LOOPBACK = {"localhost": "127.0.0.1"}
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server and how to reach it from this machine."""
+
+    url: str
+    port: int
+    machine: str  # its name: a home folder may be shared by several
+    pid: int
+    birth: str  # mark of the process, see probe.processes
+    target: str  # label
+    started_at: float  # seconds since 1970
+    api_key: str = field(default="", repr=False)  # of the local user, where the server wants one
+
+    def is_at(self, url: str) -> bool:
+        """Does this address, with or without http://, mean this server?"""
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError:  # the port is no number
+            return False
+        there = urlsplit(self.url)
+        return (parts.scheme, _LOOPBACK.get(host, host), port) == (there.scheme, there.hostname, there.port)
+
+
+def this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
+    """This process as a server. A host that stands for every address is reached over the loopback."""
+    address = _ANYWHERE.get(host, host)
+    name = f"[{address}]" if ":" in address else address
+    pid = os.getpid()
+    return RunningServer(
+        url=f"http://{name}:{port}",
+        port=port,
+        machine=platform.node(),
+        pid=pid,
+        birth=birth_of(pid) or "",
+        target=target,
+        started_at=time.time(),
+        api_key=api_key,
+    )
+
+
+@contextlib.contextmanager
+def announced(server: RunningServer) -> Iterator[Path]:
+    """Others find the server while the block runs. Raises EngineError when the state folder cannot be written."""
+    path = _path_of(server)
+    try:
+        _write(path, json.dumps(asdict(server)))
+    except OSError as error:
+        raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
+    try:
+        yield path
+    finally:
+        if _read(path) == server:  # another server may have taken over port and file
+            path.unlink(missing_ok=True)
+
+
+def running_servers() -> list[RunningServer]:
+    """Those alive, the newest first. Stale files are removed."""
+    found = [server for path in _files() if (server := _alive(path)) is not None]
+    return sorted(found, key=lambda server: server.started_at, reverse=True)
+
+
+def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
+    """What /health says: ready, or what it does instead; NO_ANSWER when it says nothing in time."""
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            said = response.read(_MAX_BYTES)
+    except (OSError, http.client.HTTPException, ValueError):
+        return NO_ANSWER
+    return "ready" if response.status == http.client.OK else _word_of(said) or f"answers {response.status}"
+
+
+def _word_of(said: bytes) -> str:
+    with contextlib.suppress(ValueError):
+        reply = json.loads(said)
+        if isinstance(reply, dict):
+            words = (reply.get(name) for name in ("state", "status"))
+            return next((word for word in words if isinstance(word, str)), "")
+    return ""
+
+
+def _path_of(server: RunningServer) -> Path:
+    """One a process: servers at several addresses, and on machines that share a home folder, do not meet."""
+    machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
+    return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, and never readable by others."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(locations.servers_dir().glob("*-*.json"))
+    except OSError:
+        return []
+
+
+def _alive(path: Path) -> RunningServer | None:
+    server = _read(path)
+    if server is None or server.machine != platform.node():  # the other machine's to remove
+        return None
+    if not is_alive(server.pid, server.birth):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        return None
+    return server
+
+
+def _read(path: Path) -> RunningServer | None:
+    """None for what is no announcement: another version's may look different, and is not ours to remove."""
+    try:
+        with path.open("rb") as file:
+            told = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    values = {name: told.get(name) for name in _KINDS}
+    if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
+        return None
+    server = RunningServer(**values)  # type: ignore[arg-type]
+    return server if _is_sound(server) else None
+
+
+def _is_sound(server: RunningServer) -> bool:
+    try:
+        is_address = urlsplit(server.url).port == server.port
+    except ValueError:
+        return False
+    return is_address and server.pid > 1 and math.isfinite(server.started_at)
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "url": str,
+    "port": int,
+    "machine": str,
+    "pid": int,
+    "birth": str,
+    "target": str,
+    "started_at": (int, float),
+    "api_key": str,
+}
+assert set(_KINDS) == {each.name for each in fields(RunningServer)}

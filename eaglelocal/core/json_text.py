@@ -1,0 +1,30 @@
+"""Reading JSON that anyone may have written: bounded in depth, and nothing that is no JSON to others.
+
+Python's own reader takes NaN, and fails by RecursionError where nesting comes near the interpreter's limit.
+"""
+
+from __future__ import annotations
+
+import json
+
+MAX_DEPTH = 64
+
+
+def read_json(text: str, max_depth: int = MAX_DEPTH) -> object:
+    """Raises ValueError for what is no JSON, or nested deeper than that."""
+    try:
+        value: object = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {max_depth} levels") from None
+    if is_deeper(value, max_depth):
+        raise ValueError(f"nested deeper than {max_depth} levels")
+    return value
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(is_deeper(one, levels - 1) for one in inside)
+
+
+def _refuse(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,112 @@
+"""The composition root of embedding models, run in the child: `eaglelocal.embedder:build`, Plan -> EmbeddingEngine.
+
+The model's file must say how it pools (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from eaglelocal.assembly import has_amx
+from eaglelocal.backend.devices import rooms
+from eaglelocal.backend.embedding import EmbeddingContext, EmbeddingParams
+from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, at_least, check_fits, joined
+from eaglelocal.backend.library import Library, load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.plan import Plan
+from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import read_model
+from eaglelocal.gguf.pooling import POOLINGS, RANKS, pooling_of
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.probe.machine import Machine
+from eaglelocal.probe.probe import probe
+from eaglelocal.probe.threads import usable_threads
+
+Report = Callable[[LoadProgress], None]
+
+MAX_TEXTS = 64  # of a pass
+
+
+def build(plan: Plan, report: Report) -> EmbeddingEngine:
+    """Load the plan's target as an embedding model. Raises the error tree's errors; frees what it had taken."""
+    started_at, machine = time.perf_counter(), probe()
+    header = read_header(plan.target)
+    info = read_model(header)
+    check_pools(header, info)
+    n_ctx = min(plan.n_ctx, info.context_length)  # positions behind it may have no embedding
+    library = load_library()
+    check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)
+    with contextlib.ExitStack() as opened:
+        model = _model(library, plan, machine, report)
+        opened.callback(model.close)
+        threads = plan.threads or usable_threads()
+        context = EmbeddingContext(
+            model,
+            EmbeddingParams(
+                n_batch=n_ctx,
+                num_texts=min(MAX_TEXTS, n_ctx),
+                threads=threads,
+                kv_type=plan.kv_type,
+                flash_attention=plan.flash_attention,
+            ),
+        )
+        opened.callback(context.close)
+        told = EngineInfo(
+            target=plan.target_label,
+            draft="none",
+            draft_reason="an embedding model drafts nothing",
+            n_ctx=n_ctx,
+            num_slots=min(MAX_TEXTS, n_ctx),
+            n_vocab=model.vocabulary.n_tokens,
+            chat_template=False,
+            threads=threads,
+            model_bytes=model.size_bytes,
+            load_s=time.perf_counter() - started_at,
+            library=library.build,
+            embedding_size=context.n_embd,
+        )
+        return EmbeddingEngine(context, model.vocabulary, told, opened.pop_all().close)
+
+
+def check_pools(header: Header, info: ModelInfo) -> None:
+    """Raises IncompatibleError for what makes no embeddings."""
+    pooling = pooling_of(header)
+    if info.has_state:
+        raise IncompatibleError(f"{header.path.name} keeps recurrent state and cannot make embeddings")
+    if pooling not in POOLINGS:
+        why = "ranks pairs of texts" if pooling == RANKS else "does not say how its rows become one vector"
+        raise IncompatibleError(
+            f"{header.path.name} is no embedding model: it {why}", hint=f"the key {info.architecture}.pooling_type"
+        )
+
+
+def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
+    """What is sure to be needed. A decoder computes logits of every row, which nobody reads, in its compute buffer."""
+    is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
+    logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
+    asked = Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers)
+    return [*at_least((info,), asked, kv_type=plan.kv_type), Buffer(RAM, Kind.BUFFERS, logits_bytes)]
+
+
+def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.unified is not None)
+    check_fits(needed, [joined(there)], Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
+
+
+def _model(library: Library, plan: Plan, machine: Machine, report: Report) -> Model:
+    name = plan.target.name
+    return Model(
+        library,
+        plan.target,
+        gpu_layers=plan.gpu_layers,
+        devices=plan.device,
+        split=plan.split,
+        repack=not has_amx(machine),
+        on_progress=lambda fraction: report(LoadProgress(fraction, name)),
+    )

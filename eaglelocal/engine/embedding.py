@@ -1,0 +1,185 @@
+"""The engine of an embedding model: texts of all requests, batched into passes, in fair turns.
+
+Implements process.EngineLoop. Knows an Embedder and a vocabulary, no llama.cpp. Vectors are normalised;
+a request's vectors come together, in the order of its inputs, when the last of them is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.ports import Vocabulary
+from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.engine.engine import peak_rss_bytes
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+
+NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")
+
+
+class Embedder(Protocol):
+    """A model that makes one vector of each text."""
+
+    @property
+    def n_batch(self) -> int:
+        """Tokens of a pass, and of the longest text."""
+
+    @property
+    def num_texts(self) -> int:
+        """Most texts of a pass."""
+
+    @property
+    def native_s(self) -> float: ...
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+        """[texts, n_embd], as the model gives them."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request and the vectors made so far."""
+
+    id: str
+    texts: list[list[int]]
+    submitted_at: float
+    taken: int = 0  # texts that went into a pass
+    vectors: list[Floats] = field(default_factory=list)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+
+class EmbeddingEngine:
+    """One step is one pass of the model. `close` is what the builder opened, in reverse."""
+
+    def __init__(self, embedder: Embedder, vocabulary: Vocabulary, info: EngineInfo, close: Callable[[], None]) -> None:
+        self.info = info
+        self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
+        self._running: dict[str, _Running] = {}
+        self._turns: deque[_Running] = deque()  # with texts that wait for a pass
+        self._outbox: list[RequestEvent] = []
+        self._num_steps = self._num_tokens = 0
+        self._step_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._outbox)
+
+    def submit(self, request: AnyRequest) -> None:
+        """Queue a request. Raises RequestError for what cannot be served."""
+        if not isinstance(request, EmbedRequest):
+            raise RequestError(f"{self.info.target} makes embeddings and no text", code="model_not_supported")
+        if request.id in self._running:
+            raise RequestError(f"a request with the id {request.id} is still running")
+        if not request.inputs:
+            raise RequestError("there is no input", parameter="input")
+        running = _Running(request.id, [self._tokens(each) for each in request.inputs], time.perf_counter())
+        self._running[request.id] = running
+        self._turns.append(running)
+        self._outbox.append(Started(request.id, running.prompt_tokens, cached_tokens=0))
+
+    def cancel(self, request_id: str) -> None:
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            if running in self._turns:
+                self._turns.remove(running)
+            self._outbox.append(self._finished(running, "cancelled"))
+
+    def step(self) -> list[RequestEvent]:
+        began_at = time.perf_counter()
+        chosen = self._next_pass()
+        if chosen:
+            self._run(chosen)
+        events, self._outbox = self._outbox, []
+        self._num_steps += bool(chosen)
+        self._step_s += time.perf_counter() - began_at
+        return events
+
+    def snapshot(self) -> EngineSnapshot:
+        native_s = self._embedder.native_s
+        return EngineSnapshot(
+            running=len(self._running),
+            waiting=0,
+            steps=self._num_steps,
+            prompt_tokens=self._num_tokens,
+            generated_tokens=0,
+            speculation=NO_DRAFTS,
+            host_s=max(self._step_s - native_s, 0.0),
+            native_s=native_s,
+            peak_rss_bytes=peak_rss_bytes(),
+        )
+
+    def close(self) -> None:
+        self._close()
+
+    def _tokens(self, given: str | tuple[int, ...]) -> list[int]:
+        if isinstance(given, str):
+            tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)
+        else:
+            tokens = list(given)
+        limit, n_vocab = self._embedder.n_batch, self._vocabulary.n_tokens
+        if not tokens:
+            raise RequestError("an input is empty", parameter="input")
+        if len(tokens) > limit:
+            what = f"an input of {len(tokens)} tokens exceeds the context of {limit}"
+            raise RequestError(what, hint="a larger --ctx", parameter="input", code="context_length_exceeded")
+        for token in tokens:
+            if not 0 <= token < n_vocab:
+                raise RequestError(f"token {token} is not in the vocabulary of {n_vocab}", parameter="input")
+        return tokens
+
+    def _next_pass(self) -> list[tuple[_Running, list[int]]]:
+        """Texts in turns of the requests, as many as fit; a long list of texts does not hold up a short one."""
+        chosen: list[tuple[_Running, list[int]]] = []
+        room = self._embedder.n_batch
+        while self._turns and len(chosen) < self._embedder.num_texts:
+            running = self._turns[0]
+            text = running.texts[running.taken]
+            if len(text) > room:
+                break
+            room -= len(text)
+            chosen.append((running, text))
+            running.taken += 1
+            self._turns.popleft()
+            if running.taken < len(running.texts):
+                self._turns.append(running)
+        return chosen
+
+    def _run(self, chosen: list[tuple[_Running, list[int]]]) -> None:
+        vectors = self._embedder.embed([text for _, text in chosen])
+        self._num_tokens += sum(len(text) for _, text in chosen)
+        for (running, _), vector in zip(chosen, vectors, strict=True):
+            running.vectors.append(vector)
+        for running in {running.id: running for running, _ in chosen}.values():
+            if len(running.vectors) == len(running.texts):
+                del self._running[running.id]
+                self._outbox += self._told(running)
+
+    def _told(self, running: _Running) -> list[RequestEvent]:
+        try:
+            vectors = normalised(np.stack(running.vectors))
+        except EagleLocalError as error:
+            return [Failed(running.id, error)]
+        made = Embedded(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
+        return [made, self._finished(running, "stop")]
+
+    def _finished(self, running: _Running, reason: str) -> Finished:
+        seconds = time.perf_counter() - running.submitted_at
+        return Finished(running.id, reason, "", running.prompt_tokens, 0, Timings(prefill_s=seconds), NO_DRAFTS)
+
+
+def normalised(vectors: Floats) -> Floats:
+    """[rows, n_embd] of length 1. Raises EngineError where a model gave no vector to speak of."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    if not np.isfinite(lengths).all() or not (lengths > 0).all():
+        raise EngineError("the model gave a vector without a direction", hint="its file may be damaged")
+    return np.asarray(vectors / lengths, np.float32)

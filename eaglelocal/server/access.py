@@ -1,0 +1,179 @@
+"""Who may ask: keys, the Host header, origins. Plain decisions; doors.py puts them in front of the routes.
+
+Loopback is no trust boundary by itself: any web page can send a browser there, under a name that it has rebound.
+So Host is checked always and first, and requests that a foreign page sends are refused, not only left unreadable.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.errors import UsageError
+
+KEY_VARIABLE = "EAGLELOCAL_API_KEY"
+MIN_KEY_CHARS = 16
+LOCAL = "local"  # the name of who asks where no key is needed
+THIS_MACHINE = "this machine"  # and of who found the key in the state folder
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names and keys; none: everyone is `local`."""
+
+    by_name: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name)
+
+    def owner(self, key: str) -> str | None:
+        """Whose key this is. Every key is compared in full, so that time tells nothing."""
+        given, found = key.encode("utf-8", "surrogateescape"), None
+        for name, known in self.by_name:
+            if hmac.compare_digest(given, known.encode()):
+                found = name
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What is asked of those who come.
+
+    host     the address that is listened on
+    names    more names under which this server is known
+    origins  web pages that may ask (CORS), such as http://localhost:3000; "*" is not among them
+    """
+
+    host: str = "127.0.0.1"
+    keys: Keys = Keys()
+    names: frozenset[str] = frozenset()
+    origins: tuple[str, ...] = ()
+
+    def admits_host(self, header: str) -> bool:
+        """Is this Host one of ours? Addresses are: a name is what can be rebound."""
+        name = host_name(header)
+        return name is not None and (is_address(name) or name in self.names or is_own_name(name))
+
+    def admits_origin(self, origin: str, host: str) -> bool:
+        """May a page of this origin ask? Our own pages and those listed."""
+        return origin in self.origins or origin.partition("://")[2] == host
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(host: str, keys: Keys) -> None:
+    """Raises UsageError for an address that others can reach, where there is no key."""
+    if not keys and not is_loopback(host):
+        raise UsageError(
+            f"--host {host} can be reached by others, and there is no key",
+            hint="`--api-key-file FILE` (a new file gets a new key), or EAGLELOCAL_API_KEY",
+        )
+
+
+def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
+    """Keys of the file and of the environment. A file that does not exist is made, with one new key."""
+    found: list[tuple[str, str]] = []
+    if path is not None:
+        if not path.exists():
+            write_key(path)
+        found += keys_of(path)
+    if environ.get(KEY_VARIABLE):
+        found.append(("environment", checked_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
+    return Keys(tuple(found))
+
+
+def with_own_key(keys: Keys) -> tuple[Keys, str]:
+    """The keys with one for `chat` on this machine, new at every start, and that one; "" where no key is needed."""
+    if not keys:
+        return keys, ""
+    own = secrets.token_urlsafe(24)
+    return Keys((*keys.by_name, (THIS_MACHINE, own))), own
+
+
+def write_key(path: Path) -> None:
+    """A new file, readable by its owner only, with a key nobody has seen."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(f"default: {secrets.token_urlsafe(24)}\n")
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
+
+
+def keys_of(path: Path) -> list[tuple[str, str]]:
+    """Lines of `name: key`, or a key alone; empty lines and # comments are skipped."""
+    try:
+        mode = path.stat().st_mode
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the key file {path} cannot be read: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"the key file {path} can be read by others", hint=f"chmod 600 {path}")
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, colon, key = line.strip().partition(":")
+        if not colon:
+            name, key = "", name
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name = name.strip() or f"key {len(found) + 1}"
+        if name in found:
+            raise UsageError(f"{path}:{number}: the name {name!r} is taken")
+        found[name] = checked_key(key.strip(), f"{path}:{number}")
+    if not found:
+        raise UsageError(
+            f"the key file {path} holds no key", hint="a line `name: key`, or another file name for a new one"
+        )
+    return list(found.items())
+
+
+def checked_key(key: str, place: str) -> str:
+    if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key or ":" in key:
+        what = f"a key needs at least {MIN_KEY_CHARS} letters, digits and signs, without spaces and colons"
+        raise UsageError(f"{place}: {what}")
+    return key
+
+
+def key_in(headers: Mapping[str, str]) -> str:
+    """`Authorization: Bearer KEY`, or `x-api-key` as Anthropic's clients send it; "" where there is none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def host_name(header: str) -> str | None:
+    """The name of a Host header, in small letters and without the port; None for what is none."""
+    name, colon, port = header.strip().lower().rpartition(":")
+    if not colon or header.endswith("]"):
+        name, port = header.strip().lower(), ""
+    return name.strip("[]").rstrip(".") if name and (not port or port.isdigit()) else None
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_own_name(name: str) -> bool:
+    own = socket.gethostname().lower()
+    return name in ("localhost", own, f"{own}.local") or name.endswith(".localhost")
+
+
+def names_of(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.strip().lower().rstrip(".") for name in names if name.strip())

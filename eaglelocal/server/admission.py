@@ -1,0 +1,64 @@
+"""How many requests may be here at once, and how many of them may be one person's. Pure counting."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean
+
+from eaglelocal.server.errors import RATE_LIMIT, Problem
+
+NUM_REMEMBERED = 32
+MAX_RETRY_AFTER_S = 60
+
+
+class Admission:
+    """A bounded queue. The order in which it is served is the engine's business.
+
+    is_shared  several keys: nobody may fill more than three quarters, so that the others still get in
+    """
+
+    def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
+        self.num_slots, self.max_waiting = num_slots, max_waiting
+        self._is_shared = is_shared
+        self._inside: Counter[str] = Counter()
+        self._durations: deque[float] = deque(maxlen=NUM_REMEMBERED)
+
+    @property
+    def num_inside(self) -> int:
+        return self._inside.total()
+
+    @contextmanager
+    def place(self, owner: str, count: int = 1) -> Iterator[None]:
+        """Room for `count` answers. Raises Problem (429) where there is none."""
+        capacity = self.num_slots + self.max_waiting
+        share = max(capacity - capacity // 4, self.num_slots) if self._is_shared else capacity
+        if self.num_inside + count > capacity or self._inside[owner] + count > share:
+            raise self._full(count, min(share, capacity))
+        self._inside[owner] += count
+        try:
+            yield
+        finally:
+            self._inside[owner] -= count
+            if not self._inside[owner]:
+                del self._inside[owner]
+
+    def took(self, seconds: float) -> None:
+        """An answer was complete after so long."""
+        self._durations.append(seconds)
+
+    def _full(self, count: int, most: int) -> Problem:
+        if count > most:
+            what = f"{count} answers were asked for, and {most} may be running or waiting here"
+            return Problem(400, what, parameter="n")
+        ahead = self.num_inside / self.num_slots * (fmean(self._durations) if self._durations else 1.0)
+        wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
+        return Problem(
+            429,
+            f"{self.num_inside} requests are running or waiting, and no more may wait; try again in {wait_s} s",
+            RATE_LIMIT,
+            code="queue_full",
+            headers={"Retry-After": str(wait_s)},
+        )

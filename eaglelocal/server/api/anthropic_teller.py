@@ -1,0 +1,128 @@
+"""Answers as /v1/messages tells them: blocks of thinking, text and tool use, each opened, filled and closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.server.api.figures import speculation, stats_of, timings
+from eaglelocal.server.api.tellers import named
+from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.errors import Problem
+
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
+
+
+class AnthropicTeller:
+    """Implements Teller. The first choice is the only one."""
+
+    def __init__(self, call_id: str, model: str) -> None:
+        self._id, self._model = call_id, model
+        self._open = ""  # kind of the block that is being filled
+        self._index = -1  # of the newest block
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        choice, content = choices[0], list[dict[str, Any]]()
+        new = choice.news()
+        if new.reasoning:
+            content.append({"type": "thinking", "thinking": new.reasoning, "signature": ""})
+        if new.text or not new.calls:
+            content.append({"type": "text", "text": new.text})
+        content += [block_of(call, input_of(call)) for _, call in new.calls]
+        return {
+            **self._message(choice, content),
+            **stop_of(choice),
+            "timings": timings(choice),
+            "speculation": speculation(stats_of(choice)),
+        }
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        message = {**self._message(choices[0], []), "stop_reason": None, "stop_sequence": None}
+        return named({"type": "message_start", "message": message})
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        told = self._add("thinking", new.reasoning) + self._add("text", new.text)
+        for _, call in new.calls:
+            told += self._close() + self._begin("tool_use", block_of(call, {}))
+            told += self._fill({"type": "input_json_delta", "partial_json": call.arguments}) + self._close()
+        return told
+
+    def ending(self, choice: Choice) -> str:
+        return self._close()
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        choice = choices[0]
+        end = {"type": "message_delta", "delta": stop_of(choice), "usage": usage_of(choice), "timings": timings(choice)}
+        return named(end) + named({"type": "message_stop"})
+
+    def breaking(self, problem: Problem) -> str:
+        return named(problem.anthropic_body())
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.anthropic_body()
+
+    # ---- blocks
+    def _add(self, kind: str, text: str) -> str:
+        if not text:
+            return ""
+        field, delta = FIELDS[kind]
+        told = ""
+        if self._open != kind:
+            empty = {"type": kind, field: ""} | ({"signature": ""} if kind == "thinking" else {})
+            told = self._close() + self._begin(kind, empty)
+        return told + self._fill({"type": delta, field: text})
+
+    def _begin(self, kind: str, block: dict[str, Any]) -> str:
+        self._open, self._index = kind, self._index + 1
+        return named({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _fill(self, delta: dict[str, Any]) -> str:
+        return named({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _close(self) -> str:
+        was_open, self._open = self._open, ""
+        return named({"type": "content_block_stop", "index": self._index}) if was_open else ""
+
+    def _message(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "usage": usage_of(choice),
+        }
+
+
+def stop_of(choice: Choice) -> dict[str, Any]:
+    finished = choice.finished
+    if finished is not None and finished.reason == "stop" and finished.stop in choice.params.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
+    reason = finished.reason if finished else "stop"
+    return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
+
+
+def usage_of(choice: Choice) -> dict[str, int]:
+    """Here what came from a cache is not part of the input tokens."""
+    return {
+        "input_tokens": choice.prompt_tokens - choice.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": choice.cached_tokens,
+        "output_tokens": choice.num_tokens,
+    }
+
+
+def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def input_of(call: ToolCall) -> dict[str, Any]:
+    """The arguments as the object that this shape wants; what is none is shown as it is."""
+    try:
+        value = json.loads(call.arguments)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}

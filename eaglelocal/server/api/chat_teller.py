@@ -1,0 +1,124 @@
+"""Answers as /v1/chat/completions tells them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.server.api.figures import speculation, stats_of, timings, usage
+from eaglelocal.server.api.tellers import DONE, data
+from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.errors import Problem
+
+
+class ChatTeller:
+    """Implements Teller."""
+
+    def __init__(self, call_id: str, model: str, *, has_usage: bool = False, tells_drafted: bool = False) -> None:
+        self._has_usage, self._tells_drafted = has_usage, tells_drafted
+        self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        told = [self._choice(choice, choice.news()) for choice in choices]
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": told,
+            "usage": usage(choices),
+            "timings": timings(choices[0]),
+            "speculation": speculation(stats_of(choices[0])),
+        }
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        if self._tells_drafted and not (new.reasoning or new.calls or new.sampled):
+            return self._runs(choice, new)
+        told: dict[str, object] = {}
+        if new.reasoning:
+            told["reasoning_content"] = new.reasoning
+        if new.text:
+            told["content"] = new.text
+        if new.calls:
+            told["tool_calls"] = [{"index": index, **call_of(call)} for index, call in new.calls]
+        return self._chunk(choice.index, told, logprobs=logprobs_of(choice, new.sampled))
+
+    def _runs(self, choice: Choice, new: Delta) -> str:
+        """A chunk for each run of tokens that were all drafted, or all not."""
+        said, rest = [], new.text
+        for text, count, drafted in new.runs:
+            rest = rest.removeprefix(text)
+            said.append(self._chunk(choice.index, {"content": text}, figures={"drafted": [drafted] * count}))
+        return "".join(said) + (self._chunk(choice.index, {"content": rest}) if rest else "")
+
+    def ending(self, choice: Choice) -> str:
+        figures = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
+        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), figures=figures)
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        if not self._has_usage:
+            return DONE
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
+        return data(chunk) + DONE
+
+    def breaking(self, problem: Problem) -> str:
+        return data(problem.body()) + DONE
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.body()
+
+    def _choice(self, choice: Choice, new: Delta) -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": new.text if new.text or not new.calls else None}
+        message["refusal"] = None
+        if new.reasoning:
+            message["reasoning_content"] = new.reasoning
+        if new.calls:
+            message["tool_calls"] = [call_of(call) for _, call in new.calls]
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": logprobs_of(choice, new.sampled),
+            "finish_reason": finish_reason(choice),
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, object],
+        *,
+        logprobs: Mapping[str, object] | None = None,
+        finish_reason: str | None = None,
+        figures: Mapping[str, object] | None = None,
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return data({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(figures or {})})
+
+
+def finish_reason(choice: Choice) -> str:
+    return choice.finished.reason if choice.finished else "stop"
+
+
+def call_of(call: ToolCall) -> dict[str, object]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def logprobs_of(choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+    """One entry a token; None where they were not asked for."""
+    if choice.params.logprobs is None:
+        return None
+    entries = [
+        {**_entry(TokenLogprob(one.token, one.logprob or 0.0, one.piece)), "top_logprobs": [_entry(t) for t in one.top]}
+        for one in sampled
+    ]
+    return {"content": entries, "refusal": None}
+
+
+def _entry(one: TokenLogprob) -> dict[str, object]:
+    return {"token": text_of(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+
+
+def text_of(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")

@@ -1,0 +1,159 @@
+"""One call from its question to the last byte of its answers; who hangs up meanwhile cancels them.
+
+A stream's status and headers are sent when the first event has come: what is refused, is refused with a proper
+status. Later failures are an event in the stream. Knows ASGI and calls, none of the shapes (Teller).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.api.reading import Question
+from eaglelocal.server.api.tellers import Teller, compact
+from eaglelocal.server.choice import Choice
+from eaglelocal.server.errors import Problem, problem_of
+from eaglelocal.server.serving import Call, Limits, Serving
+
+PING = ": ping\n\n"
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+_log = logging.getLogger("eaglelocal.server")
+
+
+class Talk(Protocol):
+    """What is said in one exchange."""
+
+    async def answer(self, wire: Wire) -> None:
+        """Ask, and send what comes. Raises Problem or EagleLocalError."""
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        """The JSON object of a failure before the first byte."""
+
+    def breaking(self, problem: Problem) -> str:
+        """The end of a stream that cannot go on."""
+
+
+class Exchange(Response):
+    """A response that asks while it is sent."""
+
+    def __init__(self, talk: Talk, limits: Limits) -> None:
+        super().__init__()
+        self._talk, self._limits = talk, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = asyncio.create_task(self._answer(Wire(send)))
+        gone = asyncio.create_task(_until_gone(receive))
+        limit_s = self._limits.request_s + self._limits.linger_s  # who never reads must not hold a place for ever
+        try:
+            await asyncio.wait((answering, gone), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            answering.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
+
+    async def _answer(self, wire: Wire) -> None:
+        try:
+            await self._talk.answer(wire)
+        except OSError:  # the wire, not the engine
+            return
+        except Exception as error:
+            if not isinstance(error, EagleLocalError | Problem):
+                _log.exception("a request failed")
+            await self._fail(problem_of(error), wire)
+
+    async def _fail(self, problem: Problem, wire: Wire) -> None:
+        if wire.is_open:
+            await wire.close(self._talk.breaking(problem))
+        else:
+            await wire.json(problem.status, self._talk.refusal(problem), dict(problem.headers))
+
+
+class Conversation:
+    """A question and its answers, in the shape of a teller. Implements Talk."""
+
+    def __init__(self, serving: Serving, question: Question, teller: Teller) -> None:
+        self._serving, self._question, self._teller = serving, question, teller
+
+    async def answer(self, wire: Wire) -> None:
+        async with self._serving.ask(self._question.model, self._question.requests) as call:
+            if self._question.is_streamed:
+                await self._stream(call, wire)
+            else:
+                await wire.json(200, self._teller.whole(await call.complete()))
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return self._teller.refusal(problem)
+
+    def breaking(self, problem: Problem) -> str:
+        return self._teller.breaking(problem)
+
+    async def _stream(self, call: Call, wire: Wire) -> None:
+        news = await call.next(self._serving.limits.patience_s)
+        await wire.open(self._teller.opening(call.choices) + self._told(news))
+        while not call.is_over:
+            news = await call.next(self._serving.limits.ping_s)
+            if told := self._told(news):
+                await wire.write(told)
+            elif not news:
+                await wire.write(PING)
+        await wire.close(self._teller.closing(call.choices))
+
+    def _told(self, choices: list[Choice]) -> str:
+        parts = []
+        for choice in choices:
+            if new := choice.news():
+                parts.append(self._teller.delta(choice, new))
+            if choice.finished is not None:
+                parts.append(self._teller.ending(choice))
+        return "".join(parts)
+
+
+class Wire:
+    """ASGI's send, with few words."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.is_open = False
+
+    async def open(self, text: str) -> None:
+        self.is_open = True
+        await self._start(200, STREAM_HEADERS)
+        await self.write(text)
+
+    async def write(self, text: str) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def close(self, text: str) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": False})
+
+    async def json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
+        body = compact(value).encode()
+        self.is_open = True
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def conversation(serving: Serving, question: Question, teller: Teller) -> Exchange:
+    return Exchange(Conversation(serving, question, teller), serving.limits)

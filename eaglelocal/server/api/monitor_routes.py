@@ -1,0 +1,143 @@
+"""GET /health, /metrics, /v1/snapshot and /v1/events: how the server is, for people, Prometheus and monitors.
+
+Figures only: no prompt, no answer, no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.server.api.figures import speculation
+from eaglelocal.server.api.openai_routes import Owner, There
+from eaglelocal.server.api.replies import STREAMED, Health
+from eaglelocal.server.api.tellers import data
+from eaglelocal.server.choice import Choice
+from eaglelocal.server.models import Loaded
+from eaglelocal.server.serving import Serving
+
+router = APIRouter(tags=["Monitor"])
+
+WELL = frozenset({"ready", "idle"})
+EVENT_GAP_S = 0.5
+NUM_SHOWN = 20  # of recent answers
+
+
+@router.get("/health", response_model=Health, responses={503: {"model": Health}})
+async def health(serving: There, owner: Owner) -> Response:
+    """200 when questions are answered; 503 with the state while they have to wait, or cannot be.
+
+    Who has no key is told the state alone.
+    """
+    loaded = serving.models.loaded
+    said = Health(
+        status="ok" if serving.state in WELL else serving.state,
+        model=loaded.name if loaded and owner else None,
+        detail=serving.models.failure if owner else "",
+    )
+    headers = {} if serving.state in WELL else {"Retry-After": "2"}
+    return JSONResponse(said.model_dump(), 200 if serving.state in WELL else 503, headers)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(serving: There) -> Response:
+    """Prometheus' text format."""
+    return Response(await asyncio.to_thread(serving.metrics.text), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/snapshot")
+async def snapshot(serving: There) -> dict[str, object]:
+    """Everything a monitor shows, at this moment."""
+    return await snapshot_of(serving)
+
+
+@router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
+async def events(serving: There) -> Response:
+    """Snapshots as server-sent events, two a second, for as long as they are read."""
+    return StreamingResponse(_events(serving), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+async def _events(serving: Serving) -> AsyncIterator[str]:
+    while not serving.is_draining:
+        yield data(await snapshot_of(serving))
+        await asyncio.sleep(EVENT_GAP_S)
+
+
+async def snapshot_of(serving: Serving) -> dict[str, object]:
+    loaded = serving.models.loaded
+    engine = await asyncio.to_thread(loaded.client.snapshot) if loaded else None
+    active = [row(call.model, choice) for call, choice in serving.active.values()]
+    recent = [row(model, choice) for model, choice in list(serving.recent)[-NUM_SHOWN:]]
+    return {
+        "time": time.time(),
+        "uptime_s": time.time() - serving.started_at,
+        "state": serving.state,
+        "model": model_of(loaded),
+        "models": list(serving.models.names),
+        "running": sum(choice.started is not None for _, choice in serving.active.values()),
+        "waiting": sum(choice.started is None for _, choice in serving.active.values()),
+        "answered": serving.num_answered,
+        "engine": engine_of(engine) if engine else None,
+        "restarts": loaded.client.restarts if loaded else 0,
+        "requests": active,
+        "recent": recent[::-1],
+    }
+
+
+def model_of(loaded: Loaded | None) -> dict[str, object] | None:
+    return {"name": loaded.name, **asdict(loaded.info)} if loaded else None
+
+
+def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
+    return {
+        "pid": snapshot.engine_pid,
+        "steps": snapshot.steps,
+        "prompt_tokens": snapshot.prompt_tokens,
+        "generated_tokens": snapshot.generated_tokens,
+        "host_s": snapshot.host_s,
+        "native_s": snapshot.native_s,
+        "draft_s": snapshot.draft_s,
+        "verify_s": snapshot.verify_s,
+        "peak_rss_bytes": snapshot.peak_rss_bytes,
+        "cached_tokens": snapshot.cached_tokens,
+        "cache_cells": snapshot.cache_cells,
+        "speculation": speculation(snapshot.speculation),
+        "costs": asdict(snapshot.costs),
+    }
+
+
+def row(model: str, choice: Choice) -> dict[str, object]:
+    """One request: figures and who asked, never what."""
+    stats = choice.finished.speculation if choice.finished else None
+    return {
+        "id": choice.request.id,
+        "owner": choice.request.owner,
+        "model": model,
+        "state": state_of(choice),
+        "drafting": choice.state,
+        "prompt_tokens": choice.prompt_tokens,
+        "cached_tokens": choice.cached_tokens,
+        "completion_tokens": choice.num_tokens,
+        "accepted_tokens": choice.num_accepted,
+        "tok_s": round(choice.tok_s, 2),
+        "ttft_s": round(choice.first_at - choice.asked_at, 4) if choice.first_at else None,
+        "age_s": round(time.perf_counter() - choice.asked_at, 3),
+        "speculation": speculation(stats) if stats else None,
+    }
+
+
+def state_of(choice: Choice) -> str:
+    if choice.finished is not None:
+        return choice.finished.reason
+    if choice.error is not None:
+        return "failed"
+    if choice.started is None:
+        return "waiting"
+    return "running" if choice.num_tokens else "reading"

@@ -1,0 +1,79 @@
+"""POST /v1/chat/completions, /v1/completions and GET /v1/models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from eaglelocal.server.api.chat_teller import ChatTeller
+from eaglelocal.server.api.completion_teller import CompletionTeller
+from eaglelocal.server.api.exchange import conversation
+from eaglelocal.server.api.reading import chat_question, completion_question
+from eaglelocal.server.api.replies import STREAMED, ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
+from eaglelocal.server.api.schema import ChatBody, CompletionBody
+from eaglelocal.server.serving import Serving
+
+router = APIRouter(tags=["OpenAI"])
+
+
+def serving_of(request: Request) -> Serving:
+    found: Serving = request.app.state.serving
+    return found
+
+
+def owner_of(request: Request) -> str:
+    """The name of the key that was given."""
+    return str(request.state.owner)
+
+
+There = Annotated[Serving, Depends(serving_of)]
+Owner = Annotated[str, Depends(owner_of)]
+
+
+@router.post("/v1/chat/completions", response_model=ChatReply, responses=STREAMED)
+async def chat_completions(body: ChatBody, serving: There, owner: Owner) -> Response:
+    """Answer a conversation, whole or as a stream of server-sent events."""
+    question = chat_question(body, serving.defaults, owner)
+    name = serving.models.name_of(question.model)
+    teller = ChatTeller(
+        question.requests[0].id, name, has_usage=question.has_usage, tells_drafted=bool(body.tell_drafted)
+    )
+    return conversation(serving, question, teller)
+
+
+@router.post("/v1/completions", response_model=CompletionReply, responses=STREAMED)
+async def completions(body: CompletionBody, serving: There, owner: Owner) -> Response:
+    """Go on with a text, without a chat template."""
+    question = completion_question(body, serving.defaults, owner)
+    teller = CompletionTeller(
+        question.requests[0].id,
+        serving.models.name_of(question.model),
+        num_prompts=question.num_prompts,
+        has_usage=question.has_usage,
+    )
+    return conversation(serving, question, teller)
+
+
+@router.get("/v1/models")
+async def models(serving: There) -> ModelList:
+    """The models that may be asked for, and which one is loaded."""
+    return ModelList(data=[card_of(serving, name) for name in serving.models.names])
+
+
+@router.get("/v1/models/{name:path}", responses={404: {"model": ErrorReply}})
+async def model(name: str, serving: There) -> ModelCard:
+    return card_of(serving, serving.models.name_of(name))
+
+
+def card_of(serving: Serving, name: str) -> ModelCard:
+    loaded = serving.models.loaded
+    is_loaded = loaded is not None and loaded.name == name
+    return ModelCard(
+        id=name,
+        created=int(serving.started_at),
+        loaded=is_loaded,
+        max_model_len=loaded.info.n_ctx if loaded is not None and is_loaded else None,
+        draft=loaded.info.draft if loaded is not None and is_loaded else None,
+    )

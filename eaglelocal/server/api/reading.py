@@ -1,0 +1,269 @@
+"""What was asked in OpenAI's shapes -> requests of the engine. Pure; raises Problem or RequestError.
+
+Message texts are joined from their parts; what cannot be honoured (images, audio, LoRA) is refused, not dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.server.api.schema import (
+    Asked,
+    ChatBody,
+    CompletionBody,
+    MessageGiven,
+    NamedTool,
+    Part,
+    ResponseFormat,
+    ToolGiven,
+)
+from eaglelocal.server.errors import Problem, unsupported
+
+REFUSED = {
+    "audio": "audio is out of scope here",
+    "functions": "functions are called tools now",
+    "function_call": "function_call is called tool_choice now",
+    "lora": "LoRA adapters are out of scope here",
+    "suffix": "filling in the middle is out of scope here",
+    **dict.fromkeys(
+        (
+            "grammar",
+            "json_schema",
+            "structured_outputs",
+            "guided_choice",
+            "guided_grammar",
+            "guided_json",
+            "guided_regex",
+        ),
+        "answers are bound by response_format here: json_schema, regex or grammar (Lark)",
+    ),
+    **dict.fromkeys(("dry_multiplier", "mirostat", "xtc_probability"), "this server has no such sampler"),
+    "web_search_options": "this server searches nothing",
+}
+MAX_ANSWERS = 128  # of a call
+PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "repeat_last_n", "frequency_penalty", "presence_penalty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a call wants: one request a choice, and how it wants to be told.
+
+    prompts  different prompts among the requests (plain completions take several)
+    """
+
+    model: str
+    requests: tuple[ChatRequest, ...]
+    is_streamed: bool = False
+    has_usage: bool = False  # of a stream, in a last chunk
+    num_prompts: int = 1
+
+
+def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Question:
+    _refuse(body)
+    if any(modality != "text" for modality in body.modalities or ()):
+        raise unsupported("modalities", "only text comes out of this server")
+    params = params_of(body, defaults)
+    if body.max_completion_tokens is not None:
+        params = dataclasses.replace(params, max_tokens=body.max_completion_tokens)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
+    if body.logprobs:
+        params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
+    tools = tuple(tool_of(tool) for tool in body.tools or ())
+    request = ChatRequest(
+        id=new_id(),
+        messages=tuple(message_of(message, i) for i, message in enumerate(body.messages)),
+        params=params,
+        spec=spec_of(body),
+        owner=owner,
+        tools=tools,
+        tool_choice=choice_of(body, tools),
+        constraint=constraint_of(body.response_format),
+        template_values=template_values(body),
+        is_split=True,
+    )
+    return _question(body, _choices(request, body.n or 1))
+
+
+def completion_question(body: CompletionBody, defaults: SamplingParams, owner: str) -> Question:
+    _refuse(body)
+    if body.echo:
+        raise unsupported("echo", "the prompt is not told again by this server")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of", "this server does not choose among answers; n gives several")
+    params = params_of(body, defaults)
+    if body.logprobs is not None:
+        params = dataclasses.replace(params, logprobs=body.logprobs)
+    prompts = prompts_of(body.prompt)
+    if len(prompts) * (body.n or 1) > MAX_ANSWERS:
+        raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
+    requests: list[ChatRequest] = []
+    for prompt in prompts:
+        request = ChatRequest(
+            id=new_id(),
+            text=prompt if isinstance(prompt, str) else None,
+            tokens=() if isinstance(prompt, str) else prompt,
+            params=params,
+            spec=spec_of(body),
+            owner=owner,
+            constraint=constraint_of(body.response_format),
+        )
+        requests += _choices(request, body.n or 1)
+    return dataclasses.replace(_question(body, requests), num_prompts=len(prompts))
+
+
+def prompts_of(given: str | list[Any], field: str = "prompt") -> list[str | tuple[int, ...]]:
+    """One text, several texts, the tokens of one prompt, or of several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise Problem(400, f"the {field} is empty", parameter=field)
+    if isinstance(given[0], int):
+        return [tuple(given)]
+    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+
+
+def _question(body: Asked, requests: Iterable[ChatRequest]) -> Question:
+    has_usage = bool(body.stream_options and body.stream_options.include_usage)
+    return Question(model=body.model, requests=tuple(requests), is_streamed=bool(body.stream), has_usage=has_usage)
+
+
+def _choices(request: ChatRequest, count: int) -> list[ChatRequest]:
+    """The same question several times; with a seed each choice has its own, so that they differ."""
+    made = [request]
+    for i in range(1, count):
+        seed = request.params.seed
+        params = request.params if seed is None else dataclasses.replace(request.params, seed=(seed + i) % 2**32)
+        made.append(dataclasses.replace(request, id=new_id(), params=params))
+    return made
+
+
+def _refuse(body: Asked) -> None:
+    """What is there and more than nothing: clients send switches that are off."""
+    for name, why in REFUSED.items():
+        if getattr(body, name, None):
+            raise unsupported(name, why)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
+    """The server's defaults with what was asked. Raises RequestError."""
+    given: dict[str, Any] = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        given["top_k"] = max(body.top_k, 0)  # -1 is another way to say all
+    penalty = body.repeat_penalty if body.repeat_penalty is not None else body.repetition_penalty
+    if penalty is not None:
+        given["repeat_penalty"] = penalty
+    if body.logit_bias:
+        given["logit_bias"] = tuple((int(token), bias) for token, bias in body.logit_bias.items())
+    if body.seed is not None:
+        given["seed"] = body.seed % 2**32
+    if body.stop is not None:
+        given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if body.max_tokens is not None:
+        given["max_tokens"] = body.max_tokens
+    return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), **given)
+
+
+def spec_of(body: Asked) -> Spec | None:
+    return None if body.spec is None else parse_spec(body.spec)
+
+
+def message_of(given: MessageGiven, index: int) -> Message:
+    calls = given.tool_calls or ()
+    if calls and given.role != "assistant":
+        raise Problem(400, f"a {given.role} calls no tools", parameter=f"messages.{index}.tool_calls")
+    if given.content is None and not calls and given.role != "assistant":
+        raise Problem(400, "the message has no content", parameter=f"messages.{index}.content")
+    role = {"developer": "system", "function": "tool"}.get(given.role, given.role)
+    return Message(
+        role=role,
+        content=text_of(given.content, f"messages.{index}.content"),
+        reasoning=given.reasoning_content or "",
+        tool_calls=tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in calls),
+        tool_call_id=given.tool_call_id or "",
+        name=given.name or "",
+    )
+
+
+def text_of(content: str | list[Part] | None, place: str) -> str:
+    """The text of a message; what is not text is refused, with its place."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for i, part in enumerate(content):
+        text = part.text if part.type in ("text", "input_text", "output_text") else part.refusal
+        if text is None:
+            raise unsupported(f"{place}.{i}", f"only text can be read here, not parts of type {part.type!r}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def tool_of(given: ToolGiven) -> Tool:
+    function = given.function
+    parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
+    return Tool(function.name, function.description or "", as_json(parameters, f"tools.{function.name}"))
+
+
+def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
+    parallel = body.parallel_tool_calls is not False
+    match body.tool_choice:
+        case NamedTool(function=function):
+            if function.name not in {tool.name for tool in tools}:
+                raise Problem(
+                    400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"
+                )
+            return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=parallel)
+        case "required" if not tools:
+            raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
+        case str(use):
+            return ToolChoice(use=ToolUse(use), parallel=parallel)
+    return ToolChoice(parallel=parallel)
+
+
+def constraint_of(given: ResponseFormat | None) -> Constraint | None:
+    match given:
+        case None | ResponseFormat(type="text"):
+            return None
+        case ResponseFormat(type="json_object"):
+            return Constraint(Syntax.JSON_OBJECT)
+        case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
+            return Constraint(Syntax.JSON_SCHEMA, as_json(schema.schema_, "response_format.json_schema"))
+        case ResponseFormat(type="regex", regex=str(source)):
+            return Constraint(Syntax.REGEX, source)
+        case ResponseFormat(type="grammar", grammar=str(source)):
+            return Constraint(Syntax.LARK, source)
+    raise Problem(
+        400, f"response_format of type {given.type} needs {given.type}", parameter=f"response_format.{given.type}"
+    )
+
+
+def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
+    values = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        values.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            values.setdefault("enable_thinking", False)
+    return tuple((name, as_json(value, f"chat_template_kwargs.{name}")) for name, value in values.items())
+
+
+def as_json(value: object, place: str) -> str:
+    """JSON of what came as JSON. Too deep, not a number, half a character: the caller's mistakes, told as such."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise Problem(400, f"{place} is not JSON that can be used: {type(error).__name__}", parameter=place) from None
+    return text

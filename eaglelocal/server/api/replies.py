@@ -1,0 +1,65 @@
+"""What is answered, for the OpenAPI document; answers themselves are plain dicts, for they are many and hot."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorReply(BaseModel):
+    error: ErrorDetail
+
+
+class Reply(BaseModel):
+    id: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: dict[str, Any] | None = None
+    timings: dict[str, Any] | None = None
+    speculation: dict[str, Any] | None = None
+
+
+class ChatReply(Reply):
+    object: Literal["chat.completion"]
+
+
+class CompletionReply(Reply):
+    object: Literal["text_completion"]
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "eaglelocal"
+    loaded: bool = False
+    max_model_len: int | None = None
+    draft: str | None = None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Health(BaseModel):
+    status: str
+    model: str | None = None
+    detail: str = ""
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503, 504, 505)
+}
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "whole, or a stream"},
+}

@@ -1,0 +1,116 @@
+"""POST /v1/responses, as a translation of a chat completion. A conversation is sent whole each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from eaglelocal.server.api.exchange import conversation
+from eaglelocal.server.api.openai_routes import Owner, There
+from eaglelocal.server.api.reading import chat_question, text_of
+from eaglelocal.server.api.replies import STREAMED
+from eaglelocal.server.api.responses_schema import Item, NamedTool, ResponsesBody, TextFormat
+from eaglelocal.server.api.responses_teller import ResponsesTeller
+from eaglelocal.server.api.schema import SamplingGiven
+from eaglelocal.server.api.translation import as_chat
+from eaglelocal.server.errors import Problem, unsupported
+
+router = APIRouter(tags=["OpenAI"])
+
+KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
+
+
+class ResponsesReply(BaseModel):
+    id: str
+    status: str
+    output: list[dict[str, Any]]
+
+
+@router.post("/v1/responses", response_model=ResponsesReply, responses=STREAMED)
+async def responses(body: ResponsesBody, serving: There, owner: Owner) -> Response:
+    """Answer a conversation in the shape of OpenAI's responses."""
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if getattr(body, name) is not None:
+            raise unsupported(name, KEEPS_NOTHING)
+    if body.background:
+        raise unsupported("background", "answers are given at once, not in the background")
+    question = chat_question(as_chat(chat_of(body)), serving.defaults, owner)
+    name = serving.models.name_of(question.model)
+    return conversation(serving, question, ResponsesTeller(question.requests[0].id, name, body))
+
+
+def chat_of(body: ResponsesBody) -> dict[str, Any]:
+    """The same as a body of /v1/chat/completions."""
+    chat: dict[str, Any] = {name: getattr(body, name) for name in SamplingGiven.model_fields}
+    chat |= {
+        "model": body.model,
+        "stream": body.stream,
+        "messages": messages_of(body),
+        "max_completion_tokens": body.max_output_tokens,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "tool_choice": body.tool_choice,
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "response_format": format_of(body.text.format if body.text else None),
+    }
+    if isinstance(body.tool_choice, NamedTool):
+        chat["tool_choice"] = {"type": "function", "function": {"name": body.tool_choice.name}}
+    if body.tools is not None:
+        chat["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            }
+            for tool in body.tools
+        ]
+    return chat
+
+
+def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:
+    """Instructions, then the items; calls that follow each other belong to one message."""
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    for i, item in enumerate(body.input):
+        message = message_of(item, f"input.{i}")
+        if message is None:
+            continue
+        last = messages[-1] if messages else {}
+        if item.type == "function_call" and last.get("role") == "assistant":
+            last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
+        else:
+            messages.append(message)
+    return messages
+
+
+def message_of(item: Item, place: str) -> dict[str, Any] | None:
+    match item.type:
+        case "message":
+            if item.role is None:
+                raise Problem(400, "a message needs a role", parameter=f"{place}.role")
+            return {"role": item.role, "content": text_of(item.content, f"{place}.content")}
+        case "function_call":
+            function = {"name": item.name or "", "arguments": item.arguments or "{}"}
+            call = {"id": item.call_id or "", "type": "function", "function": function}
+            return {"role": "assistant", "content": None, "tool_calls": [call]}
+        case "function_call_output":
+            return {
+                "role": "tool",
+                "tool_call_id": item.call_id or "",
+                "content": text_of(item.output, f"{place}.output"),
+            }
+    return None  # what was thought before is not sent to the model again
+
+
+def format_of(given: TextFormat | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return {"type": given.type}
+    if given.schema_ is None:
+        raise Problem(400, "text.format of type json_schema needs a schema", parameter="text.format.schema")
+    return {"type": "json_schema", "json_schema": {"name": given.name or "", "schema": given.schema_}}

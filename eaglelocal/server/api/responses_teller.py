@@ -1,0 +1,176 @@
+"""Answers as /v1/responses tells them: items of reasoning, message and calls, each opened, filled and closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.server.api.figures import speculation, stats_of, timings
+from eaglelocal.server.api.responses_schema import ResponsesBody
+from eaglelocal.server.api.tellers import DONE, named
+from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.errors import Problem
+
+Event = dict[str, object]
+CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
+
+
+@dataclass(slots=True)
+class OpenItem:
+    """The item that is being filled."""
+
+    kind: str  # reasoning, message
+    id: str
+    text: list[str] = field(default_factory=list)
+
+    def part(self, text: str) -> Event:
+        kind = CONTENT[self.kind]
+        return (
+            {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
+        )
+
+    def told(self, status: str) -> Event:
+        content = [] if status == "in_progress" else [self.part("".join(self.text))]
+        item: Event = {"id": self.id, "type": self.kind, "status": status, "content": content}
+        extra: Event = {"role": "assistant"} if self.kind == "message" else {"summary": []}
+        return item | extra
+
+
+class ResponsesTeller:
+    """Implements Teller. The first choice is the only one."""
+
+    def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
+        self._id, self._model, self._body = call_id, model, body
+        self._created_at = time.time()
+        self._done: list[Event] = []  # items
+        self._open: OpenItem | None = None
+        self._number = 0  # of the next event
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        choice = choices[0]
+        self.delta(choice, choice.news())
+        self._close(is_cut=was_cut(choice))
+        return self._response(choice)
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        response = self._response(choices[0])
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        told = ""
+        if new.reasoning:
+            told += self._add("reasoning", new.reasoning)
+        if new.text:
+            told += self._add("message", new.text)
+        for _, call in new.calls:
+            told += self._close() + self._call(call)
+        return told
+
+    def ending(self, choice: Choice) -> str:
+        return self._close(is_cut=was_cut(choice))
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        response = self._response(choices[0])
+        return self._event(f"response.{response['status']}", response=response)
+
+    def breaking(self, problem: Problem) -> str:
+        told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
+        return self._event("error", **told, error=problem.body()["error"]) + DONE
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.body()
+
+    # ---- items
+    def _add(self, kind: str, text: str) -> str:
+        told = ""
+        if self._open is None or self._open.kind != kind:
+            told = self._close()
+            item = self._open = OpenItem(kind, f"{'rs' if kind == 'reasoning' else 'msg'}_{self._id}_{len(self._done)}")
+            told += self._event(
+                "response.output_item.added", output_index=len(self._done), item=item.told("in_progress")
+            )
+            told += self._of_part("response.content_part.added", item, part=item.part(""))
+        self._open.text.append(text)
+        return told + self._of_part(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
+
+    def _close(self, *, is_cut: bool = False) -> str:
+        item, self._open = self._open, None
+        if item is None:
+            return ""
+        text, done = "".join(item.text), item.told("incomplete" if is_cut else "completed")
+        told = self._of_part(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
+        told += self._of_part("response.content_part.done", item, part=item.part(text))
+        told += self._event("response.output_item.done", output_index=len(self._done), item=done)
+        self._done.append(done)
+        return told
+
+    def _call(self, call: ToolCall) -> str:
+        index, item_id = len(self._done), f"fc_{self._id}_{len(self._done)}"
+        item: Event = {"id": item_id, "type": "function_call", "call_id": call.id, "name": call.name}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        done = {**item, "arguments": call.arguments, "status": "completed"}
+        kind, place = "response.function_call_arguments", {"item_id": item_id, "output_index": index}
+        self._done.append(done)
+        return (
+            self._event("response.output_item.added", output_index=index, item=begun)
+            + self._event(f"{kind}.delta", **place, delta=call.arguments)
+            + self._event(f"{kind}.done", **place, name=call.name, arguments=call.arguments)
+            + self._event("response.output_item.done", output_index=index, item=done)
+        )
+
+    def _of_part(self, name: str, item: OpenItem, /, **values: object) -> str:
+        return self._event(name, item_id=item.id, output_index=len(self._done), content_index=0, **values)
+
+    def _event(self, name: str, /, **values: object) -> str:
+        self._number += 1
+        return named({"type": name, "sequence_number": self._number - 1, **values})
+
+    def _response(self, choice: Choice) -> Event:
+        finished, body = choice.finished, self._body
+        is_cut = was_cut(choice)
+        told: Event = {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created_at,
+            "status": "in_progress" if finished is None else "incomplete" if is_cut else "completed",
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self._model,
+            "output": list(self._done),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": choice.params.temperature,
+            "tool_choice": body.model_dump()["tool_choice"] or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_p": choice.params.top_p,
+            "usage": None,
+        }
+        if finished is not None:
+            told |= {
+                "usage": usage_of(choice),
+                "timings": timings(choice),
+                "speculation": speculation(stats_of(choice)),
+            }
+        return told
+
+
+def was_cut(choice: Choice) -> bool:
+    return choice.finished is not None and choice.finished.reason == "length"
+
+
+def usage_of(choice: Choice) -> Event:
+    return {
+        "input_tokens": choice.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": choice.cached_tokens},
+        "output_tokens": choice.num_tokens,
+        "output_tokens_details": {"reasoning_tokens": choice.num_reasoning},
+        "total_tokens": choice.prompt_tokens + choice.num_tokens,
+    }

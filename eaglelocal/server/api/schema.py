@@ -1,0 +1,216 @@
+"""What may be asked in OpenAI's shapes, checked field by field; the OpenAPI document is made from these.
+
+Unknown fields are ignored, as clients send many. Fields that would change the answer and that we cannot honour are
+named here too, so that reading.py can refuse them instead of ignoring them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MAX_MESSAGES = 2048
+MAX_TEXT_CHARS = 4 * 2**20
+MAX_STOPS = 16
+MAX_CHOICES = 16
+MAX_TOOLS = 128
+MAX_NAME_CHARS = 256
+MAX_PARTS = 1024  # of a message
+MAX_PROMPTS = 64  # of a call
+MAX_INPUTS = 2048  # of a call for embeddings
+MAX_TOKENS = 2**20  # of a prompt
+
+
+def encodable(text: str) -> str:
+    """Half a surrogate pair, which JSON can spell, is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text holds half a surrogate pair, which is no character") from None
+    return text
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(encodable)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(encodable)]
+Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class Body(BaseModel):
+    """Strict: a number is no text. Extra fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class Part(Body):
+    """A piece of a message. Only text can be read."""
+
+    type: Annotated[str, Field(max_length=64)]
+    text: Text | None = None
+    refusal: Text | None = None
+
+
+Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
+
+
+class FunctionCall(Body):
+    name: Name
+    arguments: Text = "{}"
+
+
+class CallGiven(Body):
+    id: Name = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class MessageGiven(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Text | Parts | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[CallGiven], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Name | None = None
+    reasoning_content: Text | None = None
+
+
+class FunctionGiven(Body):
+    name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolGiven(Body):
+    type: Literal["function"]
+    function: FunctionGiven
+
+
+class NamedFunction(Body):
+    name: Name
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Body):
+    name: Name = ""
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """`regex` and `grammar` (Lark) are ours; the others are OpenAI's."""
+
+    type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
+    json_schema: JsonSchema | None = None
+    regex: Text | None = None
+    grammar: Text | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class SamplingGiven(Body):
+    """What OpenAI's endpoints and llama.cpp's users say about sampling; None: as the server was started."""
+
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
+    repeat_last_n: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias] | None = None
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    ignore_eos: bool | None = None
+
+
+class Unsupported(Body):
+    """What other servers understand and would change the answer. Refused where it is more than nothing (reading.py)."""
+
+    audio: Any = None
+    dry_multiplier: Any = None
+    grammar: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    json_schema: Any = None
+    lora: Any = None
+    mirostat: Any = None
+    structured_outputs: Any = None
+    web_search_options: Any = None
+    xtc_probability: Any = None
+
+
+class Asked(SamplingGiven, Unsupported):
+    """What chat and plain completions share."""
+
+    model: Name = ""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    response_format: ResponseFormat | None = None
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
+    user: Name | None = None  # read and forgotten
+
+
+class ChatBody(Asked):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[Name, Any] | None = None
+    tell_drafted: bool | None = None  # ours: streams say of each chunk whether its tokens were drafted
+    modalities: list[str] | None = None
+    functions: Any = None
+    function_call: Any = None
+
+
+class CompletionBody(Asked):
+    """POST /v1/completions"""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(max_length=MAX_PROMPTS)]
+        | Tokens
+        | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: Text | None = None
+
+
+class EmbeddingBody(Body):
+    """POST /v1/embeddings"""
+
+    model: Name = ""
+    input: (
+        Text
+        | Annotated[list[Text], Field(max_length=MAX_INPUTS)]
+        | Tokens
+        | Annotated[list[Tokens], Field(max_length=MAX_INPUTS)]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: Name | None = None

@@ -1,0 +1,99 @@
+"""The application: routes behind doors, and every failure in the shape that the caller's client knows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp
+
+from eaglelocal import __version__
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.server import invalid
+from eaglelocal.server.access import Access
+from eaglelocal.server.api import anthropic_routes, embedding_routes, monitor_routes, openai_routes, responses_routes
+from eaglelocal.server.api.replies import ERRORS
+from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor
+from eaglelocal.server.errors import Problem, problem_of
+from eaglelocal.server.metrics import Gauges
+from eaglelocal.server.serving import Serving
+
+DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's and Anthropic's; `timings` is llama.cpp's."
+IDLE_CHECK_S = 5.0
+
+_log = logging.getLogger("eaglelocal.server")
+
+
+def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BODY_BYTES) -> ASGIApp:
+    """Everything that answers HTTP. Who runs it loads the first model (`serving.models.start`)."""
+    app = FastAPI(
+        title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    app.state.serving = serving
+    serving.metrics.read_from(lambda: gauges_of(serving))
+    serving.models.before_close = serving.metrics.look
+    for routes in (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes):
+        app.include_router(routes.router)
+    _catch(app)
+    behind: ASGIApp = KeyDoor(BodyDoor(app, max_bytes=max_body_bytes), access)
+    if access.origins:
+        behind = CORSMiddleware(behind, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
+    return LogDoor(HostDoor(behind, access))
+
+
+def _catch(app: FastAPI) -> None:
+    app.add_exception_handler(RequestValidationError, _on(invalid.of_validation))
+    app.add_exception_handler(HTTPException, _on(invalid.of_http))
+    app.add_exception_handler(Problem, _on(problem_of))
+    app.add_exception_handler(EagleLocalError, _on(problem_of))
+    app.add_exception_handler(Exception, _on(problem_of))
+
+
+def _on(to_problem: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
+    def handle(request: Request, error: Exception) -> JSONResponse:
+        problem = to_problem(error)
+        is_anthropic = request.url.path.startswith(ANTHROPIC_PATHS)
+        body = problem.anthropic_body() if is_anthropic else problem.body()
+        return JSONResponse(body, problem.status, dict(problem.headers))
+
+    return handle
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    serving: Serving = app.state.serving
+    watching = asyncio.create_task(_watch_idle(serving))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await serving.models.close()
+
+
+async def _watch_idle(serving: Serving) -> None:
+    while True:
+        await asyncio.sleep(IDLE_CHECK_S)
+        await asyncio.to_thread(serving.metrics.look)
+        await serving.models.look_after()
+
+
+def gauges_of(serving: Serving) -> Gauges:
+    loaded = serving.models.loaded
+    finished = [choice.finished for _, choice in list(serving.recent) if choice.finished is not None]
+    gains = [gain for one in finished if (gain := one.speculation.speedup_estimate) is not None]
+    choices = [choice for _, choice in list(serving.active.values())]
+    return Gauges(
+        snapshot=loaded.client.snapshot() if loaded else None,
+        restarts=loaded.client.restarts if loaded else 0,
+        running=sum(choice.started is not None for choice in choices),
+        waiting=sum(choice.started is None for choice in choices),
+        speedup=sum(gains) / len(gains) if gains else None,
+    )

@@ -1,0 +1,190 @@
+"""What every request passes before a route: Host, origin, CORS, key, and its body's size and time, in this order.
+
+Plain ASGI, so that streams pass untouched. Decisions are in access.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eaglelocal.server.access import LOCAL, Access, key_in
+from eaglelocal.server.errors import AUTHENTICATION, PERMISSION, Problem
+
+OPEN_PATHS = frozenset({"/health", "/v1/health"})
+ANTHROPIC_PATHS = ("/v1/messages",)
+VERSIONS = ("1.0", "1.1")
+MAX_BODY_BYTES = 4 * 2**20
+BODY_TIMEOUT_S = 20.0
+MAX_LOGGED_BYTES = 200
+
+_log = logging.getLogger("eaglelocal.server")
+
+
+class HostDoor:
+    """Only requests that are meant for us (DNS rebinding), and none that a foreign web page sends."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (problem := self._problem(scope["http_version"], Headers(scope=scope))):
+            await refuse(scope, send, problem, close=problem.status == 505)
+        else:
+            await self._app(scope, receive, send)
+
+    def _problem(self, version: str, headers: Headers) -> Problem | None:
+        if version not in VERSIONS:
+            return Problem(505, "this server speaks HTTP 1.0 and 1.1")
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._access.admits_host(host):
+            return Problem(
+                421, "this server does not answer to this Host; --allowed-hosts lists more names", PERMISSION
+            )
+        if origin is not None and not self._access.admits_origin(origin, host):
+            return Problem(403, "web pages of this origin may not ask; --cors-origins lists those that may", PERMISSION)
+        return None
+
+
+class KeyDoor:
+    """A known key, where keys are wanted; `scope["state"]["owner"]` says whose."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._keys = app, access.keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        owner = self._keys.owner(key_in(Headers(scope=scope))) if self._keys else LOCAL
+        state(scope)["owner"] = owner or ""
+        if owner is None and scope["path"] not in OPEN_PATHS:
+            problem = Problem(
+                401, "a valid API key is needed: Authorization: Bearer KEY", AUTHENTICATION, code="invalid_api_key"
+            )
+            await refuse(scope, send, problem)
+        else:
+            await self._app(scope, receive, send)
+
+
+class BodyDoor:
+    """Reads the whole body first, in bounded memory and time, so that no route waits for a slow sender."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BODY_BYTES, timeout_s: float = BODY_TIMEOUT_S) -> None:
+        self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._read(Headers(scope=scope), receive)
+        except TimeoutError:
+            await refuse(scope, send, Problem(408, f"the body did not arrive within {self._timeout_s:g} s"), close=True)
+        except Problem as problem:
+            await refuse(scope, send, problem, close=True)
+        else:
+            if body is not None:
+                await self._app(scope, replayed(body, receive), send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The body; None when the client has gone."""
+        too_big = Problem(413, f"the body is larger than {self._max_bytes} bytes", code="request_too_large")
+        if int_of(headers.get("content-length", "0")) > self._max_bytes:
+            raise too_big
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._max_bytes:
+                raise too_big
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+class LogDoor:
+    """One line a request: method, path, status, who, seconds. Never what was asked or answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_at, status, path = time.perf_counter(), 0, logged_path(scope)
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            _log.info(
+                "%s %s %s",
+                scope["method"],
+                path,
+                status or "gone",
+                extra={
+                    "method": scope["method"],
+                    "path": path,
+                    "status": status,
+                    "owner": state(scope).get("owner", ""),
+                    "seconds": round(time.perf_counter() - started_at, 3),
+                },
+            )
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The body in one message; afterwards what the server has to say, which is that the client has gone."""
+    is_told = False
+
+    async def told() -> Message:
+        nonlocal is_told
+        if is_told:
+            return await receive()
+        is_told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return told
+
+
+async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = False) -> None:
+    shaped = problem.anthropic_body() if scope["path"].startswith(ANTHROPIC_PATHS) else problem.body()
+    body = json.dumps(shaped).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
+    if close:  # the rest of the body would be taken for another request
+        headers["connection"] = "close"
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def state(scope: Scope) -> MutableMapping[str, Any]:
+    found: MutableMapping[str, Any] = scope.setdefault("state", {})
+    return found
+
+
+def logged_path(scope: Scope) -> str:
+    """As it was sent, with its percent signs: decoded, it could hold the ends of lines and commands for terminals."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "backslashreplace")
+    return raw[:MAX_LOGGED_BYTES].decode("ascii", "backslashreplace")
+
+
+def int_of(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 19 else 2**63

@@ -1,0 +1,72 @@
+"""What went wrong, as OpenAI's clients expect it: a status, and an object with message, type, param and code.
+
+Knows the error tree and HTTP's statuses. A message never quotes a prompt; hints are part of the message, for a
+client shows nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError, ResourceError, UsageError
+
+INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_error", "not_found_error"
+PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
+
+
+class Problem(Exception):
+    """An answer that is an error. Raise it anywhere before the first byte of an answer."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str = INVALID,
+        *,
+        parameter: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.type = status, message, type
+        self.parameter, self.code, self.headers = parameter, code, headers
+
+    def body(self) -> dict[str, object]:
+        """OpenAI's shape."""
+        error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
+        return {"error": error}
+
+    def anthropic_body(self) -> dict[str, object]:
+        return {"type": "error", "error": {"type": self.type, "message": self.message}}
+
+
+def unsupported(parameter: str, why: str) -> Problem:
+    """A field that would change the answer if we knew how to honour it."""
+    return Problem(400, why, parameter=parameter, code="unsupported_parameter")
+
+
+def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
+    return Problem(503, message, OVERLOADED, code="unavailable", headers={"Retry-After": str(retry_after_s)})
+
+
+def problem_of(error: Exception) -> Problem:
+    """The answer to a failure of ours; what nobody foresaw is told without its details."""
+    match error:
+        case Problem():
+            return error
+        case RequestError():
+            return Problem(400, said(error), parameter=error.parameter or None, code=error.code or None)
+        case UsageError():
+            return Problem(400, said(error))
+        case ResourceError():
+            return unavailable(said(error))
+        case EngineError():
+            return Problem(500, said(error), SERVER, code="engine_error", headers={"Retry-After": "1"})
+        case EagleLocalError():
+            return Problem(500, said(error), SERVER)
+    return Problem(500, "the server failed on this request; its log says more", SERVER, code="internal_error")
+
+
+def said(error: EagleLocalError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,166 @@
+"""Figures for Prometheus: vLLM's names, so that dashboards fit, and a few of ours. No prompt, no key, nobody's name.
+
+Totals of the engine begin anew with each engine process; here they go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.server.choice import Choice
+
+PREFIX = "eaglelocal:"
+FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+WHOLE_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+STATES = ("on", "asleep", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is so at this moment, beside the engine's own totals."""
+
+    snapshot: EngineSnapshot | None  # None while no model is loaded
+    restarts: int
+    running: int
+    waiting: int
+    speedup: float | None
+
+
+class Metrics:
+    """A registry of its own: two servers in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._totals: Totals | None = None
+        self._first_token = self._histogram(
+            "time_to_first_token_seconds", "From question to first token.", FIRST_TOKEN_S
+        )
+        self._gap = self._histogram("inter_token_latency_seconds", "Between arrivals of tokens of an answer.", GAP_S)
+        self._whole = self._histogram("e2e_request_latency_seconds", "From question to the end of its answer.", WHOLE_S)
+
+    def read_from(self, gauges: Callable[[], Gauges]) -> None:
+        """Totals and gauges are asked for when somebody reads the metrics."""
+        self._totals = Totals(gauges)
+        self.registry.register(self._totals)
+
+    def look(self) -> None:
+        """Take note of the totals: an engine that ends takes with it what nobody has looked at."""
+        if self._totals is not None:
+            self._totals.look()
+
+    def ended(self, choice: Choice) -> None:
+        """An answer is complete, or was given up."""
+        if choice.first_at:
+            self._first_token.observe(choice.first_at - choice.asked_at)
+        for gap in choice.gaps:
+            self._gap.observe(gap)
+        if choice.finished is not None:
+            self._whole.observe(choice.ended_at - choice.asked_at)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
+
+
+class Totals(Collector):
+    """Totals that go on over the ends of engine processes."""
+
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._gauges = gauges
+        self._lock = threading.Lock()  # several may read at once, each on a thread of its own
+        self._before: dict[str, float] = {}  # of engines that are gone
+        self._last: dict[str, float] = {}
+        self._engine_pid = self._restarts = self._restarts_before = 0
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing may be asked while the server is being built."""
+        return iter(())
+
+    def look(self) -> tuple[Gauges, dict[str, float]]:
+        with self._lock:
+            gauges = self._gauges()
+            return gauges, self._totals(gauges)
+
+    def collect(self) -> Iterator[Metric]:
+        gauges, totals = self.look()
+        for name, value in totals.items():
+            if "{" not in name:
+                yield CounterMetricFamily(PREFIX + name, name.replace("_", " "), value=value)
+        yield self._per_position(totals)
+        yield from self._moment(gauges)
+
+    def _totals(self, gauges: Gauges) -> dict[str, float]:
+        if gauges.restarts < self._restarts:  # of another model's engine
+            self._restarts_before += self._restarts
+        self._restarts = gauges.restarts
+        restarts = {"engine_restarts": float(self._restarts_before + self._restarts)}
+        if gauges.snapshot is not None:
+            now = counted(gauges.snapshot)
+            if gauges.snapshot.engine_pid != self._engine_pid:
+                self._before, self._engine_pid = summed(self._before, self._last), gauges.snapshot.engine_pid
+            self._last = now
+        return summed(self._before, self._last) | restarts
+
+    def _per_position(self, totals: dict[str, float]) -> Metric:
+        what = "Accepted draft tokens by their depth in the draft."
+        family = CounterMetricFamily(PREFIX + "spec_decode_num_accepted_tokens_per_pos", what, labels=["position"])
+        for name, value in totals.items():
+            if "{" in name:
+                family.add_metric([name.partition("{")[2]], value)
+        return family
+
+    def _moment(self, gauges: Gauges) -> Iterator[Metric]:
+        snapshot = gauges.snapshot
+        usage = snapshot.cached_tokens / snapshot.cache_cells if snapshot and snapshot.cache_cells else 0.0
+        stats = snapshot.speculation if snapshot else None
+        drafts = stats.drafts if stats else 0
+        for name, what, value in (
+            ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
+            ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
+            ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
+            (
+                "draft_length",
+                "Drafted tokens a draft, on the average.",
+                stats.draft_tokens / drafts if stats and drafts else 0.0,
+            ),
+            (
+                "predicted_speedup",
+                "Of recent answers against plain decoding, estimated; 0: none.",
+                gauges.speedup or 0.0,
+            ),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, what, value=value)
+        state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the state that holds.", labels=["state"])
+        for name in STATES:
+            state.add_metric([name], float((stats.state if stats else "off") == name))
+        yield state
+
+
+def counted(snapshot: EngineSnapshot) -> dict[str, float]:
+    """Totals by name; accepted by depth as `{depth`."""
+    stats = snapshot.speculation
+    totals: dict[str, float] = {
+        "spec_decode_num_drafts": stats.drafts,
+        "spec_decode_num_draft_tokens": stats.draft_tokens,
+        "spec_decode_num_accepted_tokens": stats.accepted_tokens,
+        "prompt_tokens": snapshot.prompt_tokens,
+        "generation_tokens": snapshot.generated_tokens,
+        "draft_seconds": snapshot.draft_s,
+        "verify_seconds": snapshot.verify_s,
+        "host_seconds": snapshot.host_s,
+    }
+    return totals | {f"{{{depth}": count for depth, count in enumerate(stats.accepted_per_position)}
+
+
+def summed(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}

@@ -1,0 +1,246 @@
+"""The models of a server: one is loaded, others are loaded when they are asked for, an idle one is unloaded.
+
+Who uses a model keeps it loaded; who wants another one waits until it is free, and whoever comes then waits behind
+(first come, first served, so that nobody is starved). Knows how to load by being given a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.asking import Answerer, Line
+from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
+
+_log = logging.getLogger("eaglelocal.server")
+
+RETRY_FAILED_S = 30.0
+DEFAULT_NAMES = frozenset({"", "default"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can answer."""
+
+    name: str
+    line: Line
+    info: EngineInfo
+
+    @property
+    def client(self) -> Answerer:
+        return self.line.client
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a loader gives back."""
+
+    client: Answerer
+    info: EngineInfo
+
+
+Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
+
+
+async def aside(work: Callable[[], Opened]) -> Opened:
+    """What blocks, on a thread that the end of the process does not wait for, as it would for asyncio's own."""
+    outcome: Future[Opened] = Future()
+
+    def run() -> None:
+        outcome.set_running_or_notify_cancel()
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+class Models:
+    """The names that may be asked for; the first one is loaded at the start."""
+
+    def __init__(self, names: Sequence[str], load: Load, *, idle_s: float = 0.0) -> None:
+        """`idle_s`: unload after so long without a request; 0: never."""
+        self.names = tuple(dict.fromkeys(names))
+        self._load, self._idle_s = load, idle_s
+        self._turn = asyncio.Lock()
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        self._num_users = 0
+        self._loaded: Loaded | None = None
+        self._loading = ""
+        self._is_starting = False
+        self._swapping: asyncio.Task[Loaded] | None = None  # who waits for a load, in the name of a caller
+        self._used_at = time.monotonic()
+        self._failed_at: float | None = None
+        self._failures: dict[str, tuple[float, str]] = {}  # of loads: when and why
+        self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
+        self.failure = ""  # why the last load failed
+
+    @property
+    def loaded(self) -> Loaded | None:
+        return self._loaded
+
+    @property
+    def num_users(self) -> int:
+        return self._num_users
+
+    @property
+    def state(self) -> str:
+        """loading, ready, restarting, failed, idle (unloaded: the next request loads)."""
+        if self._loading:
+            return "loading"
+        if self._loaded is None:
+            return "failed" if self.failure else "idle"
+        return self._loaded.client.state
+
+    def name_of(self, asked: str) -> str:
+        """The model that a request means. Raises Problem (404)."""
+        if asked in DEFAULT_NAMES:
+            return self.names[0]
+        if asked not in self.names:
+            there = ", ".join(self.names)
+            raise Problem(
+                404,
+                f"there is no model {asked[:100]!r} here, only: {there}",
+                NOT_FOUND,
+                parameter="model",
+                code="model_not_found",
+            )
+        return asked
+
+    @asynccontextmanager
+    async def use(self, asked: str) -> AsyncIterator[Loaded]:
+        """The model, loaded, and kept so meanwhile. Raises Problem.
+
+        A load goes on when its caller gives up: it cannot be called back, and its model must not be lost. Who gives
+        up while waiting is forgotten.
+        """
+        if self._is_starting:
+            raise unavailable(f"{self.names[0]} is being loaded", retry_after_s=2)
+        entering = asyncio.create_task(self._enter(self.name_of(asked)))
+        try:
+            loaded = await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(self._left_early)
+            if entering is not self._swapping:
+                entering.cancel()
+            raise
+        try:
+            yield loaded
+        finally:
+            self._leave()
+
+    async def _enter(self, name: str) -> Loaded:
+        async with self._turn:
+            loaded = self._loaded
+            if loaded is None or loaded.name != name or self._is_worth_another_try(loaded):
+                await self._is_free.wait()
+                self._swapping = asyncio.current_task()
+                try:
+                    loaded = await self._swap(name)
+                finally:
+                    self._swapping = None
+            self._num_users += 1
+            self._is_free.clear()
+            return loaded
+
+    def _leave(self) -> None:
+        self._used_at = time.monotonic()
+        self._num_users -= 1
+        if not self._num_users:
+            self._is_free.set()
+
+    def _left_early(self, entering: asyncio.Task[Loaded]) -> None:
+        if not entering.cancelled() and entering.exception() is None:
+            self._leave()
+
+    def _is_worth_another_try(self, loaded: Loaded) -> bool:
+        """An engine that was given up is started anew for a request that comes a while later."""
+        self._note_failure(loaded)
+        return self._failed_at is not None and time.monotonic() - self._failed_at >= RETRY_FAILED_S
+
+    def _note_failure(self, loaded: Loaded) -> None:
+        if loaded.client.state != "failed":
+            self._failed_at = None
+        elif self._failed_at is None:
+            self._failed_at = time.monotonic()
+
+    async def start(self) -> Loaded:
+        """Load the first model. Raises the EagleLocalError that prevents it."""
+        self._is_starting = True
+        try:
+            async with self._turn:
+                return await self._open(self.names[0])
+        finally:
+            self._is_starting = False
+
+    async def close(self) -> None:
+        """End what is loaded; what it still answers fails."""
+        await self._shut()
+
+    async def look_after(self) -> None:
+        """Unload a model that nobody has used for long, and see when one fails; call it now and then."""
+        if self._loaded is not None:
+            self._note_failure(self._loaded)
+        if self._idle_s <= 0 or self._num_users or self._turn.locked() or self._loaded is None:
+            return
+        if time.monotonic() - self._used_at >= self._idle_s:
+            async with self._turn:
+                if not self._num_users:
+                    _log.info("%s is unloaded: idle for %g s", self._loaded.name, self._idle_s)
+                    await self._shut()
+
+    async def _swap(self, name: str) -> Loaded:
+        """The model in the place of the one that is loaded. Raises Problem; then that one is loaded again.
+
+        What has just failed to load is not tried again at once: everybody else would pay for it.
+        """
+        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
+        if time.monotonic() - failed_at < RETRY_FAILED_S and (self._loaded is None or self._loaded.name != name):
+            raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
+        before = self._loaded
+        await self._shut()
+        try:
+            return await self._open(name)
+        except EagleLocalError as error:
+            self._failures[name] = (time.monotonic(), said(error))
+            if before is not None and before.name != name:
+                with contextlib.suppress(EagleLocalError):
+                    await self._open(before.name)
+            raise unavailable(f"{name} cannot be loaded: {said(error)}", retry_after_s=int(RETRY_FAILED_S)) from error
+
+    async def _open(self, name: str) -> Loaded:
+        self._loading = name
+        try:
+            opened = await aside(partial(self._load, name))
+        except EagleLocalError as error:
+            self.failure = said(error)
+            raise
+        finally:
+            self._loading = ""
+        self.failure, self._failed_at, self._used_at = "", None, time.monotonic()
+        self._loaded = Loaded(name, Line(opened.client), opened.info)
+        return self._loaded
+
+    async def _shut(self) -> None:
+        if self._loaded is not None:
+            await asyncio.to_thread(self.before_close)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            await asyncio.to_thread(loaded.line.close)
+
+
+def nothing() -> None:
+    pass

@@ -1,0 +1,150 @@
+"""Runs a server in the foreground: socket, signals, the first model, and the end of all of it.
+
+The socket is bound first, so that a port that is taken costs no load, and /health answers while the model loads.
+SIGTERM and Ctrl-C drain: nothing new is taken, what runs may end, then everything goes. A second one ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.server.models import Loaded
+from eaglelocal.server.serving import Serving
+from eaglelocal.server.wire import Protocol
+
+BACKLOG = 256
+KEEP_ALIVE_S = 30
+CUT_OFF_S = 3  # for the ends of answers that were cut off to be sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """How the process behaves.
+
+    on_ready  told when the first model can answer
+    beside    what goes on beside the serving, such as a status line; ended with it
+    drain_s   what runs may take so long to end
+    """
+
+    on_ready: Callable[[Loaded], None]
+    beside: Callable[[], Awaitable[None]] | None = None
+    drain_s: float = 30.0
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """The listening socket. Raises ResourceError for a port that is taken, UsageError for an address that is none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UsageError(f"--host {host} cannot be listened on: {error.strerror or error}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = f"`--port {port + 1}`, or `eaglelocal ps` to see what runs"
+            raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
+        raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
+    listening.setblocking(False)
+    return listening
+
+
+def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+    """Serve until a signal comes. Raises the EagleLocalError that keeps the first model from loading."""
+    asyncio.run(_run(app, serving, listening, runtime))
+
+
+def config_of(app: ASGIApp, drain_s: float) -> uvicorn.Config:
+    """uvicorn as we want it: our protocol, no logs of its own, no banner."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # answers are cut off in their own shape before
+    )
+
+
+async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+    server = _Server(config_of(app, runtime.drain_s))
+    tasks = [asyncio.create_task(_load(serving, server, runtime))]
+    if runtime.beside is not None:
+        tasks.append(asyncio.create_task(_beside(runtime.beside)))
+    with _signals(serving, server, runtime.drain_s):
+        await server.serve(sockets=[listening])
+        if server.force_exit:  # then uvicorn leaves out what closes the engine
+            await server.lifespan.shutdown()
+    for task in tasks[1:]:
+        task.cancel()
+    if tasks[0].done():
+        tasks[0].result()
+
+
+async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
+    try:
+        loaded = await serving.models.start()
+    except EagleLocalError:
+        server.should_exit = True
+        raise
+    runtime.on_ready(loaded)
+
+
+async def _beside(work: Callable[[], Awaitable[None]]) -> None:
+    with suppress(asyncio.CancelledError):
+        await work()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, with our signals in the place of its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _signals(serving: Serving, server: _Server, drain_s: float) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if serving.is_draining:
+            server.force_exit = True
+        else:
+            notify_service_manager("STOPPING=1")
+            loop.call_later(drain_s, serving.cut_off)
+        serving.is_draining = server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def notify_service_manager(message: str) -> None:
+    """systemd's sd_notify: one datagram to the socket that it named; nothing where it named none."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+        notifying.sendto(message.encode(), "\0" + address[1:] if address[0] == "@" else address)

@@ -1,0 +1,148 @@
+"""What all routes share: models, places, defaults, limits, figures. One call goes in here and comes out as events.
+
+Made once by app.py. Knows no HTTP but its problems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.server.admission import Admission
+from eaglelocal.server.asking import Asking
+from eaglelocal.server.choice import Choice
+from eaglelocal.server.errors import Problem, problem_of
+from eaglelocal.server.metrics import Metrics
+from eaglelocal.server.models import Models
+
+NUM_RECENT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds, and how much may wait."""
+
+    max_waiting: int = 64
+    request_s: float = 3600.0  # from the question to the end of its answer
+    linger_s: float = 30.0  # then, for a caller that reads slowly
+    ping_s: float = 15.0  # a stream that has nothing to say says so, before something between us hangs up
+    patience_s: float = 5.0  # for the first event, before a stream begins with nothing; errors come faster than this
+
+
+@dataclass(slots=True)
+class Serving:
+    """The server behind its routes."""
+
+    models: Models
+    admission: Admission
+    metrics: Metrics
+    defaults: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
+    started_at: float = field(default_factory=time.time)
+    is_draining: bool = False
+    active: dict[str, tuple[Call, Choice]] = field(default_factory=dict)  # by request id
+    recent: deque[tuple[str, Choice]] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))  # with their models
+    num_answered: int = 0
+
+    @property
+    def state(self) -> str:
+        return "draining" if self.is_draining else self.models.state
+
+    @asynccontextmanager
+    async def ask(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[Call]:
+        """Room, a model, and answers on their way; who leaves cancels them. Raises Problem."""
+        if self.is_draining:
+            raise Problem(503, "the server is being stopped", code="draining", headers={"Connection": "close"})
+        name, owner = self.models.name_of(model), requests[0].owner
+        with self.admission.place(owner, len(requests)), contextlib.closing(Call(self, name, requests)) as call:
+            async with contextlib.AsyncExitStack() as left:
+                await self._enter(call, left)
+                yield call
+
+    async def _enter(self, call: Call, left: contextlib.AsyncExitStack) -> None:
+        """Wait for the model, no longer than an answer may take, and ask."""
+        try:
+            async with asyncio.timeout(self.limits.request_s):
+                loaded = await left.enter_async_context(self.models.use(call.model))
+        except TimeoutError:
+            raise too_long(self.limits.request_s) from None
+        call.begin(await left.enter_async_context(Asking(loaded.line, call.requests)))
+
+    def cut_off(self) -> None:
+        """End every answer that still runs; their callers are told so."""
+        for call in {id(call): call for call, _ in self.active.values()}.values():
+            call.cancel()
+
+
+class Call:
+    """The answers to one HTTP call, as they come."""
+
+    def __init__(self, serving: Serving, model: str, requests: Sequence[AnyRequest]) -> None:
+        asked_at = time.perf_counter()
+        self.model, self.requests = model, requests
+        self.choices = [Choice(i, request, asked_at) for i, request in enumerate(requests)]
+        self._serving = serving
+        self._asking: Asking | None = None
+        self._by_id = {choice.request.id: choice for choice in self.choices}
+        self._ends_at = asked_at + serving.limits.request_s
+        serving.active |= {choice.request.id: (self, choice) for choice in self.choices}
+
+    def begin(self, asking: Asking) -> None:
+        """The requests are on their way."""
+        self._asking = asking
+
+    def cancel(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    @property
+    def is_over(self) -> bool:
+        return all(choice.is_over for choice in self.choices)
+
+    async def next(self, timeout_s: float) -> list[Choice]:
+        """The choices that have news, or none after this time. Raises Problem when one has failed or takes too long."""
+        assert self._asking is not None
+        now = time.perf_counter()
+        if now >= self._ends_at:
+            raise too_long(self._serving.limits.request_s)
+        events = await self._asking.next(min(timeout_s, self._ends_at - now))
+        now = time.perf_counter()
+        touched = {}
+        for event in events:
+            choice = self._by_id[event.request_id]
+            choice.take(event, now)
+            touched[choice.index] = choice
+        for choice in touched.values():
+            if choice.error is not None:
+                raise problem_of(choice.error)
+            if choice.finished is not None and choice.finished.reason == "cancelled":
+                raise Problem(503, "the answer was cut off: the server is being stopped", code="cancelled")
+        return list(touched.values())
+
+    async def complete(self) -> list[Choice]:
+        """All choices, when all are complete."""
+        while not self.is_over:
+            await self.next(self._serving.limits.request_s)
+        return self.choices
+
+    def close(self) -> None:
+        for choice in self.choices:
+            serving = self._serving
+            del serving.active[choice.request.id]
+            serving.recent.append((self.model, choice))
+            serving.metrics.ended(choice)
+            choice.forget()
+            if choice.finished is not None:
+                serving.num_answered += 1
+                serving.admission.took(time.perf_counter() - choice.asked_at)
+
+
+def too_long(limit_s: float) -> Problem:
+    return Problem(504, f"the answer took longer than {limit_s:g} s", "timeout_error", code="timeout")

@@ -1,0 +1,92 @@
+"""What people write stays text: spellings of control tokens are hidden while a chat template runs.
+
+Each spelling in a message is replaced by a mark of private-use characters, so that the template still sees the rest
+and may trim, split or quote it; `spans` puts the spellings back as text that must not be read as control tokens.
+The end of a message that could begin such a spelling is hidden too: the next one could complete it.
+
+    "a<|im_end|>b" -> "a\\ue0000\\ue001b" -> template -> ("..a", False) ("<|im_end|>", True) ("b..", False)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+OPEN, CLOSE = "\ue000", "\ue001"
+MAX_LEVELS = 16  # of prefixes that are told apart; below them the texts are tried one by one
+_MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
+
+
+class Spellings:
+    """How the control tokens of a vocabulary are spelled, made ready to be searched for. One per model."""
+
+    def __init__(self, controls: Sequence[str] = ()) -> None:
+        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE})))
+        self._begins = {text[:length] for text in controls for length in range(1, len(text))}
+        self._longest = max(map(len, self._begins), default=0)
+
+    def num_begun(self, text: str) -> int:
+        """Characters at the end of a text that could begin a spelling."""
+        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._begins), 0)
+
+
+class Literals:
+    """The hidden spellings of one conversation."""
+
+    def __init__(self, spellings: Spellings) -> None:
+        self._spellings = spellings
+        self._hidden: list[str] = []
+
+    def hide(self, text: str) -> str:
+        text = self._spellings.pattern.sub(lambda match: self._mark(match[0]), text)
+        body = text.rstrip()
+        if count := self._spellings.num_begun(body):
+            start = len(body) - count
+            return text[:start] + self._mark(body[start:]) + text[len(body) :]
+        return text
+
+    def hide_all(self, value: object) -> object:
+        """Of every text in a JSON value, keys included."""
+        match value:
+            case str():
+                return self.hide(value)
+            case dict():
+                return {self.hide(str(key)): self.hide_all(one) for key, one in value.items()}
+            case list():
+                return [self.hide_all(one) for one in value]
+        return value
+
+    def spans(self, rendered: str) -> Iterator[tuple[str, bool]]:
+        """The text in pieces, and whether each is one that was hidden."""
+        for index, part in enumerate(_MARK.split(rendered)):
+            if index % 2:
+                yield self._hidden[int(part)], True
+            elif part:
+                yield part, False
+
+    def _mark(self, spelling: str) -> str:
+        self._hidden.append(spelling)
+        return f"{OPEN}{len(self._hidden) - 1}{CLOSE}"
+
+
+def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
+    """A regular expression for the longest of these sorted texts, by common prefixes: there may be a thousand.
+
+    ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
+    """
+    prefix = common_start(texts[0], texts[-1])  # of sorted texts the first and the last differ soonest
+    rests = [text[len(prefix) :] for text in texts]
+    if levels:
+        groups = groupby(filter(None, rests), key=lambda rest: rest[0])
+        parts = [longest_of(list(group), levels - 1) for _, group in groups]
+    else:
+        parts = [re.escape(rest) for rest in sorted(rests, key=len, reverse=True) if rest]
+    if not parts:
+        return re.escape(prefix)
+    return f"{re.escape(prefix)}(?:{'|'.join(parts)}){'?' if '' in rests else ''}"
+
+
+def common_start(one: str, other: str) -> str:
+    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]

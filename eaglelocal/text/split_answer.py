@@ -1,0 +1,101 @@
+"""The text of one answer taken apart: what is thought, what is said, what is called.
+
+Tokens go through the detokenizer and the stop strings as in any answer, then through the parsers of the family.
+Does not know templates: `Split` says what the family's markers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eaglelocal.core.request import Request
+from eaglelocal.core.tools import CallForm, Split
+from eaglelocal.text.answer import AnswerPiece, AnswerText
+from eaglelocal.text.detokenizer import Detokenizer, Pieces
+from eaglelocal.text.families import is_spelled, markers_of
+from eaglelocal.text.gathering import Gathering, NewId, hex_id, short_id
+from eaglelocal.text.harmony import HarmonyParser
+from eaglelocal.text.marks import MarkReader, control_char
+from eaglelocal.text.reasoning import ThoughtParser
+from eaglelocal.text.stops import StopMatcher
+from eaglelocal.text.tool_calls import BareCalls, BracketCalls, CallParser, NoCalls, TaggedCalls
+
+
+class SplitText:
+    """Text in, what is thought, said and called out."""
+
+    def __init__(self, split: Split, new_id: NewId) -> None:
+        self._found = Gathering(new_id, split.parallel)
+        self._parser = parser_of(split, self._found)
+        self._reader = MarkReader(markers_of(split), spelled=is_spelled(split))
+
+    def push(self, text: str) -> AnswerPiece:
+        for item in self._reader.push(text):
+            self._parser.push(item)
+        return self._taken()
+
+    def finish(self, text: str) -> AnswerPiece:
+        """`text` is the last."""
+        for item in [*self._reader.push(text), *self._reader.flush()]:
+            self._parser.push(item)
+        self._parser.finish()
+        self._found.text.release()
+        self._found.thought.release()
+        return self._taken()
+
+    def _taken(self) -> AnswerPiece:
+        found = self._found
+        calls, found.calls = tuple(found.calls), []
+        return AnswerPiece(found.text.take(), None, found.thought.take(), calls, found.is_over)
+
+
+class SplitAnswerText:
+    """As text.answer.AnswerText. After a piece that is `stopped`, further tokens add nothing."""
+
+    __slots__ = ("_chars", "_detokenizer", "_split", "_stops")
+
+    def __init__(self, pieces: Pieces, stops: Sequence[str], split: Split, *, new_id: NewId) -> None:
+        markers = markers_of(split)
+        self._chars = {token: control_char(markers.index(name)) for token, name in split.marks}
+        self._detokenizer, self._stops = Detokenizer(pieces), StopMatcher(stops)
+        self._split = SplitText(split, new_id)
+
+    def push(self, token: int) -> AnswerPiece:
+        char = self._chars.get(token)
+        text = self._detokenizer.push(token) if char is None else self._detokenizer.flush() + char
+        text, stop = self._stops.push(text)
+        said = self._split.push(text)
+        return said if stop is None else AnswerPiece(said.text, stop, said.reasoning, said.calls, said.is_over)
+
+    def finish(self) -> AnswerPiece:
+        """What was still held back when the answer ended."""
+        text, _ = self._stops.push(self._detokenizer.flush())
+        return self._split.finish(text + self._stops.flush())
+
+
+def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:
+    split, stops = request.split, request.params.stop
+    if split is None:
+        return AnswerText(pieces, stops)
+    is_short = split.form in (CallForm.MISTRAL, CallForm.MISTRAL_ARGS)
+    return SplitAnswerText(pieces, stops, split, new_id=short_id if is_short else hex_id)
+
+
+def parser_of(split: Split, found: Gathering) -> CallParser:
+    if split.form is CallForm.HARMONY:
+        return HarmonyParser(found, may_call=bool(split.tools))
+    said = calls_parser(split, found)
+    return said if split.thought is None else ThoughtParser(found, said, split.thought, in_thought=split.in_thought)
+
+
+def calls_parser(split: Split, found: Gathering) -> CallParser:
+    if not split.tools:
+        return NoCalls(found)
+    match split.form:
+        case CallForm.HERMES | CallForm.CODER:
+            return TaggedCalls(found, split.tools)
+        case CallForm.LLAMA:
+            return BareCalls(found, split.tools)
+        case CallForm.MISTRAL | CallForm.MISTRAL_ARGS:
+            return BracketCalls(found)
+    return NoCalls(found)

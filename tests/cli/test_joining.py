@@ -1,0 +1,286 @@
+"""`eaglelocal chat` at a running server: which one is joined, what it is asked, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
+from doubles.scripted_client import ScriptedClient, says, scripted_plan
+
+from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.conversation import Turn
+from eaglelocal.cli.joining import engine_flags, first_ready, joined_model, key_of, spec_of
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.report import model_lines
+from eaglelocal.cli.session import Garage, Model, Outcome, Session
+from eaglelocal.cli.slash import parse
+from eaglelocal.cli.slash_actions import Desk, act
+from eaglelocal.client.running import announced, this_server
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import OFF, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
+from eaglelocal.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+Chat = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chat:
+    """`eaglelocal chat ARGUMENTS`, where what this test announces is found."""
+    for name in [name for name in os.environ if name.startswith(("EAGLELOCAL_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "eaglelocal", "chat", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    return start
+
+
+def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    stdout, stderr = program.communicate(timeout=PATIENCE_S)
+    return program.returncode, stdout.decode(), stderr.decode()
+
+
+@contextmanager
+def announcing(url: str) -> Iterator[None]:
+    port = int(url.rpartition(":")[2])
+    with announced(this_server("127.0.0.1", port, target="demo", api_key="secret")):
+        yield
+
+
+def test_without_a_target_the_running_server_answers(chat: Chat) -> None:
+    script = Script(our_words("one", " two"), models=OUR_MODELS)
+    with serving(script) as url, announcing(url):
+        code, stdout, stderr = ended(chat("hi", "--json", "--spec", "3", "--seed", "5", "--temperature", "0"))
+    assert (code, stdout.count("\n")) == (0, 1)
+    said = json.loads(stdout)
+    assert (said["text"], said["target"], said["finish_reason"]) == ("one two", "demo", "stop")
+    assert said["speculation"] == SPECULATION
+    assert (said["timings"]["draft_s"], said["timings"]["verify_s"], said["timings"]["host_s"]) == (0.1, 0.3, 0.01)
+    assert f"joined {url}: demo" in stderr
+    assert "secret" not in stdout + stderr
+    assert set(script.keys) == {"", "Bearer secret"}  # /health is asked without
+    (body,) = script.bodies
+    assert (body["spec"], body["seed"], body["temperature"]) == (3, 5, 0.0)
+    assert "cache_prompt" not in body
+
+
+def test_any_server_is_joined_by_its_address(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from the environment")
+    script = Script(words("hello"))
+    with serving(script) as url:
+        code, stdout, stderr = ended(chat("hi", "--url", url))
+    assert (code, stdout) == (0, "hello\n")
+    assert f"joined {url}: loopback-model" in stderr
+    assert set(script.keys) == {"Bearer from the environment"}
+    assert "spec" not in script.bodies[0]
+
+
+def test_a_server_that_vanishes_is_one_line_and_exit_1(chat: Chat) -> None:
+    with serving(Script(words("half", " an")[:3], is_cut=True)) as url:
+        code, stdout, stderr = ended(chat("hi", "--url", url))
+    assert (code, stdout) == (1, "half an\n")
+    assert f"error: {url} ended in the middle of an answer" in stderr
+    assert "Traceback" not in stderr
+    code, stdout, stderr = ended(chat("hi", "--url", url))
+    assert (code, stdout) == (1, "")
+    assert f"error: cannot reach {url}" in stderr
+
+
+def test_ctrl_c_hangs_up(chat: Chat) -> None:
+    with serving(Script(words("half", " an")[:3], hangs=True)) as url:
+        program = chat("hi", "--url", url)
+        assert program.stdout is not None
+        first = program.stdout.read(4)
+        os.killpg(program.pid, signal.SIGINT)
+        code, rest, stderr = ended(program)
+    assert (code, first) == (130, b"half")
+    assert rest.startswith(" an") or rest == "\n"
+    assert "stopped" in stderr and "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--threads", "2"), 2, "--threads is for an engine of your own"),
+        (("--spec", "3"), 2, "--spec is understood by servers of ours only"),
+        (("--target", "other"), 1, "has no model 'other'"),
+    ],
+)
+def test_what_a_server_cannot_obey_is_an_error(chat: Chat, arguments: tuple[str, ...], code: int, said: str) -> None:
+    with serving(Script(words("x"))) as url:
+        found, stdout, stderr = ended(chat("hi", "--url", url, *arguments))
+    assert (found, stdout) == (code, "")
+    assert f"error: {said}" in stderr or said in stderr
+    assert "\nhint: " in stderr
+
+
+# ---- the decision, without a program
+class Lines:
+    """What was said to the person."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def output(lines: Lines) -> Output:
+    return Output(stdout=lines, stderr=lines, environ={})  # type: ignore[arg-type]
+
+
+def settings(tmp_path: Path, environ: dict[str, str] | None = None, **flags: str) -> Settings:
+    return Settings.load(flags, environ or {}, tmp_path / "none.toml")
+
+
+def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
+    chat: Chat, tmp_path: Path, lines: Lines, output: Output
+) -> None:
+    assert joined_model(settings(tmp_path), output) is None
+    with serving(Script(models=OUR_MODELS)) as url, announcing(url):
+        assert joined_model(settings(tmp_path, target="demo"), output) is None
+        assert joined_model(settings(tmp_path, url="none"), output) is None
+        assert lines.text == ""
+        assert joined_model(settings(tmp_path, threads="2"), output) is None
+        assert f"not joining {url}: --threads asks for an engine of its own" in lines.text
+        joined = joined_model(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}), output)
+    assert joined is not None and joined.plan is None and joined.takes_spec
+
+
+def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
+    one, other = (this_server("127.0.0.1", port, target="demo") for port in (1, 2))
+    assert first_ready([(one, "loading"), (other, "ready")], output) is other
+    assert lines.text == "not joining http://127.0.0.1:1: loading\n"
+    assert first_ready([(one, "no answer")], output) is None
+
+
+def test_which_key_is_sent(chat: Chat) -> None:
+    ours, openai = {"EAGLELOCAL_API_KEY": "ours"}, {"OPENAI_API_KEY": "theirs"}
+    with announced(this_server("127.0.0.1", 8421, target="demo", api_key="announced")):
+        assert key_of("http://127.0.0.1:8421", {}) == "announced"
+        assert key_of("localhost:8421/v1", openai) == "announced"
+        assert key_of("https://127.0.0.1:8421", {}) == ""
+        assert key_of("http://127.0.0.1:8421", ours | openai) == "announced"
+        assert key_of("http://127.0.0.1:8422", ours | openai) == "ours"
+        assert key_of("http://127.0.0.1:8422", openai) == "theirs"
+        assert key_of("http://127.0.0.1:8422", {}) == ""
+
+
+def test_flags_of_an_engine_are_those_on_the_command_line(tmp_path: Path) -> None:
+    assert engine_flags(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}, kv_type="q8_0")) == ["--kv-type"]
+    assert engine_flags(settings(tmp_path, temperature="1", seed="3")) == []
+
+
+def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Output) -> None:
+    with serving(Script(models=OUR_MODELS)) as url:
+        model = joined_model(settings(tmp_path, url=url), output)
+    assert isinstance(model, Model)
+    assert spec_of(settings(tmp_path), model) is None
+    assert spec_of(settings(tmp_path, {"EAGLELOCAL_SPEC": "2"}), model) is None
+    assert spec_of(settings(tmp_path, spec="off"), model) == OFF
+    assert spec_of(settings(tmp_path, spec="4"), model) == fixed(4)
+    other = replace(model, takes_spec=False)
+    assert spec_of(settings(tmp_path), other) is None
+    with pytest.raises(UsageError, match="servers of ours"):
+        spec_of(settings(tmp_path, spec="4"), other)
+
+
+# ---- talking with a server's model
+def joined_session(tmp_path: Path, output: Output, *, takes_spec: bool) -> tuple[Desk, ScriptedClient, ScriptedClient]:
+    """At a server; a model of one's own can be loaded instead, unless it is called broken."""
+    server, own = ScriptedClient((says("hi"),), n_ctx=0), ScriptedClient((says("hello"),), label="own")
+
+    def load(plan: Plan) -> Model:
+        if plan.target_label == "broken":
+            raise EngineError("it cannot be loaded")
+        return Model(own, plan, own.info)
+
+    garage = Garage(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
+    model = Model(server, None, server.info, takes_spec=takes_spec)
+    return Desk(Session(garage, model, SamplingParams()), output, tmp_path), server, own
+
+
+def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lines, output: Output) -> None:
+    desk, _, own = joined_session(tmp_path, output, takes_spec=True)
+    for words_typed in ("/spec", "/spec 3", "/spec off"):
+        act(desk, parse(words_typed))
+    assert lines.text.splitlines() == [
+        "speculation: as the server does",
+        "speculation asked of the server: 3 tokens ahead",
+        "speculation off: switched off",
+    ]
+    assert desk.session.request("hi", 0).spec == OFF
+    assert desk.session.model.plan is None and own.requests == []
+    other, _, _ = joined_session(tmp_path, output, takes_spec=False)
+    with pytest.raises(UsageError, match="does not take a wish"):
+        act(other, parse("/spec 3"))
+
+
+def test_a_model_of_ones_own_leaves_the_server_and_a_failure_stays(
+    tmp_path: Path, lines: Lines, output: Output
+) -> None:
+    desk, server, own = joined_session(tmp_path, output, takes_spec=True)
+    with pytest.raises(EngineError):
+        act(desk, parse("/model broken"))
+    assert (desk.session.model.client, server.num_closed) == (server, 0)
+    act(desk, parse("/model own"))
+    assert (desk.session.model.client, server.num_closed, own.num_closed) == (own, 1, 0)
+
+
+def test_who_answers_is_told_of_a_server(tmp_path: Path, lines: Lines, output: Output) -> None:
+    desk, server, _ = joined_session(tmp_path, output, takes_spec=True)
+    act(desk, parse("/model"))
+    assert lines.text.splitlines() == ["target   scripted model", "draft    scripted head", "server   no llama.cpp"]
+    untold = replace(server.info, draft="none", draft_reason="not told by the server", n_ctx=512)
+    assert model_lines(untold, None)[1:3] == ["draft    not told by the server", "context  512 tokens"]
+
+
+def test_nothing_is_forgotten_where_the_context_is_unknown(tmp_path: Path, output: Output) -> None:
+    desk, _, _ = joined_session(tmp_path, output, takes_spec=True)
+    desk.session.conversation.add(Turn("a long question " * 1000, "a long answer " * 1000))
+    assert Asker(desk.session, output)._forgettable("next") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [
+        (RequestError("too long", code="context_length_exceeded"), True),
+        (RequestError("llama-server has no code for it"), True),
+        (RequestError("no key", code="invalid_api_key"), False),
+        (EngineError("busy"), False),
+    ],
+)
+def test_only_what_may_be_too_long_costs_old_turns(error: EagleLocalError, is_refused: bool) -> None:
+    assert Outcome(error=error).refused is is_refused

@@ -1,0 +1,134 @@
+"""`ps` and `stop` with processes that announce themselves as servers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.patience import wait_until
+
+from eaglelocal.cli import main
+from eaglelocal.cli.ps import span
+from eaglelocal.cli.stop import chosen_of, wait_for_end
+from eaglelocal.client.running import RunningServer, announced, running_servers, this_server
+from eaglelocal.errors import EngineError, UsageError
+
+ROOT = Path(__file__).parents[2]
+SERVER = """
+import signal, sys, time
+from eaglelocal.client.running import announced, this_server
+if sys.argv[2:] == ["stubborn"]:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+with announced(this_server("127.0.0.1", int(sys.argv[1]), target="demo", api_key="secret")):
+    time.sleep(600)
+"""
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(port: int, *how: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(port), *how])
+        started.append(process)
+        wait_until(lambda: port in [server.port for server in running_servers()], "the server announces itself")
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_ps_lists_what_runs_without_its_key(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    process = start(1)
+    assert main.run(["ps"]) == 0
+    shown = capsys.readouterr()
+    assert "http://127.0.0.1:1 " in shown.out and f"pid {process.pid}" in shown.out
+    assert main.run(["ps", "--json"]) == 0
+    listed = capsys.readouterr()
+    (server,) = json.loads(listed.out)["servers"]
+    assert (server["port"], server["pid"], server["target"], server["state"]) == (1, process.pid, "demo", "no answer")
+    assert "secret" not in shown.out + shown.err + listed.out + listed.err
+
+
+def test_ps_of_nothing(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    main.run(["ps", "--json"])
+    main.run(["ps"])
+    shown = capsys.readouterr()
+    assert shown.out == '{"servers": []}\n'
+    assert "no server is running" in shown.err
+
+
+@pytest.mark.parametrize("which", [[], ["1"], ["http://localhost:1"], ["127.0.0.1:1"], ["all"]])
+def test_stop_ends_it_and_says_so(start: Start, which: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    process = start(1)
+    assert main.run(["stop", *which]) == 0
+    assert process.wait(0) == 0  # it has ended by now
+    assert running_servers() == []
+    assert f"stopped http://127.0.0.1:1 (demo, pid {process.pid})" in capsys.readouterr().err
+
+
+def test_stop_all_ends_all_and_is_content_with_none(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    processes = [start(1), start(2)]
+    assert main.run(["stop", "all"]) == 0
+    assert [process.wait(0) for process in processes] == [0, 0]
+    assert main.run(["stop", "all"]) == 0
+    assert "no server is running" in capsys.readouterr().err
+
+
+def test_a_stubborn_server_is_named_with_a_way_out(start: Start) -> None:
+    process = start(1, "stubborn")
+    os.kill(process.pid, signal.SIGTERM)
+    (server,) = running_servers()
+    with pytest.raises(EngineError, match=r"still runs after 0\.1 s") as caught:
+        wait_for_end(server, 0.1)
+    assert str(process.pid) in caught.value.hint
+
+
+def test_another_process_with_its_pid_is_left_alone(start: Start) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        with announced(replace(this_server("127.0.0.1", 1, target="demo"), pid=bystander.pid)):
+            with pytest.raises(EngineError, match="no server of ours is running at 1"):
+                main.run(["stop", "1"])
+            assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def server(port: int) -> RunningServer:
+    return this_server("127.0.0.1", port, target="demo")
+
+
+def test_which_one_is_meant() -> None:
+    both = [server(1), server(2)]
+    assert [found.port for found in chosen_of(both, "2")] == [2]
+    assert len(chosen_of(both, "all")) == 2
+    with pytest.raises(UsageError, match="2 servers are running"):
+        chosen_of(both, None)
+    for nothing in ("3", "example.org:1", "http://127.0.0.1:x", "nonsense"):
+        with pytest.raises(EngineError, match="no server of ours is running at"):
+            chosen_of(both, nothing)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3 * 3600 + 120, "3 h 2 min"), (90_000, "1 d 1 h")],
+)
+def test_spans(seconds: float, said: str) -> None:
+    assert span(seconds) == said

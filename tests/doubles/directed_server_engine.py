@@ -1,0 +1,279 @@
+"""An engine that does what the last message tells it to, for what a server must make of it; no model, no llama.cpp.
+
+A line of the message is a direction, `verb rest` (see `_DIRECTIONS`; what is none is said again); all of them together
+are one answer, and the next step carries out the next. Events, totals and failures are the real ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import signal
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.core.events import (
+    Embedded,
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    LoadProgress,
+    Piece,
+    RequestEvent,
+    Started,
+    Tokens,
+    ToolCalled,
+)
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
+from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.engine.process import EngineLoop
+from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
+
+BUILDER = "doubles.directed_server_engine:build"
+PACE_S = 0.002  # of a step of an answer that never ends
+STATS = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
+TIMINGS = Timings(ttft_s=0.1, prefill_s=0.08, decode_s=0.5, draft_s=0.1, verify_s=0.3, host_s=0.01, decode_tok_s=20.0)
+CACHED_TOKENS = 3
+
+
+def plan(label: str = "actor", target: Path = Path("none")) -> Plan:
+    return Plan(target=target, target_label=label, n_ctx=4096, num_slots=4)
+
+
+@dataclass(slots=True)
+class _Scene:
+    """One answer in the making: the directions that are left."""
+
+    request: ChatRequest
+    directions: Iterator[RequestEvent]
+    num_tokens: int = 0
+    num_calls: int = 0
+    reason: str = "stop"
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    def tokens(self, text: str, **more: object) -> Tokens:
+        self.num_tokens += 1
+        return Tokens(self.id, (Piece(self.num_tokens, text, drafted=False, **more),))  # type: ignore[arg-type]
+
+
+def embedding(request: EmbedRequest) -> list[RequestEvent]:
+    """A vector of two numbers for each input: how long it is, and 0.5. `refuse` is refused."""
+    if "refuse" in request.inputs:
+        return [Failed(request.id, RequestError("the script refuses this", parameter="input"))]
+    lengths = [len(each) for each in request.inputs]
+    vectors = array("f", [value for length in lengths for value in (length, 0.5)]).tobytes()
+    total = sum(lengths)
+    return [
+        Started(request.id, total, 0),
+        Embedded(request.id, vectors, 2, total),
+        Finished(request.id, "stop", "", total, 0, Timings(), SpeculationStats()),
+    ]
+
+
+class DirectedEngine:
+    """One direction a request and a step, all requests at once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._running: dict[str, _Scene] = {}
+        self._held: list[RequestEvent] = []
+        self._generated = self._prompted = 0
+
+    @property
+    def info(self) -> EngineInfo:
+        plan = self._plan
+        return EngineInfo(
+            target=plan.target_label,
+            draft="none",
+            draft_reason="directed",
+            n_ctx=plan.n_ctx,
+            num_slots=plan.num_slots,
+            n_vocab=256,
+            chat_template=True,
+            threads=1,
+            model_bytes=0,
+            load_s=0.0,
+            library="none",
+        )
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._held)
+
+    def submit(self, request: AnyRequest) -> None:
+        if isinstance(request, EmbedRequest):
+            self._held += embedding(request)
+            return
+        script = script_of(request)
+        if script.startswith("refuse"):
+            _, parameter, code = script.split()
+            error = RequestError("the script refuses this", parameter=parameter, code=code)
+            self._held.append(Failed(request.id, error))
+            return
+        scene = _Scene(request, iter(()))
+        scene.directions = self._directions(scene, script)
+        self._running[request.id] = scene
+        self._prompted += len(script)
+        self._held.append(Started(request.id, prompt_tokens=len(script), cached_tokens=CACHED_TOKENS))
+
+    def cancel(self, request_id: str) -> None:
+        scene = self._running.pop(request_id, None)
+        if scene is not None:
+            scene.reason = "cancelled"
+            self._held.append(self._finished(scene))
+
+    def step(self) -> list[RequestEvent]:
+        events, self._held = self._held, []
+        for scene in tuple(self._running.values()):
+            event = next(scene.directions, None)
+            if event is None:
+                del self._running[scene.id]
+                event = self._finished(scene)
+            self._generated += isinstance(event, Tokens)
+            events.append(event)
+        return events
+
+    def snapshot(self) -> EngineSnapshot:
+        return EngineSnapshot(
+            running=len(self._running),
+            waiting=0,
+            steps=1,
+            prompt_tokens=self._prompted,
+            generated_tokens=self._generated,
+            speculation=STATS,
+            host_s=0.25,
+            native_s=0.75,
+            peak_rss_bytes=1,
+            draft_s=0.5,
+            verify_s=1.5,
+            cached_tokens=100,
+            cache_cells=400,
+            engine_pid=os.getpid(),
+        )
+
+    def close(self) -> None:
+        pass
+
+    def _directions(self, scene: _Scene, script: str) -> Iterator[RequestEvent]:
+        for line in script.split("\n"):
+            verb, _, rest = line.partition(" ")
+            yield from _DIRECTIONS[verb](scene, rest) if verb in _DIRECTIONS else _say(scene, line)
+
+    def _finished(self, scene: _Scene) -> Finished:
+        script = script_of(scene.request)
+        return Finished(scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS)
+
+
+def script_of(request: ChatRequest) -> str:
+    """What the last message of a person says, or the text."""
+    if request.text is not None:
+        return request.text
+    said = [message.content for message in request.messages if message.role == "user"]
+    return said[-1] if said else "say nothing"
+
+
+def shown(request: ChatRequest) -> str:
+    """The request as the engine sees it, as JSON."""
+    return json.dumps(dataclasses.asdict(request), default=_plain)
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, enum.Enum) else str(value)
+
+
+# ---- directions
+def _say(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    for i, word in enumerate(rest.split(" ")):
+        yield scene.tokens(f" {word}" if i else word)
+
+
+def _think(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    for word in rest.split(" "):
+        yield scene.tokens("", reasoning=f"{word} ")
+
+
+def _call(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    name, _, arguments = rest.partition(" ")
+    index, scene.num_calls, scene.reason = scene.num_calls, scene.num_calls + 1, "tool_calls"
+    scene.num_tokens += 1
+    yield ToolCalled(scene.id, index, ToolCall(f"call_{index}", name, arguments or "{}"))
+
+
+def _weigh(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """Words with log-probabilities, and half a character."""
+    for piece in [f"{word} ".encode() for word in rest.split(" ")] + [b"\xc3"]:
+        top = (TokenLogprob(1, -0.25, piece), TokenLogprob(2, -2.5, b"other"))
+        sampled = Sampled(1, -0.25, piece, top)
+        yield scene.tokens(piece.decode("utf-8", "ignore"), sampled=sampled)
+
+
+def _show(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    yield scene.tokens(shown(scene.request))
+
+
+def _length(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    scene.reason = "length"
+    yield from ()
+
+
+def _forever(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    while True:
+        time.sleep(PACE_S)
+        yield scene.tokens("x")
+
+
+def _sleep(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    time.sleep(float(rest))
+    yield from ()
+
+
+def _hang(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    time.sleep(600)
+    yield from ()
+
+
+def _kill(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield from ()
+
+
+def _fail(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    error: Exception = {"full": ResourceError("the cache has no room"), "broken": EngineError("it broke")}[rest]
+    raise error
+    yield
+
+
+_DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
+    "say": _say,
+    "think": _think,
+    "call": _call,
+    "weigh": _weigh,
+    "show": _show,
+    "length": _length,
+    "forever": _forever,
+    "sleep": _sleep,
+    "hang": _hang,
+    "kill": _kill,
+    "fail": _fail,
+}
+
+
+def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
+    """Load as the plan's label says; a target that exists makes `hesitant` wait until it is gone."""
+    if plan.target_label == "broken":
+        raise ModelFileError("no-such.gguf is not a GGUF file", hint="eaglelocal pull demo")
+    while plan.target_label == "hesitant" and plan.target.exists():
+        time.sleep(0.005)
+    return DirectedEngine(plan)

@@ -1,0 +1,167 @@
+"""The whole server in a thread, on a port of its own, over engines in their own processes: for tests of its outside.
+
+with served(directed()) as server:
+    server.openai().chat.completions.create(...)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import uvicorn
+
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.engine.supervisor import DEFAULT_POLICY, RestartPolicy
+from eaglelocal.server.access import Access
+from eaglelocal.server.admission import Admission
+from eaglelocal.server.app import create_app
+from eaglelocal.server.metrics import Metrics
+from eaglelocal.server.models import Models, Opened
+from eaglelocal.server.run import bound, config_of
+from eaglelocal.server.serving import Limits, Serving
+
+from . import directed_server_engine, server_engine
+from .patience import PATIENCE_S, wait_until
+
+DEFAULTS = SamplingParams(temperature=0.7, max_tokens=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is served, and how. `plans` by name, with the builder of their engines."""
+
+    plans: Mapping[str, Plan]
+    builder: str
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+    defaults: SamplingParams = DEFAULTS
+    idle_s: float = 0.0
+    restart: RestartPolicy = DEFAULT_POLICY
+    num_slots: int = 4
+    is_shared: bool = False
+    loads: bool = True  # the first model, at the start
+    waits: bool = True  # for it, before anything is asked
+
+
+def directed(*names: str, **changes: Any) -> Setup:
+    """Engines that do as they are told; a name is the label that decides how the load goes."""
+    plans = {name: directed_server_engine.plan(name) for name in names or ("actor",)}
+    return Setup(**{"plans": plans, "builder": directed_server_engine.BUILDER} | changes)
+
+
+def typing(**changes: Any) -> Setup:
+    """The real engine over a scripted model."""
+    return Setup(**{"plans": {"typist": server_engine.plan()}, "builder": server_engine.BUILDER} | changes)
+
+
+class Server:
+    """A running server and ways to ask it."""
+
+    def __init__(self, setup: Setup, serving: Serving, port: int) -> None:
+        self.setup, self.serving, self.port = setup, serving, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.clients: list[EngineClient] = []  # of all models that were loaded
+
+    def openai(self, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
+
+    def anthropic(self, key: str = "none") -> anthropic.Anthropic:
+        return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, timeout=PATIENCE_S)
+
+    def ask(self, script: str, **more: object) -> httpx.Response:
+        """A chat completion, whole or streamed, without any client's help."""
+        body = {"messages": [{"role": "user", "content": script}], **more}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def snapshot(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get("/v1/snapshot").json()
+        return found
+
+    def wait_until_idle(self) -> None:
+        """Nothing runs in the engine, nothing is held in the server."""
+        wait_until(self._is_idle, "no request is left")
+
+    def _is_idle(self) -> bool:
+        told, engine = self.snapshot(), self.clients[-1].snapshot()
+        held = (self.serving.admission.num_inside, self.serving.models.num_users, len(self.serving.active))
+        return (told["running"], told["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
+
+    def num_tasks(self) -> int:
+        """asyncio tasks of the server, counted in its loop."""
+        assert self.loop is not None
+        return asyncio.run_coroutine_threadsafe(_count_tasks(), self.loop).result(PATIENCE_S)
+
+
+async def _count_tasks() -> int:
+    return len(asyncio.all_tasks()) - 1  # this one
+
+
+@contextmanager
+def served(setup: Setup) -> Iterator[Server]:
+    clients: list[EngineClient] = []
+    serving = serving_of(setup, loader_of(setup, clients))
+    listening = bound("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    running = Server(setup, serving, port)
+    running.clients = clients
+    uvicorn_server = uvicorn.Server(config_of(create_app(serving, setup.access), drain_s=2.0))
+    thread = threading.Thread(target=_run, args=(uvicorn_server, listening, running), name="server")
+    thread.start()
+    try:
+        wait_until(lambda: uvicorn_server.started, "the server listens")
+        if setup.loads:  # else the first question does
+            assert running.loop is not None
+            loading = asyncio.run_coroutine_threadsafe(serving.models.start(), running.loop)
+            if setup.waits:
+                loading.result(PATIENCE_S)
+        yield running
+    finally:
+        serving.is_draining = uvicorn_server.should_exit = True
+        thread.join(PATIENCE_S)
+        running.http.close()
+    assert not thread.is_alive(), "the server does not end"
+    assert all(client.state == "closed" for client in clients), "an engine was left behind"
+
+
+def serving_of(setup: Setup, load: Callable[[str], Opened]) -> Serving:
+    return Serving(
+        models=Models(list(setup.plans), load, idle_s=setup.idle_s),
+        admission=Admission(num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared),
+        metrics=Metrics(),
+        defaults=setup.defaults,
+        limits=setup.limits,
+    )
+
+
+def loader_of(setup: Setup, clients: list[EngineClient]) -> Callable[[str], Opened]:
+    def load(name: str) -> Opened:
+        client = EngineClient(setup.plans[name], builder=setup.builder, restart=setup.restart)
+        clients.append(client)
+        try:
+            return Opened(client, client.start())
+        except BaseException:
+            client.close()
+            raise
+
+    return load
+
+
+def _run(server: uvicorn.Server, listening: socket.socket, running: Server) -> None:
+    async def run() -> None:
+        running.loop = asyncio.get_running_loop()
+        await server.serve(sockets=[listening])
+
+    asyncio.run(run())

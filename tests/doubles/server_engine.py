@@ -1,0 +1,87 @@
+"""The real engine over a scripted model that can read and write any ASCII text, for servers; no llama.cpp.
+
+A character is a token. Drafts come from a head that is always right, in the slots of the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import fixed
+from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine.process import EngineLoop
+
+from .rig import Rig
+from .scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, ScriptedSampler, Table, softmax
+
+BUILDER = "doubles.server_engine:build"
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+N_VOCAB = 1 + len(CHARACTERS)
+N_CTX = 512
+NUM_SLOTS = 4
+
+
+def plan(label: str = "typist") -> Plan:
+    return Plan(target=Path("none"), target_label=label, n_ctx=N_CTX, num_slots=NUM_SLOTS, spec=fixed(4))
+
+
+def token_of(character: str) -> int:
+    """What we have no token for is a question mark."""
+    return 1 + (CHARACTERS.find(character) if character in CHARACTERS else CHARACTERS.find("?"))
+
+
+class CharacterVocabulary(LetterVocabulary):
+    """Token n is the n-th of CHARACTERS, token 0 ends generation."""
+
+    def __init__(self) -> None:
+        super().__init__(N_VOCAB)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return [token_of(character) for character in text]
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 0 else CHARACTERS[token - 1].encode()
+
+
+class TellingSampler(ScriptedSampler):
+    """Tells log-probabilities where they are asked for."""
+
+    def sample(self, row: int) -> Sampled:
+        drawn = super().sample(row)
+        if self._params.logprobs is None:
+            return drawn
+        logprobs: Floats = np.log(softmax(self._context.logits_of(row)))
+        best = np.argsort(-logprobs, kind="stable")[: self._params.logprobs]
+        top = tuple(TokenLogprob(int(token), float(logprobs[token])) for token in best)
+        return dataclasses.replace(drawn, logprob=float(logprobs[drawn.token]), top=top)
+
+
+class TellingContext(ScriptedContext):
+    def sampler(self, params: SamplingParams, *more: object) -> ScriptedSampler:
+        self.samplers.append(TellingSampler(self, params, *more))  # type: ignore[call-arg] # constraints, if there are
+        return self.samplers[-1]
+
+
+def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
+    """Implements engine.process.Builder."""
+    table = Table(N_VOCAB, seed=3, end_bias=-6.0)
+    rig = Rig(
+        table,
+        Eagle3(ScriptedHead(table, n_ctx=plan.n_ctx), (0,)),
+        spec=plan.spec,
+        num_slots=plan.num_slots,
+        n_ctx=plan.n_ctx,
+        n_batch=64,
+        context_kind=TellingContext,
+        vocabulary=CharacterVocabulary(),
+    )
+    rig.engine.info = dataclasses.replace(rig.engine.info, target=plan.target_label, n_ctx=plan.n_ctx, n_vocab=N_VOCAB)
+    return rig.engine

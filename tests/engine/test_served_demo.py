@@ -1,0 +1,87 @@
+"""The real thing, end to end: OpenAI's client, the server, the engine, llama.cpp, the embedded model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from doubles.running_server import Server, Setup, served
+
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is acceptance length?"}]
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}, "count": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "count"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": CITY}}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Server]:
+    plan = resolve(Wish(target="demo@native", parallel=2), on_progress=lambda fraction, what: None)
+    defaults = SamplingParams(temperature=0.0, max_tokens=64)
+    with served(Setup(plans={"demo": plan}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
+        yield server
+
+
+def fits(given: object) -> bool:
+    return (
+        isinstance(given, dict)
+        and set(given) == {"city", "count"}
+        and given["city"] in ("Rome", "Oslo")
+        and given["count"] in range(1, 10)
+    )
+
+
+def test_an_answer_bound_to_a_schema_fits_it(demo: Server) -> None:
+    bound: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    for seed in range(3):
+        answer = demo.openai().chat.completions.create(
+            model="demo", messages=QUESTION, response_format=bound, temperature=1.0, seed=seed
+        )
+        assert fits(json.loads(answer.choices[0].message.content or ""))
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_required_tool_is_called_with_arguments_that_fit(demo: Server) -> None:
+    answer = demo.openai().chat.completions.create(
+        model="demo", messages=QUESTION, tools=[TOOL], tool_choice="required", parallel_tool_calls=False
+    )
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    assert fits(json.loads(call.function.arguments))
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_tokens_of_logprobs_are_the_text(demo: Server) -> None:
+    answer = demo.openai().chat.completions.create(
+        model="demo", messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=12
+    )
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert "".join(entry.token for entry in told.content or ()) == answer.choices[0].message.content
+    assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in told.content or ())
+
+
+def test_the_next_turn_of_a_chat_reads_only_what_is_new(demo: Server) -> None:
+    ask = demo.openai().chat.completions.create
+    first = ask(model="demo", messages=QUESTION)
+    said = {"role": "assistant", "content": first.choices[0].message.content}
+    again = ask(model="demo", messages=[*QUESTION, said, {"role": "user", "content": "And a draft?"}])
+    assert again.usage is not None and again.usage.prompt_tokens_details is not None
+    assert (again.usage.prompt_tokens_details.cached_tokens or 0) >= (first.usage.prompt_tokens if first.usage else 99)
+
+
+def test_a_stop_sequence_is_told_to_anthropics_client(demo: Server) -> None:
+    answer = demo.anthropic().messages.create(
+        model="demo", max_tokens=60, messages=QUESTION, stop_sequences=["average"]
+    )
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "average")

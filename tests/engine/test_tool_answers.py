@@ -1,0 +1,204 @@
+"""Answers with thoughts and calls through the whole engine: which events come, in which order, with which reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from doubles.rig import INFO, Told, controller_of, drive
+from doubles.scripted_context import LetterConstraints, ScriptedContext, ScriptedHead, Table
+
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.events import Finished, RequestEvent, Tokens, ToolCalled
+from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.sampling import GREEDY
+from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.intake import Intake
+from eaglelocal.scheduler.scheduler import Scheduler
+
+TABLE = Table(seed=5)
+WORDS = [
+    "",
+    "<think>",
+    "hm ",
+    "</think>",
+    "\n",
+    "Yes",
+    ".",
+    "<tool_call>",
+    '{"name": "f", ',
+    '"arguments": {}}',
+    "</tool_call>",
+]
+WORDS += ["é"] * (TABLE.n_vocab - len(WORDS))
+CALL = "ghij"  # letters are tokens: a is <think>, and so on
+FUNCTION = Tool("f")
+
+
+class WordVocabulary:
+    """Implements core.ports.Vocabulary: a token a word; <tool_call> and its end are control tokens."""
+
+    chat_template = (
+        "{{ messages[-1].content }}{% if tools %}<tool_call>{% endif %}{% if open %}<think>{% endif %}</think>"
+    )
+    bos_text = eos_text = ""
+    control_texts = ("<tool_call>", "</tool_call>")
+    n_tokens = TABLE.n_vocab
+
+    def __init__(self, template_end: str = "") -> None:
+        self.chat_template = self.chat_template + template_end
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        if text in self.control_texts and not parse_special:
+            return [2, 2]
+        return [WORDS.index(text)] if text in WORDS[1:] else [2, 5]
+
+    def piece(self, token: int) -> bytes:
+        return b"" if WORDS[token] in self.control_texts else WORDS[token].encode()
+
+    def is_end(self, token: int) -> bool:
+        return token == 0
+
+
+def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
+    drafter = Eagle3(ScriptedHead(TABLE), (0,))
+    spec = fixed(num_draft_tokens)
+    return Engine(
+        context=ScriptedContext(TABLE, num_slots=1),
+        vocabulary=WordVocabulary(template_end),
+        constraints=LetterConstraints(),
+        drafters=(drafter,),
+        controller=controller_of((drafter,), spec),
+        scheduler=Scheduler(num_slots=1, n_ctx=128, n_batch=48, reuse_margin=drafter.reuse_margin),
+        info=replace(INFO, num_slots=1),
+    )
+
+
+def says(letters: str, **fields: object) -> ChatRequest:
+    """The model is bound to say just these words."""
+    forced = Constraint(Syntax.REGEX, "".join(f"[{letter}]" for letter in letters))
+    known: dict[str, object] = {"tools": (FUNCTION,), "is_split": True, "params": GREEDY} | fields
+    return ChatRequest(id="a", messages=(Message("user", "hm "),), constraint=forced, **known)  # type: ignore[arg-type]
+
+
+def told_of(request: ChatRequest, num_draft_tokens: int = 4, template_end: str = "") -> Told:
+    return drive(engine_of(num_draft_tokens, template_end), [request])["a"]
+
+
+def ending(told: Told) -> str:
+    assert told.finished is not None
+    return told.finished.reason
+
+
+@pytest.mark.parametrize("length", [0, 1, 4])
+def test_thought_text_and_calls(length: int) -> None:
+    told = told_of(says("abcdefd" + CALL + CALL), length)
+    assert (told.reasoning, told.text, ending(told)) == ("hm", "Yes.", "tool_calls")
+    assert [(call.name, call.arguments) for call in told.calls] == [("f", "{}")] * 2
+    assert told.calls[0].id != told.calls[1].id
+
+
+def test_without_calls_it_stops() -> None:
+    told = told_of(says("abcdef"))
+    assert (told.reasoning, told.text, told.calls, ending(told)) == ("hm", "Yes.", [], "stop")
+
+
+def test_a_thought_that_the_prompt_began() -> None:
+    told = told_of(says("bcef"), template_end="<think>\n")
+    assert (told.reasoning, told.text) == ("hm", "Yes.")
+
+
+def test_whole_where_it_is_not_to_be_split() -> None:
+    told = told_of(says("abcdef", is_split=False))
+    assert (told.reasoning, told.text) == ("", "<think>hm </think>\nYes.")
+
+
+def test_one_call_where_no_more_are_wanted() -> None:
+    told = told_of(says("ef" + CALL + CALL, tool_choice=ToolChoice(parallel=False)))
+    assert (len(told.calls), told.text, ending(told)) == (1, "Yes.", "tool_calls")
+    assert len(told.tokens) < len("ef" + CALL + CALL)
+
+
+def test_a_call_cut_short_is_no_call() -> None:
+    told = told_of(says(CALL, params=replace(GREEDY, max_tokens=2)))
+    assert (told.calls, told.text, ending(told)) == ([], '{"name": "f", ', "length")  # the marker has no text
+
+
+def test_a_limit_behind_a_call_is_still_a_limit() -> None:
+    told = told_of(says(CALL + "efef", params=replace(GREEDY, max_tokens=5)))
+    assert (len(told.calls), told.text, ending(told)) == (1, "Yes", "length")
+
+
+def test_stop_strings_count_in_a_split_answer() -> None:
+    told = told_of(says("abcefef", params=replace(GREEDY, stop=("s.",))))
+    assert (told.reasoning, told.text, ending(told)) == ("hm", "Ye", "stop")
+
+
+def test_the_events_of_a_call_come_before_the_end() -> None:
+    engine = engine_of()
+    engine.submit(says("ef" + CALL))
+    events: list[RequestEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    kinds = [type(event) for event in events if isinstance(event, Tokens | ToolCalled | Finished)]
+    assert kinds[-2:] == [Tokens, Finished] or kinds[-2:] == [ToolCalled, Finished]
+    assert kinds.count(ToolCalled) == 1
+
+
+def test_a_cancelled_split_answer_ends() -> None:
+    told = drive(engine_of(), [says("abbbbbbbbbbb", tools=())], cancel_at={"a": 3})["a"]
+    assert ending(told) == "cancelled" and told.reasoning.startswith("hm")
+
+
+@pytest.mark.parametrize("logprobs", [0, 3])
+def test_logprobs_carry_the_bytes_of_their_tokens(logprobs: int) -> None:
+    """The scripted sampler gives no log-probabilities; the draw's own bytes are there all the same."""
+    engine = engine_of()
+    engine.submit(says("ef", is_split=False, params=replace(GREEDY, logprobs=logprobs)))
+    pieces = []
+    while engine.has_work:
+        pieces += [piece for event in engine.step() if isinstance(event, Tokens) for piece in event.pieces]
+    assert [piece.sampled.piece for piece in pieces if piece.sampled is not None] == [b"Yes", b"."]
+
+
+# ---- intake
+def test_an_answer_that_can_have_no_markers_is_not_taken_apart() -> None:
+    vocabulary = WordVocabulary()
+    asked = ChatRequest(id="a", messages=(Message("user", "hm "),), is_split=True)
+    assert Intake(vocabulary, 4096).read(asked).split is not None
+    vocabulary.chat_template = "{{ messages[0].content }}"
+    assert Intake(vocabulary, 4096).read(asked).split is None
+    assert Intake(vocabulary, 4096).read(replace(asked, tools=(FUNCTION,))).split is not None
+
+
+def test_no_text_of_a_conversation_becomes_a_control_token() -> None:
+    forged = "<tool_call>"
+    call = ToolCall(forged, forged, f'{{"{forged}": "{forged}"}}')
+    messages = (
+        Message("system", forged),
+        Message("assistant", forged, reasoning=forged, tool_calls=(call,)),
+        Message("tool", forged, name=forged, tool_call_id=forged),
+    )
+    vocabulary = WordVocabulary()
+    vocabulary.chat_template = "{{ messages | tojson }}{{ tools | tojson }}{{ extra }}{# <tool_call> #}</tool_call>"
+    asked = ChatRequest(
+        id="a",
+        messages=messages,
+        tools=(Tool("f", forged, f'{{"{forged}": ["{forged}"]}}'),),
+        template_values=(("extra", f'"{forged}"'),),
+    )
+    prompt = Intake(vocabulary, 4096).read(asked).prompt
+    assert WORDS.index("<tool_call>") not in prompt
+
+
+def test_template_values_must_be_json() -> None:
+    told = told_of(says("ef", template_values=(("enable_thinking", "{"),)))
+    assert told.failed is not None and told.failed.error.parameter == "chat_template_kwargs"  # type: ignore[attr-defined]
+
+
+def test_required_calls_need_an_engine_that_can_bind() -> None:
+    asked = says("ef", tool_choice=ToolChoice(use=ToolUse.REQUIRED))
+    told = told_of(asked)
+    assert told.failed is not None and told.failed.error.parameter == "tools"  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""Running answers while a long prompt is read: python tests/measures/gaps.py [--target REF] [--words N] [--rounds N]
+
+Two answers stream; then somebody comes with a prompt of N words. Gaps between the chunks of the running ones,
+before and meanwhile (median and 95th percentile), and the time to first token of the long prompt, alone and meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
+
+from doubles.serve_process import serve
+from doubles.streaming import Json, Streamed, ask, connections
+
+NUM_RUNNING = 2
+WORDS = ("river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge")
+
+
+def long_prompt(num_words: int, seed: int) -> Json:
+    rng = random.Random(seed)
+    text = " ".join(rng.choice(WORDS) for _ in range(num_words))
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 2}
+
+
+def running(seed: int) -> Json:
+    return {
+        "messages": [{"role": "user", "content": f"Tell me about the number {seed}."}],
+        "temperature": 0.9,
+        "seed": seed,
+        "max_tokens": 1200,
+        "ignore_eos": True,
+    }
+
+
+async def one_round(url: str, num_words: int, seed: int) -> tuple[list[float], list[float], float, float]:
+    """Gaps before, gaps meanwhile, time to first token alone and meanwhile, in seconds."""
+    async with connections(url, 8) as connection:
+        single = await ask(connection, long_prompt(num_words, seed))
+        live = [Streamed() for _ in range(NUM_RUNNING)]
+        stamps: list[list[float]] = [[] for _ in live]
+        tasks = [asyncio.create_task(watch(connection, running(seed * 10 + i), stamps[i])) for i in range(NUM_RUNNING)]
+        await asyncio.sleep(6)
+        asked_at = time.perf_counter()
+        beside = await ask(connection, long_prompt(num_words, seed + 1000))
+        ended_at = asked_at + (beside.arrivals[0] if beside.arrivals else beside.took_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    quiet, busy = [], []
+    for each in stamps:
+        for before, after in itertools.pairwise(each):
+            if after < asked_at and before > asked_at - 5:
+                quiet.append(after - before)
+            elif before >= asked_at and after <= ended_at:
+                busy.append(after - before)
+    assert single.usage, single.error
+    print(f"a prompt of {single.usage['prompt_tokens']} tokens", flush=True)
+    return quiet, busy, single.arrivals[0], ended_at - asked_at
+
+
+async def watch(connection: object, body: Json, stamps: list[float]) -> None:
+    import httpx
+
+    assert isinstance(connection, httpx.AsyncClient)
+    async with connection.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        async for line in response.aiter_lines():
+            if '"content":' in line:
+                stamps.append(time.perf_counter())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", default="demo@1b:bf16")
+    parser.add_argument("--words", type=int, default=1095)  # words; some 1 500 tokens
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    quiet, busy, alone, beside = [], [], [], []
+    with serve("--target", chosen.target, "--ctx", "2048") as server:
+        for number in range(chosen.rounds):
+            found = asyncio.run(one_round(server.url, chosen.words, number))
+            quiet += found[0]
+            busy += found[1]
+            alone.append(found[2])
+            beside.append(found[3])
+    ratio = statistics.median(busy) / statistics.median(quiet)
+    tail = statistics.quantiles(busy, n=20)[-1] / statistics.quantiles(quiet, n=20)[-1]
+    print(
+        f"gaps: quiet {statistics.median(quiet) * 1000:.0f} ms, meanwhile {statistics.median(busy) * 1000:.0f} ms: "
+        f"{ratio:.2f}x (95th percentiles: {tail:.2f}x), {len(busy)} gaps"
+    )
+    print(
+        f"first token of the long prompt: alone {statistics.median(alone):.1f} s, meanwhile "
+        f"{statistics.median(beside):.1f} s: {statistics.median(beside) / statistics.median(alone):.2f}x"
+    )
+    return 0 if ratio <= 2.5 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,102 @@
+"""The engine of a loaded server dies again and again: python tests/measures/kills.py [--target REF] [--kills N]
+
+Half of the deaths are SIGKILL, half SIGABRT (as a native abort ends). Eight clients ask all the time. Counted:
+requests without an answer or an error, answers that differ from the one given alone, seconds until /health is well
+again. Exits 1 if a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
+
+from doubles.serve_process import ServeProcess, serve, wait_until_ready
+from doubles.streaming import Streamed, ask, connections
+from measures.household import alone, is_near_tie, questions
+
+NUM_CLIENTS = 8
+BACK_WITHIN_S = 10.0
+GAP_S = 2.0  # of quiet life between two deaths
+
+
+async def under_load(server: ServeProcess, num_kills: int) -> tuple[list[tuple[int, Streamed]], list[float]]:
+    asked, over = questions(12), asyncio.Event()
+
+    async def client(connection: httpx.AsyncClient, number: int) -> list[tuple[int, Streamed]]:
+        got = []
+        while not over.is_set():
+            question = (number + len(got)) % len(asked)
+            got.append((question, await ask(connection, asked[question])))
+            if got[-1][1].error:
+                await asyncio.sleep(0.2)
+        return got
+
+    async def killer() -> list[float]:
+        back, pid = [], 0
+        for number in range(num_kills):
+            await asyncio.sleep(GAP_S)
+            pid = await asyncio.to_thread(new_pid, server, pid)
+            os.kill(pid, signal.SIGKILL if number % 2 == 0 else signal.SIGABRT)
+            await asyncio.to_thread(wait_for_other, server, pid)
+            back.append(await asyncio.to_thread(wait_until_ready, server))
+            print(f"death {number + 1}: back in {back[-1]:.1f} s", flush=True)
+        over.set()
+        return back
+
+    async with connections(server.url, NUM_CLIENTS) as connection:
+        back, *told = await asyncio.gather(killer(), *(client(connection, i) for i in range(NUM_CLIENTS)))
+    return [pair for some in told for pair in some], back
+
+
+def new_pid(server: ServeProcess, old: int) -> int:
+    """Of the engine that runs. A busy one's last figures may be those of the one before, or nobody's (0)."""
+    while (pid := server.engine_pid) in (0, old):
+        time.sleep(0.05)
+    return pid
+
+
+def wait_for_other(server: ServeProcess, pid: int) -> None:
+    """Until the server has noticed."""
+    while server.health()[0] == 200:
+        if server.engine_pid != pid:
+            return
+        time.sleep(0.02)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", default="demo")
+    parser.add_argument("--kills", type=int, default=20)
+    chosen = parser.parse_args()
+    with serve("--target", chosen.target) as server:
+        single = asyncio.run(alone(server.url, questions(12), ""))
+        told, back = asyncio.run(under_load(server, chosen.kills))
+        is_alive = server.process.poll() is None and server.health()[0] == 200
+    complete = [(q, one) for q, one in told if one.is_complete]
+    unanswered = [one for _, one in told if not one.is_complete and not one.error]
+    wrong = [(q, one) for q, one in complete if one.text != single[q].text]
+    ties = [one for q, one in wrong if is_near_tie(single[q], one.text)]
+    sampled = [one for q, one in wrong if questions(12)[q]["temperature"] != 0]
+    broken = [one for _, one in told if one.error]
+    print(
+        f"{len(back)} deaths, {len(told)} requests: {len(complete)} complete, {len(broken)} ended with an error, "
+        f"{len(unanswered)} with neither; {len(wrong)} differ from the answer given alone ({len(ties)} at near-ties, "
+        f"{len(sampled)} sampled); back within {max(back):.1f} s; {'alive' if is_alive else 'LOST'}"
+    )
+    for one in [one for one in broken if not one.is_done and one.status == 200][:3]:
+        print("broken off:", one.error)
+    explained = len(ties) + len(sampled) == len(wrong)
+    return 0 if is_alive and not unanswered and explained and max(back) <= BACK_WITHIN_S else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,410 @@
+"""Chat completions through OpenAI's own client: what is asked reaches the engine, what comes is told in its shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+from doubles.directed_server_engine import CACHED_TOKENS, STATS
+from doubles.running_server import Server
+
+HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
+
+
+def told(script: str) -> list[Any]:
+    return [{"role": "user", "content": script}]
+
+
+def seen(server: Server, **asked: Any) -> dict[str, Any]:
+    """The request as it reached the engine."""
+    answer = server.openai().chat.completions.create(model="", messages=told("show"), **asked)
+    found: dict[str, Any] = json.loads(answer.choices[0].message.content or "")
+    return found
+
+
+# ---- the real engine
+def test_a_whole_answer(typist: Server) -> None:
+    answer = typist.openai().chat.completions.create(model="typist", messages=HELLO, max_tokens=20)
+    assert (answer.object, answer.model, len(answer.choices)) == ("chat.completion", "typist", 1)
+    assert answer.choices[0].finish_reason == "length"
+    assert len(answer.choices[0].message.content or "") == 20
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 20
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 20
+
+
+def test_a_stream_tells_the_same_text(typist: Server) -> None:
+    ask = typist.openai().chat.completions.create
+    whole = ask(model="typist", messages=HELLO, temperature=0, max_tokens=40)
+    chunks = list(ask(model="typist", messages=HELLO, temperature=0, max_tokens=40, stream=True))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["length"]
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_a_stream_says_what_was_drafted_where_that_is_asked_for(typist: Server) -> None:
+    """Each chunk holds tokens of one kind; together they are the answer."""
+    ask = typist.openai().chat.completions.create
+    asked: dict[str, Any] = {"model": "typist", "messages": HELLO, "temperature": 0, "max_tokens": 40}
+    whole = ask(**asked, extra_body={"spec": 4})
+    chunks = list(ask(**asked, stream=True, extra_body={"tell_drafted": True, "spec": 4}))
+    flags = [flag for chunk in chunks for flag in (chunk.model_extra or {}).get("drafted", [])]
+    assert all(len(set((chunk.model_extra or {}).get("drafted", []))) <= 1 for chunk in chunks)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert whole.usage is not None and whole.usage.completion_tokens_details is not None
+    assert len(flags) == whole.usage.completion_tokens
+    assert sum(flags) == whole.usage.completion_tokens_details.accepted_prediction_tokens
+
+
+def test_usage_of_a_stream_comes_when_it_is_asked_for(typist: Server) -> None:
+    stream = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, max_tokens=9, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = list(stream)
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.completion_tokens == 9
+    assert all(chunk.choices for chunk in chunks)
+
+
+def test_asyncio_clients_are_served_side_by_side(typist: Server) -> None:
+    async def one(client: openai.AsyncOpenAI, seed: int) -> str:
+        stream = await client.chat.completions.create(
+            model="typist", messages=HELLO, max_tokens=30, seed=seed, stream=True
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def all_of_them() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{typist.url}/v1", api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(one(client, seed % 4) for seed in range(12)))
+
+    texts = asyncio.run(all_of_them())
+    assert [len(text) for text in texts] == [30] * 12
+    assert texts[:4] == texts[4:8] == texts[8:]
+    assert len(set(texts)) == 4
+
+
+def test_several_choices_differ_and_repeat_with_their_seed(typist: Server) -> None:
+    def ask() -> list[str | None]:
+        answer = typist.openai().chat.completions.create(
+            model="typist", messages=HELLO, n=3, seed=7, max_tokens=24, temperature=1
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 72
+        return [choice.message.content for choice in answer.choices]
+
+    texts = ask()
+    assert len(set(texts)) == 3
+    assert ask() == texts
+
+
+def test_several_streamed_choices_are_told_apart(typist: Server) -> None:
+    texts: dict[int, str] = {}
+    stream = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, n=2, seed=7, max_tokens=24, temperature=1, stream=True
+    )
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+    whole = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, n=2, seed=7, max_tokens=24, temperature=1
+    )
+    assert texts == {choice.index: choice.message.content for choice in whole.choices}
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_stop_ends_the_answer_before_it(typist: Server, is_list: bool) -> None:
+    ask = typist.openai().chat.completions.create
+    text = ask(model="typist", messages=HELLO, temperature=0, max_tokens=40).choices[0].message.content or ""
+    stop = text[10:13]
+    answer = ask(
+        model="typist", messages=HELLO, temperature=0, max_tokens=40, stop=["never", stop] if is_list else stop
+    )
+    assert answer.choices[0].message.content == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_log_probabilities_of_every_token(typist: Server) -> None:
+    answer = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, max_tokens=12, temperature=0, logprobs=True, top_logprobs=3
+    )
+    assert answer.choices[0].logprobs is not None
+    entries = answer.choices[0].logprobs.content or []
+    assert len(entries) == 12
+    for entry in entries:
+        assert entry.logprob < 0
+        assert len(entry.top_logprobs) == 3
+        assert entry.top_logprobs[0].logprob == entry.logprob  # greedy
+        logprobs = [top.logprob for top in entry.top_logprobs]
+        assert logprobs == sorted(logprobs, reverse=True)
+
+
+def test_a_bias_decides(typist: Server) -> None:
+    answer = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, max_tokens=8, temperature=0, logit_bias={"35": 100}
+    )
+    assert answer.choices[0].message.content == "A" * 8
+
+
+def test_penalties_forbid_repetition(typist: Server) -> None:
+    answer = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, max_tokens=30, temperature=0, presence_penalty=2, frequency_penalty=2,
+        logit_bias={str(token): 10 for token in range(34, 70)}, extra_body={"repeat_penalty": 1.2},
+    )  # fmt: skip
+    text = answer.choices[0].message.content or ""
+    assert len(set(text)) > len(text) * 0.8
+
+
+def test_top_k_of_one_is_greedy(typist: Server) -> None:
+    ask = typist.openai().chat.completions.create
+    greedy = ask(model="typist", messages=HELLO, max_tokens=20, temperature=0)
+    first = ask(model="typist", messages=HELLO, max_tokens=20, temperature=2, extra_body={"top_k": 1})
+    sure = ask(model="typist", messages=HELLO, max_tokens=20, temperature=1, extra_body={"min_p": 1.0})
+    texts = {answer.choices[0].message.content for answer in (greedy, first, sure)}
+    assert len(texts) == 1
+
+
+def test_what_was_accepted_of_drafts_is_told(typist: Server) -> None:
+    answer = typist.openai().chat.completions.create(model="typist", messages=HELLO, max_tokens=30, temperature=0)
+    assert answer.usage is not None
+    details = answer.usage.completion_tokens_details
+    assert details is not None
+    assert (details.accepted_prediction_tokens or 0) > 10
+    timings: dict[str, int] = answer.model_extra["timings"]  # type: ignore[index]
+    assert timings["draft_n_accepted"] == details.accepted_prediction_tokens
+    assert timings["draft_n"] == details.accepted_prediction_tokens + (details.rejected_prediction_tokens or 0)
+
+
+def test_a_prompt_asked_twice_comes_from_the_cache(typist: Server) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Once upon a time there was a cache."}]
+    for _ in range(5):  # there are four slots
+        answer = typist.openai().chat.completions.create(model="typist", messages=messages, max_tokens=2)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert 0 < (answer.usage.prompt_tokens_details.cached_tokens or 0) < answer.usage.prompt_tokens
+
+
+def test_a_prompt_that_is_too_long_is_the_callers_error(typist: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        typist.openai().chat.completions.create(model="typist", messages=told("long " * 200))
+    assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
+
+
+# ---- what reaches the engine
+def test_messages_of_every_role_reach_the_engine(actor: Server) -> None:
+    messages: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Two "}, {"type": "text", "text": "parts"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "I need it."},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12"},
+        {"role": "user", "content": "show"},
+    ]
+    tools: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    answer = actor.openai().chat.completions.create(model="", messages=messages, tools=tools)
+    request = json.loads(answer.choices[0].message.content or "")
+    system, user, assistant, tool, _ = request["messages"]
+    assert (system["role"], system["content"]) == ("system", "Be brief.")
+    assert user["content"] == "Two parts"
+    assert assistant["reasoning"] == "I need it."
+    assert assistant["tool_calls"] == [{"id": "call_1", "name": "weather", "arguments": '{"city": "Rome"}'}]
+    assert (tool["role"], tool["tool_call_id"], tool["content"]) == ("tool", "call_1", "12")
+    assert request["tools"] == [{"name": "weather", "description": "", "parameters": '{"type": "object"}'}]
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "value"),
+    [
+        ({"max_tokens": 7}, "max_tokens", 7),
+        ({"max_tokens": 7, "max_completion_tokens": 9}, "max_tokens", 9),
+        ({"temperature": 0.25}, "temperature", 0.25),
+        ({"top_p": 0.5}, "top_p", 0.5),
+        ({"seed": 2**40}, "seed", 2**40 % 2**32),
+        ({"seed": -1}, "seed", 2**32 - 1),
+        ({"stop": "end"}, "stop", ["end"]),
+        ({"stop": ["a", "b"]}, "stop", ["a", "b"]),
+        ({"stop": []}, "stop", []),
+        ({"logprobs": True}, "logprobs", 0),
+        ({"logprobs": True, "top_logprobs": 5}, "logprobs", 5),
+        ({"logit_bias": {"3": -1.5, "1": 2}}, "logit_bias", [[3, -1.5], [1, 2.0]]),
+        ({"extra_body": {"ignore_eos": True}}, "ignore_eos", True),
+        ({"extra_body": {"top_k": 5}}, "top_k", 5),
+        ({"extra_body": {"top_k": -1}}, "top_k", 0),
+        ({"extra_body": {"min_p": 0.1}}, "min_p", 0.1),
+        ({"extra_body": {"typical_p": 0.9}}, "typical_p", 0.9),
+        ({"extra_body": {"repetition_penalty": 1.1}}, "repeat_penalty", 1.1),
+        ({"extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 5}}, "repeat_last_n", 5),
+    ],
+)
+def test_sampling_reaches_the_engine(actor: Server, asked: dict[str, Any], field: str, value: object) -> None:
+    assert seen(actor, **asked)["params"][field] == value
+
+
+def test_what_is_not_said_is_as_the_server_was_started(actor: Server) -> None:
+    params = seen(actor)["params"]
+    assert (params["temperature"], params["max_tokens"], params["seed"]) == (0.7, 64, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "constraint"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, ("json_object", "")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}, "strict": True}},
+            ("json_schema", '{"type": "integer"}'),
+        ),
+        ({"type": "regex", "regex": "[a-z]+"}, ("regex", "[a-z]+")),
+        ({"type": "grammar", "grammar": 'start: "a"'}, ("lark", 'start: "a"')),
+    ],
+)
+def test_response_formats_reach_the_engine(
+    actor: Server, given: dict[str, Any], constraint: tuple[str, str] | None
+) -> None:
+    found = seen(actor, extra_body={"response_format": given})["constraint"]
+    assert (found and (found["syntax"], found["source"])) == constraint
+
+
+@pytest.mark.parametrize(
+    ("spec", "drafting", "length"), [("off", "off", 0), ("auto", "auto", 0), (5, "fixed", 5), (0, "off", 0)]
+)
+def test_spec_reaches_the_engine(actor: Server, spec: object, drafting: str, length: int) -> None:
+    assert seen(actor, extra_body={"spec": spec})["spec"] == {"drafting": drafting, "num_draft_tokens": length}
+
+
+def test_template_values_reach_the_engine_as_json(actor: Server) -> None:
+    request = seen(actor, extra_body={"chat_template_kwargs": {"enable_thinking": False, "deep": {"a": [1, "ü"]}}})
+    assert dict(request["template_values"]) == {"enable_thinking": "false", "deep": '{"a": [1, "ü"]}'}
+    assert dict(seen(actor, reasoning_effort="low")["template_values"]) == {"reasoning_effort": '"low"'}
+
+
+@pytest.mark.parametrize(
+    ("choice", "use", "name"),
+    [
+        ("auto", "auto", ""),
+        ("none", "none", ""),
+        ("required", "required", ""),
+        ({"type": "function", "function": {"name": "weather"}}, "required", "weather"),
+    ],
+)
+def test_tool_choices_reach_the_engine(actor: Server, choice: Any, use: str, name: str) -> None:
+    request = seen(actor, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
+    assert request["tool_choice"] == {"use": use, "name": name, "parallel": False}
+
+
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "description": "of a city"}}]
+
+
+# ---- what comes out of it
+def test_calls_of_tools_whole_and_as_a_round_trip(actor: Server) -> None:
+    ask = actor.openai().chat.completions.create
+    script = 'say Let me see.\ncall weather {"city": "Rome"}\ncall weather {"city": "Oslo"}'
+    answer = ask(model="", messages=told(script), tools=TOOLS)
+    choice = answer.choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
+    calls = choice.message.tool_calls or []
+    assert [(call.id, call.type, call.function.arguments) for call in calls if call.type == "function"] == [
+        ("call_0", "function", '{"city": "Rome"}'),
+        ("call_1", "function", '{"city": "Oslo"}'),
+    ]
+    results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in calls]
+    more = ask(model="", messages=[*told(script), choice.message, *results, *told("show")], tools=TOOLS)  # type: ignore[list-item]
+    request = json.loads(more.choices[0].message.content or "")
+    assert [call["id"] for call in request["messages"][1]["tool_calls"]] == ["call_0", "call_1"]
+    assert [message["tool_call_id"] for message in request["messages"][2:4]] == ["call_0", "call_1"]
+
+
+def test_an_answer_of_calls_alone_has_no_content(actor: Server) -> None:
+    answer = actor.openai().chat.completions.create(model="", messages=told("call weather"), tools=TOOLS)
+    assert answer.choices[0].message.content is None
+
+
+def test_calls_are_streamed(actor: Server) -> None:
+    stream = actor.openai().chat.completions.create(
+        model="", messages=told('say One moment.\ncall weather {"city": "Rome"}\ncall time'), tools=TOOLS, stream=True
+    )
+    calls: dict[int, list[str]] = {}
+    reasons = []
+    for chunk in stream:
+        choice = chunk.choices[0]
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+        for call in choice.delta.tool_calls or ():
+            assert call.function is not None
+            calls.setdefault(call.index, []).append(f"{call.id} {call.function.name} {call.function.arguments}")
+    assert calls == {0: ['call_0 weather {"city": "Rome"}'], 1: ["call_1 time {}"]}
+    assert reasons == ["tool_calls"]
+
+
+def test_the_clients_own_stream_helper_gathers_everything(actor: Server) -> None:
+    with actor.openai().chat.completions.stream(
+        model="", messages=told('think It is far.\nsay Wait.\ncall weather {"city": "Rome"}')
+    ) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == "Wait."
+    assert (final.choices[0].message.tool_calls or [])[0].function.arguments == '{"city": "Rome"}'
+
+
+def test_reasoning_is_told_apart(actor: Server) -> None:
+    answer = actor.openai().chat.completions.create(model="", messages=told("think Hm, well.\nsay Yes."))
+    message = answer.choices[0].message
+    assert (message.content, message.model_extra["reasoning_content"]) == ("Yes.", "Hm, well. ")  # type: ignore[index]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 2
+
+
+def test_reasoning_is_streamed_apart(actor: Server) -> None:
+    stream = actor.openai().chat.completions.create(model="", messages=told("think Hm, well.\nsay Yes."), stream=True)
+    deltas = [chunk.choices[0].delta for chunk in stream]
+    assert "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas) == "Hm, well. "
+    assert "".join(delta.content or "" for delta in deltas) == "Yes."
+
+
+def test_log_probabilities_have_text_and_bytes(actor: Server) -> None:
+    answer = actor.openai().chat.completions.create(model="", messages=told("weigh gut ähm"), logprobs=True)
+    assert answer.choices[0].logprobs is not None
+    entries = answer.choices[0].logprobs.content or []
+    assert [entry.token for entry in entries] == ["gut ", "ähm ", "\N{REPLACEMENT CHARACTER}"]
+    assert [bytes(entry.bytes or []) for entry in entries] == [b"gut ", "ähm ".encode(), b"\xc3"]
+    assert entries[0].top_logprobs[1].token == "other"
+
+
+def test_streamed_log_probabilities_are_told_once(actor: Server) -> None:
+    stream = actor.openai().chat.completions.create(
+        model="", messages=told("weigh gut ähm"), logprobs=True, stream=True
+    )
+    told_of = [chunk.choices[0].logprobs for chunk in stream]
+    tokens = [entry.token for one in told_of if one is not None for entry in one.content or []]
+    assert tokens == ["gut ", "ähm ", "\N{REPLACEMENT CHARACTER}"]
+
+
+def test_figures_are_those_of_the_engine(actor: Server) -> None:
+    answer = actor.openai().chat.completions.create(model="", messages=told("say one two three"))
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len("say one two three")
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == CACHED_TOKENS
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.rejected_prediction_tokens == (
+        STATS.draft_tokens - STATS.accepted_tokens
+    )
+    extra = answer.model_extra or {}
+    assert (extra["timings"]["draft_n"], extra["timings"]["predicted_per_second"]) == (STATS.draft_tokens, 20.0)
+    assert extra["speculation"]["accepted_per_position"] == list(STATS.accepted_per_position)
+
+
+def test_unicode_passes_unharmed(actor: Server) -> None:
+    text = "grüß-𝔊ott-\u200d-👩‍👩‍👧-\x00-\u2028"
+    answer = actor.openai().chat.completions.create(model="", messages=told(f"say {text}"))
+    assert answer.choices[0].message.content == text
+    stream = actor.openai().chat.completions.create(model="", messages=told(f"say {text}"), stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text

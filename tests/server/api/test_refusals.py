@@ -1,0 +1,228 @@
+"""What is wrong with a question is a 4xx that names the parameter, in OpenAI's shape; the next one is answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from doubles.directed_server_engine import plan
+from doubles.patience import wait_until
+from doubles.running_server import Server, directed, served
+
+from eaglelocal.server.serving import Limits
+
+SAID = '"messages": [{"role": "user", "content": "say x"}]'
+JSON = {"content-type": "application/json"}
+
+
+def post(server: Server, body: str | bytes, path: str = "/v1/chat/completions") -> tuple[int, dict[str, Any]]:
+    answer = server.http.post(path, content=body, headers=JSON)
+    return answer.status_code, answer.json().get("error", {})
+
+
+@pytest.mark.parametrize(
+    ("field", "parameter"),
+    [
+        ('"messages": []', "messages"),
+        ('"messages": "hello"', "messages"),
+        ('"messages": [{"content": "x"}]', "messages.0.role"),
+        ('"messages": [{"role": "robot", "content": "x"}]', "messages.0.role"),
+        ('"messages": [{"role": "user", "content": 5}]', "messages.0.content"),
+        ('"messages": [{"role": "user", "content": null}]', "messages.0.content"),
+        ('"messages": [{"role": "user", "content": "\\ud800"}]', "messages.0.content"),
+        ('"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages.0.content.0"),
+        ('"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]', "messages.0.content.0.text"),
+        ('"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}]}]', "messages.0.tool_calls"),
+        ('"model": 5', "model"),
+        ('"n": 0', "n"),
+        ('"n": 17', "n"),
+        ('"n": true', "n"),
+        ('"n": "2"', "n"),
+        ('"max_tokens": -1', "max_tokens"),
+        ('"max_tokens": 1.5', "max_tokens"),
+        ('"temperature": -0.1', "temperature"),
+        ('"temperature": 0.0001', "temperature"),
+        ('"temperature": NaN', "temperature"),
+        ('"temperature": Infinity', "temperature"),
+        ('"temperature": 1e999', "temperature"),
+        (f'"temperature": 1{"0" * 400}', "temperature"),
+        (f'"seed": 1{"0" * 400}', "seed"),
+        ('"top_p": 1.5', "top_p"),
+        ('"top_k": -2', "top_k"),
+        ('"stop": ""', "stop"),
+        ('"stop": 5', "stop"),
+        ('"stop": ["a", 5]', "stop.1"),
+        (f'"stop": {json.dumps(["a"] * 17)}', "stop"),
+        ('"logit_bias": {"a": 1}', "logit_bias.a"),
+        ('"logit_bias": {"1": 101}', "logit_bias.1"),
+        ('"logit_bias": {"\\ud800": 1}', "logit_bias"),
+        ('"top_logprobs": 3', "top_logprobs"),
+        ('"logprobs": true, "top_logprobs": 21', "top_logprobs"),
+        ('"tool_choice": "required"', "tool_choice"),
+        ('"tool_choice": "perhaps"', "tool_choice"),
+        ('"tool_choice": {"type": "function", "function": {"name": "a"}}', "tool_choice"),
+        ('"tool_choice": {"type": "function"}', "tool_choice.function"),
+        ('"tools": [{"type": "function", "function": {"name": "a b"}}]', "tools.0.function.name"),
+        ('"tools": [{"type": "function", "function": {"name": "a", "parameters": {"\\ud800": 1}}}]', "tools.a"),
+        ('"chat_template_kwargs": {"a": NaN}', "chat_template_kwargs.a"),
+        ('"response_format": {"type": "json_schema"}', "response_format.json_schema"),
+        ('"response_format": {"type": "regex"}', "response_format.regex"),
+        ('"response_format": {"type": "poem"}', "response_format.type"),
+        ('"spec": 17', "spec"),
+        ('"modalities": ["audio"]', "modalities"),
+        ('"functions": [{}]', "functions"),
+        ('"stream": "yes"', "stream"),
+    ],
+)
+def test_the_parameter_is_named(actor: Server, field: str, parameter: str) -> None:
+    body = f"{{{field}}}" if field.startswith('"messages"') else f"{{{SAID}, {field}}}"
+    status, error = post(actor, body)
+    assert (status, error["param"], error["type"]) == (400, parameter, "invalid_request_error")
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ('{"prompt": 5}', "prompt"),
+        ('{"prompt": [[1], "a"]}', "prompt.0"),
+        ('{"prompt": "x", "echo": true}', "echo"),
+        ('{"prompt": "x", "suffix": "y"}', "suffix"),
+        ('{"prompt": "x", "best_of": 3}', "best_of"),
+        ('{"prompt": "x", "logprobs": 21}', "logprobs"),
+        ("{}", "prompt"),
+    ],
+)
+def test_the_parameter_of_a_completion_is_named(actor: Server, body: str, parameter: str) -> None:
+    status, error = post(actor, body, "/v1/completions")
+    assert (status, error["param"]) == (400, parameter)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the body"),
+        (b"{", "not valid JSON"),
+        (b'{"messages":', "not valid JSON"),
+        (b"null", "the body"),
+        (b"[]", "the body"),
+        (b'"text"', "the body"),
+        (b"\x00", "not valid JSON"),
+        (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', "not UTF-8"),
+        (f'{{{SAID}, "seed": 1{"0" * 5000}}}'.encode(), "too many digits"),
+        (f'{{{SAID}, "x": {"[" * 100_000}}}'.encode(), "nested too deeply"),
+        (f'{{{SAID}, "x": {"[" * 100_000}{"]" * 100_000}}}'.encode(), "nested too deeply"),
+    ],
+    ids=range(11),
+)
+def test_what_is_no_json_object_is_said_so(actor: Server, body: bytes, said: str) -> None:
+    status, error = post(actor, body)
+    assert (status, error["param"]) == (400, None)
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: str) -> None:
+    answer = actor.http.post("/v1/chat/completions", content=f"{{{SAID}}}", headers={"content-type": kind})
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+def nested(depth: int) -> str:
+    return '{"properties":' * depth + '{"$ref": "#"}' + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [0, 200, 400])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", '{%s, "tools": [{"type": "function", "function": {"name": "a", "parameters": %s}}]}'),
+        ("/v1/chat/completions", '{%s, "response_format": {"type": "json_schema", "json_schema": {"schema": %s}}}'),
+        ("/v1/chat/completions", '{%s, "chat_template_kwargs": {"a": %s}}'),
+        ("/v1/responses", '{%s, "input": "say x", "tools": [{"type": "function", "name": "a", "parameters": %s}]}'),
+        ("/v1/messages", '{%s, "max_tokens": 9, "tools": [{"name": "a", "input_schema": %s}]}'),
+    ],
+)
+def test_deep_and_recursive_schemas_pass_or_are_refused(actor: Server, path: str, body: str, depth: int) -> None:
+    status, _ = post(actor, body % (SAID, nested(depth)), path)
+    assert status in (200, 400)
+
+
+def test_unknown_fields_are_ignored(actor: Server) -> None:
+    answer = actor.ask("say x", cache_prompt=True, user="me", store=False, anything={"a": [1]})
+    assert answer.status_code == 200
+
+
+def test_an_unknown_model_is_404(actor: Server) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        actor.openai().chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "say x"}])
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.NotFoundError):
+        actor.openai().models.retrieve("gpt-4")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("POST", "/nothing", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("BREW", "/v1/models", 405),
+        ("GET", "/v1/messages", 405),
+    ],
+)
+def test_paths_and_methods_that_are_not_there(actor: Server, method: str, path: str, status: int) -> None:
+    answer = actor.http.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_a_prompt_of_five_megabytes_is_413(actor: Server) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        actor.openai().chat.completions.create(model="", messages=[{"role": "user", "content": "x" * 5_000_000}])
+    assert (caught.value.status_code, caught.value.code) == (413, "request_too_large")
+
+
+def test_what_the_engine_refuses_names_its_parameter(actor: Server) -> None:
+    status, error = post(actor, json.dumps({"messages": [{"role": "user", "content": "refuse stop bad_stop"}]}))
+    assert (status, error["param"], error["code"]) == (400, "stop", "bad_stop")
+
+
+def test_a_full_queue_is_429_with_a_time_to_wait() -> None:
+    with served(directed(limits=Limits(max_waiting=0), num_slots=2)) as server:
+        streams = [server.openai().chat.completions.create(
+            model="", messages=[{"role": "user", "content": "forever"}], stream=True
+        ) for _ in range(2)]  # fmt: skip
+        with pytest.raises(openai.RateLimitError) as caught:
+            server.openai().chat.completions.create(model="", messages=[{"role": "user", "content": "say x"}])
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert caught.value.code == "queue_full"
+        refused = server.http.post(
+            "/v1/messages", json={"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+        )
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+        streams[0].close()
+        wait_until(lambda: server.serving.admission.num_inside == 1, "one has left")
+        assert server.ask("say x").status_code == 200
+        streams[1].close()
+        assert server.ask("say x", n=3).status_code == 400  # more than there can ever be
+
+
+def test_while_the_first_model_loads_questions_are_503(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    with served(directed(plans={"slow": plan("hesitant", gate)}, waits=False)) as server:
+        wait_until(lambda: server.serving.state == "loading", "the load has begun")
+        health = server.http.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
+        refused = server.ask("say x")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert server.http.get("/v1/models").json()["data"][0]["loaded"] is False
+        gate.unlink()
+        wait_until(lambda: server.http.get("/health").status_code == 200, "the model is loaded")
+        assert server.ask("say x").status_code == 200

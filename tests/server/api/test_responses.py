@@ -1,0 +1,133 @@
+"""The responses API through OpenAI's own client, whole and as its stream helper reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from doubles.running_server import Server
+
+TOOLS: list[Any] = [
+    {"type": "function", "name": "weather", "description": "of a city", "parameters": {"type": "object"}}
+]
+
+
+def seen(server: Server, **asked: Any) -> dict[str, Any]:
+    """The request as it reached the engine."""
+    found: dict[str, Any] = json.loads(
+        server.openai().responses.create(model="", **{"input": "show"} | asked).output_text
+    )
+    return found
+
+
+def test_a_whole_answer(typist: Server) -> None:
+    answer = typist.openai().responses.create(model="typist", input="Say hello.", max_output_tokens=20)
+    assert (answer.object, answer.status, answer.model) == ("response", "incomplete", "typist")
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert len(answer.output_text) == 20
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 20
+    assert answer.usage.total_tokens == answer.usage.input_tokens + 20
+
+
+def test_an_answer_that_is_complete_says_so(actor: Server) -> None:
+    answer = actor.openai().responses.create(model="", input="say Hello there.", metadata={"trace": "7"})
+    assert (answer.status, answer.incomplete_details, answer.output_text) == ("completed", None, "Hello there.")
+    assert answer.metadata == {"trace": "7"}
+    assert [item.type for item in answer.output] == ["message"]
+
+
+def test_the_stream_helper_understands_every_event(actor: Server) -> None:
+    script = 'think It is far.\nsay Let me see.\ncall weather {"city": "Rome"}'
+    kinds = []
+    with actor.openai().responses.stream(model="", input=script, tools=TOOLS) as stream:
+        for event in stream:
+            kinds.append(event.type)
+        final = stream.get_final_response()
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    for kind in ("output_text.delta", "output_text.done", "function_call_arguments.done", "reasoning_text.delta"):
+        assert f"response.{kind}" in kinds
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
+    assert final.output_text == "Let me see."
+    call = final.output[2]
+    assert call.type == "function_call"
+    assert (call.name, call.arguments, call.call_id) == ("weather", '{"city": "Rome"}', "call_0")
+
+
+def test_a_stream_numbers_its_events_and_ends_with_the_whole(typist: Server) -> None:
+    ask = typist.openai().responses.create
+    whole = ask(model="typist", input="Hello.", temperature=0, max_output_tokens=20)
+    events = list(ask(model="typist", input="Hello.", temperature=0, max_output_tokens=20, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == whole.output_text
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text
+
+
+def test_whole_answers_have_calls_too(actor: Server) -> None:
+    answer = actor.openai().responses.create(model="", input="call weather\ncall weather", tools=TOOLS)
+    assert [item.type for item in answer.output] == ["function_call", "function_call"]
+    assert len({item.id for item in answer.output}) == 2
+
+
+def test_a_conversation_with_calls_reaches_the_engine(actor: Server) -> None:
+    conversation: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "How is Rome?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+        {"type": "function_call", "call_id": "a", "name": "weather", "arguments": '{"city":"Rome"}'},
+        {"type": "function_call", "call_id": "b", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+        {"type": "function_call_output", "call_id": "b", "output": "rain"},
+        {"role": "user", "content": "show"},
+    ]
+    request = seen(actor, input=conversation, instructions="Be brief.", tools=TOOLS)
+    roles = [message["role"] for message in request["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
+    assert [call["id"] for call in request["messages"][2]["tool_calls"]] == ["a", "b"]
+    assert request["messages"][2]["content"] == "Wait."
+    assert request["tools"][0]["name"] == "weather"
+
+
+def test_formats_and_effort_reach_the_engine(actor: Server) -> None:
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}
+    assert seen(actor, text={"format": schema})["constraint"]["source"] == '{"type": "integer"}'
+    assert seen(actor, text={"format": {"type": "json_object"}})["constraint"]["syntax"] == "json_object"
+    assert seen(actor, reasoning={"effort": "high"})["template_values"] == [["reasoning_effort", '"high"']]
+    assert seen(actor, tools=TOOLS, tool_choice="required")["tool_choice"]["use"] == "required"
+    named: Any = {"type": "function", "name": "weather"}
+    assert seen(actor, tools=TOOLS, tool_choice=named)["tool_choice"]["name"] == "weather"
+    assert seen(actor, temperature=0.5, max_output_tokens=9)["params"]["max_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameter"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"input": [{"type": "message", "content": "x"}]}, "input.0.role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"metadata": {"a": float("inf")}}, "metadata.a"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(actor: Server, asked: dict[str, Any], parameter: str) -> None:
+    body = json.dumps({"input": "say x"} | asked)
+    answer = actor.http.post("/v1/responses", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == parameter
+
+
+def test_a_failure_in_the_stream_is_an_event(actor: Server) -> None:
+    stream = actor.openai().responses.create(model="", input="say so far\nsleep 0.2\nfail full", stream=True)
+    with pytest.raises(openai.APIError, match="no room"):
+        list(stream)

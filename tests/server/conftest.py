@@ -1,0 +1,22 @@
+"""Two servers for all tests that leave them as they were: one over the real engine, one that does as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from doubles.running_server import Server, directed, served, typing
+
+
+@pytest.fixture(scope="session")
+def typist() -> Iterator[Server]:
+    """The real engine over a scripted model."""
+    with served(typing()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def actor() -> Iterator[Server]:
+    """An engine that does what the last message says."""
+    with served(directed()) as server:
+        yield server

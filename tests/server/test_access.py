@@ -1,0 +1,267 @@
+"""Who may ask: Host, Origin, CORS, keys; decisions by themselves and over HTTP."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import httpx
+import openai
+import pytest
+from doubles.raw_server_client import exchange, request
+from doubles.running_server import Server, directed, served
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.errors import UsageError
+from eaglelocal.server.access import Access, Keys, check_bind, key_in, names_of, read_keys
+from eaglelocal.server.serving import Limits
+
+KEY, OTHER = "k" * 20, "o" * 20
+KEYS = Keys((("anna", KEY), ("bert", OTHER)))
+PAGE = "http://localhost:3000"
+
+
+# ---- Host
+@pytest.mark.parametrize(
+    ("header", "is_ours"),
+    [
+        ("localhost", True),
+        ("localhost:8421", True),
+        ("LocalHost:8421", True),
+        ("localhost.", True),
+        ("localhost.:8421", True),
+        ("127.0.0.1", True),
+        ("127.0.0.1:1", True),
+        ("192.168.1.7:8421", True),
+        ("[::1]", True),
+        ("[::1]:8421", True),
+        ("app.localhost:3000", True),
+        ("box.lan", True),
+        ("BOX.LAN.:99", True),
+        ("evil.example", False),
+        ("evil.example:8421", False),
+        ("localhost.evil.example", False),
+        ("localhostevil", False),
+        ("127.0.0.1.evil.example", False),
+        ("127.0.0.1@evil.example", False),
+        ("2130706433", False),
+        ("0x7f.1", False),
+        ("localhost:evil", False),
+        ("[::1", False),
+        ("", False),
+        (":8421", False),
+        (" ", False),
+    ],
+)
+def test_hosts_that_are_ours(header: str, is_ours: bool) -> None:
+    assert Access(names=names_of([" Box.LAN. ", ""])).admits_host(header) is is_ours
+
+
+@given(st.text(max_size=40))
+def test_no_header_breaks_a_decision(text: str) -> None:
+    access = Access(keys=KEYS, origins=(PAGE,))
+    assert access.admits_host(text) in (True, False)
+    assert access.admits_origin(text, "localhost") in (True, False)
+    assert access.keys.owner(text) is None
+    assert key_in({"authorization": text, "x-api-key": text}) in (*text.split(), text, text.partition(" ")[2].strip())
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8421", "", "a b"])
+def test_rebound_names_are_misdirected(actor: Server, host: str) -> None:
+    for path in ("/v1/models", "/health", "/metrics"):
+        answer = exchange(actor.port, request(path, method="GET", host=host))
+        assert (answer.status, answer.error["type"]) == (421, "permission_error")
+
+
+@pytest.mark.parametrize("host", ["localhost", "[::1]:99", "LOCALHOST.:1", "10.0.0.9"])
+def test_own_names_and_addresses_are_answered(actor: Server, host: str) -> None:
+    assert exchange(actor.port, request("/v1/models", method="GET", host=host)).status == 200
+
+
+# ---- Origin and CORS
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", PAGE, "http://[", "", "http://127.0.0.1"])
+def test_pages_from_elsewhere_may_not_ask(actor: Server, origin: str) -> None:
+    answer = actor.http.post("/v1/completions", json={"prompt": "say x"}, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_own_pages_may_ask(actor: Server) -> None:
+    assert actor.http.get("/v1/models", headers={"Origin": actor.url}).status_code == 200
+
+
+def test_a_preflight_is_refused_where_no_origin_is_listed(actor: Server) -> None:
+    assert preflight(actor, PAGE).status_code == 403
+
+
+def preflight(server: Server, origin: str) -> httpx.Response:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    return server.http.options("/v1/chat/completions", headers={"Origin": origin, **asked})
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with served(directed(access=Access(keys=KEYS, origins=(PAGE,)))) as server:
+        yield server
+
+
+def test_listed_pages_may_ask_with_a_key(guarded: Server) -> None:
+    allowed = preflight(guarded, PAGE)
+    assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "authorization" in allowed.headers["access-control-allow-headers"]
+    assert preflight(guarded, "https://evil.example").status_code == 403
+    headers = {"Origin": PAGE, "Authorization": f"Bearer {KEY}"}
+    answer = guarded.http.get("/v1/models", headers=headers)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
+    refused = guarded.http.get("/v1/models", headers={"Origin": PAGE})
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
+
+
+# ---- keys
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"Authorization": f"bearer  {OTHER} "}, 200),
+        ({"x-api-key": KEY}, 200),
+        ({"Authorization": "Basic abc", "x-api-key": KEY}, 200),
+        ({}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": "Bearer "}, 401),
+        ({"Authorization": f"Bearer {KEY}x"}, 401),
+        ({"Authorization": f"Bearer {KEY[:-1]}"}, 401),
+        ({"Authorization": KEY}, 401),
+        ({"Authorization": f"Bearer {KEY.upper()}"}, 401),
+        ({"Authorization": "Bearer ", "x-api-key": ""}, 401),
+        ({"Authorization": "Bearer ünïcödé"}, 401),
+        ({"x-api-key": "ÿ" * 20}, 401),
+    ],
+)
+def test_a_key_is_needed_and_must_be_right(guarded: Server, headers: dict[str, str], status: int) -> None:
+    sent = [f"{name}: {value}" for name, value in headers.items()]
+    answer = exchange(guarded.port, request("/v1/models", b"", *sent, method="GET"))
+    assert answer.status == status
+    if status == 401:
+        assert (answer.error["type"], answer.error["code"]) == ("authentication_error", "invalid_api_key")
+
+
+def test_every_path_but_health_is_behind_the_key(guarded: Server) -> None:
+    paths = ("/v1/models", "/v1/models/actor", "/metrics", "/v1/snapshot", "/v1/events", "/openapi.json", "/nothing")
+    assert {path: guarded.http.get(path).status_code for path in paths} == dict.fromkeys(paths, 401)
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/health/x", "//health"):
+        assert guarded.http.post(path, json={}).status_code == 401
+    assert guarded.http.get("/health").status_code == 200
+
+
+def test_clients_raise_what_they_call_it(guarded: Server) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        guarded.openai("wrong").models.list()
+    with pytest.raises(anthropic.AuthenticationError):
+        guarded.anthropic("wrong").messages.create(model="", max_tokens=1, messages=[{"role": "user", "content": "x"}])
+    assert guarded.openai(KEY).models.list().data[0].id == "actor"
+    answer = guarded.anthropic(OTHER).messages.create(
+        model="", max_tokens=9, messages=[{"role": "user", "content": "say x"}]
+    )
+    assert answer.stop_reason == "end_turn"
+
+
+def test_the_owner_is_told_by_name_and_never_by_key(guarded: Server) -> None:
+    guarded.openai(KEY).completions.create(model="", prompt="say x")
+    told = guarded.http.get("/v1/snapshot", headers={"x-api-key": OTHER})
+    assert told.json()["recent"][0]["owner"] == "anna"
+    assert KEY not in told.text
+
+
+def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:
+    setup = directed(access=Access(keys=KEYS), is_shared=True, num_slots=2, limits=Limits(max_waiting=6))
+    with served(setup) as server:
+        asked = {"model": "", "prompt": "forever", "stream": True}
+        held, client = [], server.openai(KEY)
+        with pytest.raises(openai.RateLimitError):
+            for _ in range(9):
+                held.append(client.completions.create(**asked))  # type: ignore[call-overload]
+        assert len(held) == 6
+        held.append(server.openai(OTHER).completions.create(**asked))  # type: ignore[call-overload]
+        for stream in held:
+            stream.close()
+
+
+# ---- where it listens, and key files
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"])
+def test_loopback_needs_no_key(host: str) -> None:
+    check_bind(host, Keys())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "box.lan", "localhost.evil.example", ""])
+def test_what_others_can_reach_needs_a_key(host: str) -> None:
+    with pytest.raises(UsageError, match="there is no key") as caught:
+        check_bind(host, Keys())
+    assert "--api-key-file" in caught.value.hint
+    check_bind(host, KEYS)
+
+
+def test_a_key_file_that_is_not_there_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "keys"
+    keys = read_keys(path, {})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [name for name, _ in keys.by_name] == ["default"]
+    assert len(keys.by_name[0][1]) >= 32
+    assert read_keys(path, {}) == keys
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c: {'x' * 16}\n")
+    found = read_keys(path, {"EAGLELOCAL_API_KEY": "e" * 16}).by_name
+    assert found == (("anna", KEY), ("key 2", OTHER), ("b c", "x" * 16), ("environment", "e" * 16))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "holds no key"),
+        ("# nothing\n", "holds no key"),
+        ("anna: short", ":1: a key needs at least 16"),
+        (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' is taken"),
+        ("anna: " + "ü" * 20, ":1: a key needs"),
+        (f"anna: {KEY} {KEY}", ":1: a key needs"),
+        (f"{KEY}:{KEY}:{KEY}", ":1: a key needs"),
+    ],
+)
+def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint) as caught:
+        read_keys(write(tmp_path / "keys", text), {})
+    assert KEY not in caught.value.message
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
+def test_key_files_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(UsageError, match="can be read by others") as caught:
+        read_keys(write(tmp_path / "keys", f"anna: {KEY}", mode), {})
+    assert caught.value.hint.startswith("chmod 600")
+
+
+def test_key_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_keys(tmp_path, {})
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_keys(binary, {})
+    if os.geteuid() != 0:  # nothing is forbidden to root
+        tmp_path.chmod(0o500)
+        with pytest.raises(UsageError, match="cannot be written"):
+            read_keys(tmp_path / "new", {})
+    with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key needs"):
+        read_keys(None, {"EAGLELOCAL_API_KEY": "short"})
+    assert not read_keys(None, {})

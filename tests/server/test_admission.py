@@ -1,0 +1,64 @@
+"""Places: never more than there are, nobody has all of them where several ask, and what is left is given back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.server.admission import MAX_RETRY_AFTER_S, Admission
+from eaglelocal.server.errors import Problem
+
+
+@given(
+    num_slots=st.integers(1, 8),
+    max_waiting=st.integers(0, 20),
+    is_shared=st.booleans(),
+    asked=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), max_size=40),
+)
+def test_places_are_bounded_and_given_back(
+    num_slots: int, max_waiting: int, is_shared: bool, asked: list[tuple[str, int]]
+) -> None:
+    admission = Admission(num_slots=num_slots, max_waiting=max_waiting, is_shared=is_shared)
+    capacity = num_slots + max_waiting
+    held = {"a": 0, "b": 0}
+    with ExitStack() as stack:
+        for owner, count in asked:
+            try:
+                stack.enter_context(admission.place(owner, count))
+            except Problem as problem:
+                assert problem.status == (400 if count > capacity else 429)
+                assert is_shared or count > capacity or sum(held.values()) + count > capacity
+            else:
+                held[owner] += count
+            assert admission.num_inside == sum(held.values()) <= capacity
+    assert admission.num_inside == 0
+
+
+def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
+    admission = Admission(num_slots=2, max_waiting=6, is_shared=True)
+    with ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(admission.place("greedy"))
+        with pytest.raises(Problem):
+            stack.enter_context(admission.place("greedy"))
+        stack.enter_context(admission.place("modest"))
+        stack.enter_context(admission.place("modest"))
+
+
+@pytest.mark.parametrize(("took_s", "wait_s"), [(0.1, 1), (10.0, 10), (10_000.0, MAX_RETRY_AFTER_S)])
+def test_the_time_to_wait_follows_what_answers_took(took_s: float, wait_s: int) -> None:
+    admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
+    admission.took(took_s)
+    with admission.place("a", 2), pytest.raises(Problem) as caught, admission.place("a"):
+        pass
+    assert caught.value.headers["Retry-After"] == str(wait_s)
+
+
+def test_a_failure_inside_gives_the_place_back() -> None:
+    admission = Admission(num_slots=1, max_waiting=0, is_shared=False)
+    with pytest.raises(ValueError, match="inside"), admission.place("a"):
+        raise ValueError("inside")
+    assert admission.num_inside == 0

@@ -1,0 +1,322 @@
+"""Several models: loaded when asked for, one at a time, unloaded when idle; loads that fail, or nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles.directed_server_engine import plan
+from doubles.patience import PATIENCE_S, wait_until
+from doubles.running_server import Server, directed, served
+from doubles.scripted_client import Script, ScriptedClient
+
+from eaglelocal.errors import EngineError
+from eaglelocal.server import models as models_module
+from eaglelocal.server.errors import Problem
+from eaglelocal.server.models import Models, Opened
+
+
+class Shelf:
+    """A loader that can be held up, and told to fail; counts what is open."""
+
+    def __init__(self) -> None:
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.gate.set()
+        self.loads: list[str] = []
+        self.opened: list[ShelfClient] = []
+        self.fails: set[str] = set()
+
+    def load(self, name: str) -> Opened:
+        self.loads.append(name)
+        self.begun.set()
+        assert self.gate.wait(PATIENCE_S)
+        if name in self.fails:
+            raise EngineError(f"{name} is broken")
+        client = ShelfClient((Script(),), label=name)
+        self.opened.append(client)
+        return Opened(client, client.info)  # type: ignore[arg-type] # never asked
+
+    @property
+    def num_open(self) -> int:
+        return sum(not client.num_closed for client in self.opened)
+
+
+class ShelfClient(ScriptedClient):
+    state = "ready"
+
+
+def run(test: Callable[[Shelf, Models], Coroutine[Any, Any, None]], *, idle_s: float = 0.0) -> None:
+    async def all_of_it() -> None:
+        shelf = Shelf()
+        models = Models(["a", "b", "c"], shelf.load, idle_s=idle_s)
+        async with asyncio.timeout(PATIENCE_S):
+            await test(shelf, models)
+            await models.close()
+        assert (models.num_users, shelf.num_open) == (0, 0)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(all_of_it())
+
+
+async def used(models: Models, name: str) -> str:
+    async with models.use(name) as loaded:
+        return loaded.name
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_the_first_is_loaded_at_the_start_and_meant_where_none_is_named() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        assert models.state == "idle"
+        await models.start()
+        assert (models.state, await used(models, ""), await used(models, "default")) == ("ready", "a", "a")
+        assert shelf.loads == ["a"]
+
+    run(test)
+
+
+def test_another_is_loaded_on_request_and_the_one_before_closed() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        for name in ("b", "b", "a", "c"):
+            assert await used(models, name) == name
+            assert shelf.num_open == 1
+        assert shelf.loads == ["b", "a", "c"]
+
+    run(test)
+
+
+def test_names_that_are_not_there_are_404() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        with pytest.raises(Problem) as caught:
+            await used(models, "d")
+        assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+
+    run(test)
+
+
+def test_who_uses_a_model_keeps_it() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        async with models.use("a"):
+            other = asyncio.create_task(used(models, "b"))
+            await asyncio.sleep(0.02)
+            assert (shelf.loads, other.done()) == (["a"], False)
+        assert await other == "b"
+
+    run(test)
+
+
+def test_first_come_first_served_over_models() -> None:
+    """Whoever comes for the loaded model does not push in before those who wait for another one."""
+
+    async def test(shelf: Shelf, models: Models) -> None:
+        order: list[str] = []
+
+        async def ask(name: str) -> None:
+            async with models.use(name):
+                order.append(name)
+
+        async with models.use("a"):
+            tasks = []
+            for name in ("b", "a", "b", "a"):
+                tasks.append(asyncio.create_task(ask(name)))
+                await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+        assert order == ["b", "a", "b", "a"]
+
+    run(test)
+
+
+def test_a_load_that_fails_is_503_and_leaves_the_others() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.fails = {"b"}
+        for _ in range(2):
+            with pytest.raises(Problem, match="b is broken") as caught:
+                await used(models, "b")
+            assert caught.value.status == 503
+            assert models.state == "failed"
+        assert await used(models, "a") == "a"
+        assert (models.state, models.failure) == ("ready", "")
+
+    run(test)
+
+
+def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.gate.clear()
+        task = asyncio.create_task(used(models, "b"))
+        await until(shelf.begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        next_one = asyncio.create_task(used(models, "b"))
+        await asyncio.sleep(0.01)
+        shelf.gate.set()
+        assert await next_one == "b"
+        await until(lambda: models.num_users == 0)
+        assert shelf.loads == ["b"]
+
+    run(test)
+
+
+def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        stray: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
+        shelf.fails = {"b"}
+        shelf.gate.clear()
+        task = asyncio.create_task(used(models, "b"))
+        await until(shelf.begun.is_set)
+        task.cancel()
+        shelf.gate.set()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await used(models, "a") == "a"
+        assert stray == []
+
+    run(test)
+
+
+def test_who_gives_up_while_waiting_holds_up_nobody() -> None:
+    """Nothing is loaded for one who has gone, and those behind do not wait for it."""
+
+    async def test(shelf: Shelf, models: Models) -> None:
+        async with models.use("a"):
+            gone = [asyncio.create_task(used(models, name)) for name in ("b", "c")]
+            await asyncio.sleep(0.01)
+            for task in gone:
+                task.cancel()
+            assert await used(models, "a") == "a"
+            await asyncio.gather(*gone, return_exceptions=True)
+        assert await used(models, "a") == "a"
+        assert shelf.loads == ["a"]
+
+    run(test)
+
+
+def test_an_idle_model_is_unloaded_and_comes_back() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        async with models.use("b"):
+            await asyncio.sleep(0.03)
+            await models.look_after()
+            assert shelf.num_open == 1  # it is in use
+        await models.look_after()
+        assert shelf.num_open == 1  # it was, a moment ago
+        await asyncio.sleep(0.03)
+        await models.look_after()
+        assert (shelf.num_open, models.state) == (0, "idle")
+        assert await used(models, "b") == "b"
+
+    run(test, idle_s=0.02)
+
+
+def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        await models.start()
+        shelf.opened[0].state = "failed"
+        assert models.state == "failed"
+        assert await used(models, "a") == "a"
+        assert len(shelf.opened) == 1  # too early
+        monkeypatch.setattr(models_module, "RETRY_FAILED_S", 0.0)
+        assert await used(models, "a") == "a"
+        assert (len(shelf.opened), models.state, shelf.num_open) == (2, "ready", 1)
+
+    run(test)
+
+
+def test_questions_are_refused_while_the_first_one_loads() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.gate.clear()
+        starting = asyncio.create_task(models.start())
+        await until(shelf.begun.is_set)
+        with pytest.raises(Problem) as caught:
+            await used(models, "b")
+        assert (caught.value.status, models.state) == (503, "loading")
+        shelf.gate.set()
+        await starting
+        assert await used(models, "b") == "b"
+
+    run(test)
+
+
+# ---- over HTTP
+@pytest.fixture
+def pool(tmp_path: Path) -> Any:
+    """Two good models, one that cannot be loaded, one that waits while its gate is there."""
+    gate = tmp_path / "gate"
+    plans = {"one": plan("one"), "two": plan("two"), "bad": plan("broken"), "slow": plan("hesitant", gate)}
+    with served(directed(plans=plans, idle_s=3600.0)) as server:
+        yield server, gate
+
+
+def asked(server: Server, model: str, script: str = "say x") -> Future[Any]:
+    return ThreadPoolExecutor(1).submit(server.ask, script, model=model)
+
+
+def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
+    server, _ = pool
+    listed = {model.id: model.model_extra for model in server.openai().models.list()}
+    assert list(listed) == ["one", "two", "bad", "slow"]
+    assert [name for name, more in listed.items() if more and more["loaded"]] == ["one"]
+    assert server.ask("say x", model="two").json()["model"] == "two"
+    told = server.openai().models.retrieve("two")
+    assert (told.id, told.model_extra and told.model_extra["max_model_len"]) == ("two", 4096)
+
+
+def test_a_switch_waits_for_the_answer_that_runs(pool: tuple[Server, Path]) -> None:
+    server, _ = pool
+    first = asked(server, "one", "say so\nsleep 0.3\nsay done")
+    wait_until(lambda: server.serving.models.num_users == 1, "the first one runs")
+    second = asked(server, "two")
+    assert first.result(PATIENCE_S).json()["choices"][0]["message"]["content"] == "sodone"
+    assert second.result(PATIENCE_S).json()["model"] == "two"
+    assert server.http.get("/health").json()["model"] == "two"
+
+
+def test_a_model_that_cannot_be_loaded_is_503_with_its_reason(pool: tuple[Server, Path]) -> None:
+    server, _ = pool
+    answer = server.ask("say x", model="bad")
+    assert answer.status_code == 503
+    assert "not a GGUF file" in answer.json()["error"]["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+    assert server.http.get("/health").json()["model"] == "one"  # it is back
+    num_loads = len(server.clients)
+    assert "not a GGUF file" in server.ask("say x", model="bad").json()["error"]["message"]
+    assert len(server.clients) == num_loads  # and not given up again for what has just failed
+    assert server.ask("say x", model="one").status_code == 200
+    assert server.http.get("/health").json() == {"status": "ok", "model": "one", "detail": ""}
+
+
+def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> None:
+    server, gate = pool
+    gate.touch()
+    before = server.num_tasks()
+    with pytest.raises(Exception, match="timed out"):
+        server.http.post("/v1/completions", json={"prompt": "say x", "model": "slow"}, timeout=0.2)
+    wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
+    assert server.http.get("/health").json()["status"] == "loading"
+    waiting = asked(server, "one")
+    gate.unlink()
+    assert waiting.result(PATIENCE_S).status_code == 200
+    server.wait_until_idle()
+    wait_until(lambda: server.num_tasks() <= before, "no task is left")
+    assert [client.state for client in server.clients] == ["closed", "closed", "ready"]
+
+
+def test_an_idle_model_is_unloaded_behind_the_server() -> None:
+    with served(directed(idle_s=0.01)) as server:
+        time.sleep(0.02)
+        assert server.loop is not None
+        asyncio.run_coroutine_threadsafe(server.serving.models.look_after(), server.loop).result(PATIENCE_S)
+        assert server.http.get("/health").json() == {"status": "ok", "model": None, "detail": ""}
+        assert server.snapshot()["engine"] is None
+        assert server.http.get("/metrics").status_code == 200
+        assert server.ask("say x").status_code == 200
+        assert [client.state for client in server.clients] == ["closed", "ready"]

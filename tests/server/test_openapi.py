@@ -1,0 +1,111 @@
+"""Everything that the OpenAPI document allows, and much that it does not: documented answers, no 5xx, no hang."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+import schemathesis
+from doubles.running_server import Server, directed, served
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+TIMEOUT_S = 10.0
+ENDLESS = "/v1/events"
+MAX_TOKENS = 4
+MAX_GROWTH_BYTES = 40 * 2**20
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
+def document(server: Server) -> dict[str, Any]:
+    found: dict[str, Any] = server.http.get("/openapi.json").json()
+    return found
+
+
+def cases(server: Server) -> st.SearchStrategy[Case]:
+    """Questions of every kind, as they should be and not."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations() if found.ok().path != ENDLESS]
+    assert len(operations) >= 9
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    return st.one_of([one.as_strategy(generation_mode=mode) for one in operations for mode in modes])
+
+
+def fuzz(server: Server, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    session = requests.Session()
+
+    @settings(max_examples=count, suppress_health_check=QUIET, phases=[Phase.generate], database=None)
+    @given(case=cases(server))
+    def answers_as_documented(case: Case) -> None:
+        if isinstance(case.body, dict):
+            for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+                if isinstance(case.body.get(name), int) and case.body[name] > MAX_TOKENS:
+                    case.body[name] = MAX_TOKENS
+        case.call_and_validate(checks=CHECKS, timeout=timeout_s, session=session)
+
+    answers_as_documented()
+    session.close()
+    server.wait_until_idle()
+    assert server.ask("say x").status_code == 200
+
+
+def test_every_answer_is_a_documented_one(actor: Server) -> None:
+    fuzz(actor, 300)
+
+
+def test_the_document_names_what_is_served(actor: Server) -> None:
+    told = document(actor)
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/models"} <= set(
+        told["paths"]
+    )
+    fields = told["components"]["schemas"]["ChatBody"]["properties"]
+    assert {"messages", "tools", "response_format", "stop", "logit_bias", "spec", "top_k"} <= set(fields)
+
+
+@pytest.mark.slow
+def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
+    """The server lives in this process, beside what asks; so growth is bounded, not zero."""
+    with served(directed()) as server:
+        fuzz(server, 1000)
+        before = memory_of(server)
+        fuzz(server, 10_000)
+        ours, theirs = (now - then for now, then in zip(memory_of(server), before, strict=True))
+    assert theirs < MAX_GROWTH_BYTES
+    assert ours < 4 * MAX_GROWTH_BYTES
+
+
+def memory_of(server: Server) -> tuple[int, int]:
+    gc.collect()
+    return psutil.Process().memory_info().rss, psutil.Process(server.clients[-1].pid).memory_info().rss
+
+
+@pytest.mark.slow
+def test_the_embedded_model_answers_as_documented(embedded: Plan) -> None:
+    defaults = SamplingParams(max_tokens=MAX_TOKENS)
+    with served(directed(plans={"demo": embedded}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
+        fuzz(server, 300, timeout_s=60.0)
+
+
+@pytest.fixture
+def embedded() -> Iterator[Plan]:
+    plan = resolve(Wish(target="demo", parallel=4), on_progress=lambda fraction, what: None)
+    assert Path(plan.target).exists()
+    yield plan

@@ -1,0 +1,77 @@
+"""The server in the foreground of a process: its socket, its signals, its end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doubles.patience import PATIENCE_S
+
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.server.run import bound, notify_service_manager
+
+# a first model that is never there, as far as anyone can wait
+LOADING = """
+import threading
+from eaglelocal.server.access import Access
+from eaglelocal.server.admission import Admission
+from eaglelocal.server.app import create_app
+from eaglelocal.server.metrics import Metrics
+from eaglelocal.server.models import Models
+from eaglelocal.server.run import Runtime, bound, run
+from eaglelocal.server.serving import Serving
+
+def load(name):
+    print("loading", flush=True)
+    threading.Event().wait()
+
+admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
+serving = Serving(models=Models(["never"], load), admission=admission, metrics=Metrics())
+run(create_app(serving, Access()), serving, bound("127.0.0.1", 0), Runtime(on_ready=print))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_while_a_model_loads(number: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", LOADING], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_socket_is_bound_before_anything_else() -> None:
+    with bound("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)), pytest.raises(ResourceError, match="is taken") as caught:
+            bound("127.0.0.1", port)
+        assert f"--port {port + 1}" in caught.value.hint
+    with bound("::1", 0) as listening:
+        assert listening.family is socket.AF_INET6
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1", "192.0.2.1"])
+def test_addresses_that_are_none_of_ours_are_a_usage_error(host: str) -> None:
+    with pytest.raises(UsageError, match="cannot be listened on"):
+        bound(host, 0)
+
+
+def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(path))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+        notify_service_manager("READY=1")
+        assert sock.recv(100) == b"READY=1"
+    notify_service_manager("READY=1")  # nobody listens any more
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify_service_manager("READY=1")

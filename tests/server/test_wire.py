@@ -1,0 +1,197 @@
+"""Bytes that no client would send: a precise refusal or a clean close, and the next request is answered."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+
+import pytest
+from doubles.patience import wait_until
+from doubles.raw_server_client import connected, exchange, read_answer, request
+from doubles.running_server import Server, directed, served
+
+from eaglelocal.server import doors, wire
+
+BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
+CHAT = request("/v1/chat/completions", BODY)
+
+
+def is_well(server: Server) -> bool:
+    return exchange(server.port, CHAT).status == 200
+
+
+HEADS = {
+    "no http": b"hello\r\n\r\n",
+    "nothing but ends of lines": b"\r\n" * 50,
+    "tls": bytes.fromhex("1603010200010001fc0303") + b"\x00" * 60,
+    "no host": b"GET /v1/models HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
+    "negative length": b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n12345",
+    "a length that is no number": b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5x\r\n\r\n12345",
+    "a length without end": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 400 + b"\r\n\r\n",
+    "garbage for chunks": request("/v1/completions", b"", "Transfer-Encoding: chunked") + b"zz\r\nhello\r\n",
+    "an unknown coding": request("/v1/completions", b"", "Transfer-Encoding: gzip") + b"hello",
+    "a header without colon": b"GET / HTTP/1.1\r\nHost: a\r\nnonsense\r\n\r\n",
+    "a space before the colon": b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+    "nul in a header": b"GET / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n",
+    "nul in the path": b"GET /\x00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "letters beyond ascii in the path": "GET /ä HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
+    "a giant header": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 300_000 + b"\r\n\r\n",
+    "giant headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+    "a giant path": b"GET /" + b"x" * 300_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    "version 9": b"GET /v1/models HTTP/9.9\r\nHost: 127.0.0.1\r\n\r\n",
+}
+
+
+def test_a_version_of_the_future_is_refused(actor: Server) -> None:
+    assert exchange(actor.port, HEADS["version 9"]).status == 505
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_broken_heads_are_refused(actor: Server, head: bytes) -> None:
+    answer = exchange(actor.port, head, half_closes=True)
+    assert answer.status in (0, 400, 505)
+    if answer.status:
+        assert answer.error["type"] == "invalid_request_error"
+        assert b"connection: close" in answer.head.lower()
+    assert is_well(actor)
+
+
+def test_version_one_without_host_is_not_for_us(actor: Server) -> None:
+    assert exchange(actor.port, b"GET /v1/models HTTP/1.0\r\n\r\n").status == 421
+
+
+def test_version_one_is_answered(actor: Server) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    answer = exchange(actor.port, head + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert answer.status == 200
+    assert json.loads(answer.body)["choices"][0]["message"]["content"] == "x"
+
+
+def test_chunks_are_put_together(actor: Server) -> None:
+    head = request("/v1/chat/completions", b"", "Transfer-Encoding: chunked", "Content-Type: application/json")
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+    assert exchange(actor.port, head + chunks).status == 200
+
+
+def test_chunks_without_end_are_too_much(actor: Server) -> None:
+    """Nobody has said how long it would be."""
+    head = request("/v1/chat/completions", b"", "Transfer-Encoding: chunked")
+    with connected(actor.port) as sock:
+        sock.sendall(head)
+        try:
+            for _ in range(200):
+                sock.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+        except OSError:  # it has answered, and hung up
+            pass
+        assert read_answer(sock).status in (0, 413)
+    assert is_well(actor)
+
+
+def test_a_length_that_is_too_large_is_refused_before_the_body_comes(actor: Server) -> None:
+    answer = exchange(
+        actor.port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n"
+    )
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+    assert b"connection: close" in answer.head.lower()
+
+
+def test_a_body_that_is_shorter_than_said(actor: Server) -> None:
+    answer = exchange(actor.port, CHAT[:-5], half_closes=True)
+    assert answer.status in (0, 400)
+    assert is_well(actor)
+
+
+def test_what_is_behind_a_body_is_another_request(actor: Server) -> None:
+    with connected(actor.port) as sock:
+        sock.sendall(CHAT + b"garbage\r\n\r\n")
+        assert read_answer(sock).status == 200
+    assert is_well(actor)
+
+
+def test_requests_in_one_go_are_answered_in_order(actor: Server) -> None:
+    bodies = [json.dumps({"prompt": f"say number-{i}"}).encode() for i in range(5)]
+    sent = b"".join(request("/v1/completions", body) for body in bodies)
+    got = b""
+    with connected(actor.port) as sock:
+        sock.sendall(sent)
+        while got.count(b'"finish_reason":"stop"') < 5:
+            got += sock.recv(65536)
+    places = [got.index(f"number-{i}".encode()) for i in range(5)]
+    assert places == sorted(places)
+
+
+def test_one_who_speaks_no_further_is_still_answered(actor: Server) -> None:
+    """Half closed: nothing more will come, but something may be read."""
+    answer = exchange(actor.port, CHAT, half_closes=True)
+    assert answer.status in (0, 200)
+    actor.wait_until_idle()
+    assert is_well(actor)
+
+
+def test_slow_heads_and_bodies_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(doors.BodyDoor.__init__, "__kwdefaults__", {"max_bytes": 2**20, "timeout_s": 0.3})
+    with served(directed()) as server:
+        for sent, status in ((b"", 0), (b"GET / HT", 0), (CHAT.partition(BODY)[0] + b"{", 408)):
+            with connected(server.port) as sock:
+                sock.sendall(sent)
+                assert read_answer(sock).status == status
+        with connected(server.port) as sock:  # a byte now and then does not help
+            assert drips_until_closed(sock, b"GET /v1/models HTTP/1.1\r\nX: " + b"y" * 1000)
+        with connected(server.port) as sock:  # neither does an answer before
+            sock.sendall(CHAT)
+            assert read_answer(sock).status == 200
+            assert drips_until_closed(sock, CHAT)
+        assert is_well(server)
+
+
+def drips_until_closed(sock: socket.socket, sent: bytes) -> bool:
+    sock.settimeout(0.05)
+    for byte in sent:
+        try:
+            sock.sendall(bytes([byte]))
+            if not sock.recv(100):
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def test_many_idle_connections_hold_up_nobody(actor: Server) -> None:
+    idle = [socket.create_connection(("127.0.0.1", actor.port)) for _ in range(200)]
+    try:
+        assert is_well(actor)
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def test_no_text_of_a_question_is_in_logs_errors_or_figures(actor: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = "xyzzy-plugh"
+    scripts = (f"say {secret}", f"refuse {secret} code", f"fail full\nsay {secret}")
+    for script in scripts:
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            body = {"messages": [{"role": "user", "content": script}], "max_tokens": 5, "input": script, "x": secret}
+            actor.http.post(path, json=body)
+        actor.http.post("/v1/completions", json={"prompt": [script, 5], "stop": [secret, 7]})
+        actor.http.post("/v1/completions", content=secret, headers={"content-type": "application/json"})
+    actor.http.post("/v1/completions", content=f'{{"prompt": {secret}', headers={"Authorization": f"Bearer {secret}"})
+    for path in ("/metrics", "/v1/snapshot", "/health"):
+        assert secret not in actor.http.get(path).text
+    assert secret not in caplog.text
+
+
+def test_paths_cannot_write_lines_into_the_log(actor: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "eaglelocal.server")
+    exchange(actor.port, request("/v1/%0a00:00:00%20forged%1b[2J", method="GET"))
+    wait_until(lambda: bool(caplog.records), "it is logged")
+    assert caplog.records[-1].getMessage() == "GET /v1/%0a00:00:00%20forged%1b[2J 404"
+    exchange(actor.port, request("/" + "x" * 9000, method="GET"))
+    wait_until(lambda: len(caplog.records) == 2, "it is logged")
+    assert len(caplog.records[-1].getMessage()) < 300

@@ -1,0 +1,182 @@
+"""The loop of an embedding engine over a double: passes, turns, order, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.events import Embedded, EngineInfo, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.request import ChatRequest, EmbedRequest
+from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.errors import RequestError
+
+INFO = EngineInfo(
+    target="table",
+    draft="none",
+    draft_reason="",
+    n_ctx=16,
+    num_slots=4,
+    n_vocab=100,
+    chat_template=False,
+    threads=1,
+    model_bytes=0,
+    load_s=0.0,
+    library="none",
+    embedding_size=2,
+)
+
+
+@dataclass(slots=True)
+class TableEmbedder:
+    """The vector of a text says its first token and its length; a pass that is too large fails loudly."""
+
+    n_batch: int = 16
+    num_texts: int = 4
+    native_s: float = 0.0
+    passes: list[list[list[int]]] = field(default_factory=list)
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+        assert 0 < len(texts) <= self.num_texts and sum(map(len, texts)) <= self.n_batch and all(texts)
+        self.passes.append([list(text) for text in texts])
+        return np.array([(text[0], len(text)) for text in texts], np.float32)
+
+
+class Letters:
+    """A letter is a token; special tokens frame a text. What of a vocabulary is needed here."""
+
+    n_tokens = 100
+    chat_template = None
+    bos_text = eos_text = ""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        assert add_special and not parse_special
+        return [1, *(10 + ord(letter) % 80 for letter in text), 2] if text else []
+
+    def piece(self, token: int) -> bytes:
+        return b""
+
+    def is_end(self, token: int) -> bool:
+        return token == 2
+
+
+def opened(embedder: TableEmbedder | None = None) -> EmbeddingEngine:
+    return EmbeddingEngine(embedder or TableEmbedder(), Letters(), INFO, lambda: None)
+
+
+def run(engine: EmbeddingEngine) -> list[RequestEvent]:
+    events: list[RequestEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    return events
+
+
+def vectors_of(event: Embedded) -> Floats:
+    return np.frombuffer(event.vectors, np.float32).reshape(-1, event.size)
+
+
+def expected(*texts: tuple[int, ...]) -> Floats:
+    raw = np.array([(text[0], len(text)) for text in texts], np.float32)
+    return np.asarray(raw / np.linalg.norm(raw, axis=1, keepdims=True), np.float32)
+
+
+def test_vectors_come_together_in_order_and_then_the_end() -> None:
+    engine, texts = opened(), tuple((n, 5, 6)[: 1 + n % 3] for n in range(3, 12))
+    engine.submit(EmbedRequest(id="r", inputs=texts))
+    started, embedded, finished = run(engine)
+    assert isinstance(started, Started) and isinstance(embedded, Embedded) and isinstance(finished, Finished)
+    np.testing.assert_allclose(vectors_of(embedded), expected(*texts), rtol=1e-6)
+    num_tokens = sum(map(len, texts))
+    assert started.prompt_tokens == embedded.prompt_tokens == finished.prompt_tokens == num_tokens
+    assert (finished.reason, finished.completion_tokens) == ("stop", 0)
+    assert engine.snapshot().prompt_tokens == num_tokens
+
+
+def test_text_is_tokenized_with_its_special_tokens() -> None:
+    embedder = TableEmbedder()
+    engine = opened(embedder)
+    engine.submit(EmbedRequest(id="r", inputs=("ab", (7,))))
+    run(engine)
+    assert embedder.passes == [[[1, 10 + ord("a") % 80, 10 + ord("b") % 80, 2], [7]]]
+
+
+def test_a_long_list_does_not_hold_up_a_short_one() -> None:
+    engine = opened()
+    engine.submit(EmbedRequest(id="long", inputs=((3, 4),) * 100))
+    engine.step()
+    engine.submit(EmbedRequest(id="short", inputs=((5,),)))
+    ends = [event.request_id for event in run(engine) if isinstance(event, Finished)]
+    assert ends == ["short", "long"]
+
+
+text = st.lists(st.integers(0, 99), min_size=1, max_size=16).map(tuple)
+
+
+@given(st.lists(st.lists(text, min_size=1, max_size=8), min_size=1, max_size=5))
+def test_every_request_gets_its_own_vectors(requests: list[list[tuple[int, ...]]]) -> None:
+    engine = opened()
+    for number, texts in enumerate(requests):
+        engine.submit(EmbedRequest(id=str(number), inputs=tuple(texts)))
+    made = {event.request_id: event for event in run(engine) if isinstance(event, Embedded)}
+    assert made.keys() == {str(number) for number in range(len(requests))}
+    for number, texts in enumerate(requests):
+        np.testing.assert_allclose(vectors_of(made[str(number)]), expected(*texts), rtol=1e-5, atol=1e-7)
+
+
+def test_a_cancelled_request_takes_no_more_passes() -> None:
+    embedder = TableEmbedder()
+    engine = opened(embedder)
+    engine.submit(EmbedRequest(id="r", inputs=((3,),) * 100))
+    engine.step()
+    engine.cancel("r")
+    engine.cancel("unknown")
+    assert [event.reason for event in run(engine) if isinstance(event, Finished)] == ["cancelled"]
+    assert len(embedder.passes) == 1
+    engine.submit(EmbedRequest(id="r", inputs=((3,),)))  # the id is free again
+    assert any(isinstance(event, Embedded) for event in run(engine))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said", "code"),
+    [
+        (((1,) * 17,), "an input of 17 tokens exceeds the context of 16", "context_length_exceeded"),
+        (("x" * 15,), "an input of 17 tokens exceeds the context of 16", "context_length_exceeded"),
+        (((),), "an input is empty", ""),
+        (("",), "an input is empty", ""),
+        ((), "there is no input", ""),
+        (((100,),), "token 100 is not in the vocabulary", ""),
+        (((-1,),), "token -1 is not in the vocabulary", ""),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused(inputs: tuple[str | tuple[int, ...], ...], said: str, code: str) -> None:
+    engine = opened()
+    with pytest.raises(RequestError, match=said) as caught:
+        engine.submit(EmbedRequest(id="r", inputs=inputs))
+    assert (caught.value.parameter, caught.value.code) == ("input", code)
+    assert not engine.has_work
+
+
+def test_it_answers_no_chats_and_no_id_twice() -> None:
+    engine = opened()
+    with pytest.raises(RequestError, match="makes embeddings and no text"):
+        engine.submit(ChatRequest(id="r", text="hi"))
+    engine.submit(EmbedRequest(id="r", inputs=((3,),)))
+    with pytest.raises(RequestError, match="still running"):
+        engine.submit(EmbedRequest(id="r", inputs=((3,),)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_a_vector_without_direction_fails_the_request(value: float) -> None:
+    class Broken(TableEmbedder):
+        def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+            return np.full((len(texts), 2), value, np.float32)
+
+    engine = opened(Broken())
+    engine.submit(EmbedRequest(id="r", inputs=((3,),)))
+    last = run(engine)[-1]
+    assert isinstance(last, Failed) and "without a direction" in last.error.message

@@ -1,0 +1,49 @@
+"""JSON in a stream: its end is found wherever it is cut, and members come as they were spelled."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.text.json_spans import JsonEnd, elements, members
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\{}[],: é\n'), max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+containers = st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values, max_size=3)
+layouts = st.sampled_from([None, 0, 1, 4])
+
+
+@given(containers, layouts, st.text(max_size=5))
+def test_the_end_of_a_value_is_found_wherever_it_is_cut(value: object, indent: int | None, behind: str) -> None:
+    text = json.dumps(value, indent=indent)
+    assert JsonEnd().find(text + behind) == len(text)
+    end = JsonEnd()
+    found = [end.find(char) for char in text]
+    assert found[-1] == 1 and set(found[:-1]) <= {None}
+
+
+@given(containers, layouts)
+def test_members_and_elements_are_spelled_as_they_came(value: object, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    if isinstance(value, dict):
+        found = members(f" {text}\n")
+        assert found is not None and {key: json.loads(one) for key, one in found.items()} == value
+        assert all(one in text for one in found.values()) and elements(text) is None
+    else:
+        parts = elements(text)
+        assert parts is not None and [json.loads(one) for one in parts] == value and members(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", '{"a": NaN}', '{"a": 1} x', "[" * 500 + "]" * 500, '{"a" 1}'])
+def test_what_is_no_json_has_no_parts(text: str) -> None:
+    assert members(text) is None and elements(text) is None
+
+
+def test_numbers_keep_their_spelling() -> None:
+    assert members('{"a": 1.50e+1 ,"b":[ 1 ]}') == {"a": "1.50e+1", "b": "[ 1 ]"}

@@ -1,0 +1,305 @@
+"""Answers taken apart: thought, text and calls of every family, and nothing lost however the text is cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.core.request import Request
+from eaglelocal.core.sampling import GREEDY
+from eaglelocal.core.tools import CallForm, Split, Tool
+from eaglelocal.text.answer import AnswerText
+from eaglelocal.text.detokenizer import Pieces
+from eaglelocal.text.families import markers_of
+from eaglelocal.text.marks import control_char
+from eaglelocal.text.split_answer import SplitAnswerText, SplitText, answer_text
+
+TOOLS = (
+    Tool("get_weather", "weather", '{"type": "object", "properties": {"city": {"type": "string"}}}'),
+    Tool("add", "sum", '{"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}'),
+)
+THINK = ("<think>", "</think>")
+HERMES = Split(form=CallForm.HERMES, thought=THINK, tools=TOOLS)
+CODER = replace(HERMES, form=CallForm.CODER)
+LLAMA = Split(form=CallForm.LLAMA, tools=TOOLS)
+MISTRAL = Split(form=CallForm.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
+HARMONY = Split(form=CallForm.HARMONY, tools=TOOLS)
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+OSLO = ("get_weather", {"city": "Oslo"})
+
+Calls = list[tuple[str, dict[str, object]]]
+
+
+@dataclass(frozen=True)
+class Read:
+    """All that was told of an answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def parsed(self) -> Calls:
+        return [(name, json.loads(arguments)) for name, arguments in self.calls]
+
+
+def coded(split: Split, text: str) -> str:
+    """The text as the detokenizer gives it where all of the family's markers are control tokens."""
+    for index, name in enumerate(markers_of(split)):
+        text = text.replace(name, control_char(index))
+    return text
+
+
+def read(split: Split, pieces: Sequence[str]) -> Read:
+    ids = map(str, itertools.count())
+    parser = SplitText(split, lambda: next(ids))
+    told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+    calls = tuple((call.name, call.arguments) for one in told for call in one.calls)
+    return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
+
+
+# name: (family, answer, text, thought, calls)
+ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
+    "plain": (HERMES, " Hello,\n world <b>! ", " Hello,\n world <b>! ", "", []),
+    "nothing": (HERMES, "", "", "", []),
+    "thought": (HERMES, "<think>\nhm, <b> {\n</think>\n\nYes. ", "Yes. ", "hm, <b> {", []),
+    "a thought without end": (HERMES, "<think>\nhm ", "", "hm ", []),
+    "an empty thought": (HERMES, "<think>\n\n</think>\n\nYes", "Yes", "", []),
+    "a thought begun by the prompt": (replace(HERMES, in_thought=True), "hm\n</think>\nYes", "Yes", "hm", []),
+    "and begun again": (replace(HERMES, in_thought=True), "<think>hm</think>Yes", "Yes", "hm", []),
+    "a marker later": (HERMES, "I say <think> and </think>.", "I say <think> and </think>.", "", []),
+    "no thoughts known": (replace(HERMES, thought=None), "<think>a</think>b", "<think>a</think>b", "", []),
+    "call": (HERMES, CALL, "", "", [OSLO]),
+    "thought and calls": (HERMES, f"<think>\nhm\n</think>\n\n{CALL}\n{CALL}\n", "", "hm", [OSLO, OSLO]),
+    "text and call": (HERMES, f"I look.\n{CALL}", "I look.", "", [OSLO]),
+    "text behind a call": (HERMES, f"{CALL}\nDone. ", "Done. ", "", [OSLO]),
+    "not closed": (HERMES, CALL.removesuffix("\n</tool_call>"), "", "", [OSLO]),
+    "a marker in an argument": (
+        HERMES, CALL.replace("Oslo", "<tool_call>\\\"</tool_call>}"), "", "",
+        [("get_weather", {"city": '<tool_call>"</tool_call>}'})],
+    ),
+    "arguments as a text": (
+        HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", "", [("add", {"a": 1})],
+    ),
+    "no arguments": (HERMES, '<tool_call>{"name": "add"}</tool_call>', "", "", [("add", {})]),
+    "a broken call": (HERMES, "<tool_call>\n{oops}\n</tool_call>", "<tool_call>\n{oops}\n</tool_call>", "", []),
+    "a call without end": (HERMES, 'a <tool_call>{"name": "add', 'a <tool_call>{"name": "add', "", []),
+    "a call in words": (HERMES, "use <tool_call> so </tool_call>", "use <tool_call> so </tool_call>", "", []),
+    "a broken call, then one": (
+        HERMES, f'<tool_call>{{"name": 1}}</tool_call>{CALL}', '<tool_call>{"name": 1}</tool_call>', "", [OSLO],
+    ),
+    "no name": (HERMES, '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+                '<tool_call>{"name": "", "arguments": {}}</tool_call>', "", []),
+    "no tools": (replace(HERMES, tools=()), CALL, CALL, "", []),
+    "only one": (replace(HERMES, parallel=False), f"a {CALL}{CALL} b", "a", "", [OSLO]),
+    "coder": (
+        CODER,
+        "<tool_call>\n<function=add>\n<parameter=a>\n3\n</parameter>\n<parameter=note>\n7\n8\n</parameter>\n"
+        "</function>\n</tool_call>",
+        "", "", [("add", {"a": 3, "note": "7\n8"})],
+    ),
+    "coder, a marker in a value": (
+        CODER,
+        "<tool_call><function=add><parameter=note>a </tool_call> b</parameter></function></tool_call> ok",
+        "ok", "", [("add", {"note": "a </tool_call> b"})],
+    ),
+    "coder, cut short": (CODER, "<tool_call><function=add><parameter=a>", "<tool_call><function=add><parameter=a>",
+                         "", []),
+    "llama": (LLAMA, ' {"name": "get_weather", "parameters": {"city": "Oslo"}}', "", "", [OSLO]),
+    "llama, tagged": (LLAMA, '<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", "", [("add", {"a": 1})]),
+    "llama, two": (
+        LLAMA, '{"name": "add", "parameters": {}}; {"name": "add", "parameters": {"a": 2}}', "", "",
+        [("add", {}), ("add", {"a": 2})],
+    ),
+    "llama, JSON that was asked for": (
+        LLAMA, '{"name": "Bob", "parameters": {}} \n', '{"name": "Bob", "parameters": {}} \n', "", [],
+    ),
+    "llama, later": (LLAMA, 'So: {"name": "add", "parameters": {}}', 'So: {"name": "add", "parameters": {}}', "", []),
+    "llama, code": (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", "", []),
+    "llama, words behind": (LLAMA, '{"name": "add", "parameters": {}} done; ', "done; ", "", [("add", {})]),
+    "mistral, array": (
+        replace(MISTRAL, form=CallForm.MISTRAL),
+        'Well [1].\n[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Oslo"}}, '
+        '{"name": "add", "arguments": {}}]',
+        "Well [1].", "", [OSLO, ("add", {})],
+    ),
+    "mistral, named": (
+        MISTRAL, '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{"a": 1}', "", "",
+        [OSLO, ("add", {"a": 1})],
+    ),
+    "mistral, thought": (MISTRAL, "[THINK]hm[/THINK]Yes [THINK]", "Yes [THINK]", "hm", []),
+    "mistral, broken": (MISTRAL, "[TOOL_CALLS]no name {", "[TOOL_CALLS]no name {", "", []),
+    "mistral, half an array": (MISTRAL, '[TOOL_CALLS][{"name": "add"}, 3]', '[TOOL_CALLS][{"name": "add"}, 3]', "", []),
+    "mistral, only one": (
+        replace(MISTRAL, parallel=False), '[TOOL_CALLS][{"name": "add"}, {"name": "add"}] x', "", "", [("add", {})],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_taken_apart(name: str) -> None:
+    split, answer, text, thought, calls = ANSWERS[name]
+    found = read(split, [answer])
+    assert (found.text, found.reasoning, found.parsed) == (text, thought, calls)
+
+
+HARMONIES: dict[str, tuple[str, str, str, Calls]] = {
+    "thought and text": (
+        "<|channel|>analysis<|message|>hm <b><|end|><|start|>assistant<|channel|>final<|message|>Yes. ",
+        "Yes. ", "hm <b>", [],
+    ),
+    "a call": (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+        '<|constrain|>json<|message|>{"city": "Oslo"}',
+        "", "hm", [OSLO],
+    ),
+    "the recipient first, and the end told": (
+        ' to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>', "", "", [("add", {"a": 1})],
+    ),
+    "a preamble": (
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.add"
+        "<|constrain|>json<|message|>{}",
+        "I look.", "", [("add", {})],
+    ),
+    "cut short": ('<|channel|>commentary to=functions.add <|message|>{"a": ', '{"a":', "", []),
+    "a tool of its own": ("<|channel|>analysis to=python<|message|>1+1", "", "1+1", []),
+    "no headers": ("Hello <b>", "Hello <b>", "", []),
+    "half a header": ("<|channel|>ana", "", "", []),
+    "an end that is missing": ("<|channel|>analysis<|message|>hm<|channel|>final<|message|>Yes", "Yes", "hm", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMONIES)
+def test_harmony(name: str) -> None:
+    answer, text, thought, calls = HARMONIES[name]
+    found = read(HARMONY, [coded(HARMONY, answer)])
+    assert (found.text.rstrip(), found.reasoning, found.parsed) == (text.rstrip(), thought, calls)
+
+
+def test_spelled_harmony_is_text() -> None:
+    answer = coded(HARMONY, "<|channel|>final<|message|>") + "say <|end|> so"
+    assert read(HARMONY, [answer]).text == "say <|end|> so"
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_control_tokens_mark_as_spelled_markers_do(name: str) -> None:
+    split, answer, _, thought, calls = ANSWERS[name]
+    if "marker" in name:  # there it is the spelling that counts
+        return
+    found = read(split, [coded(split, answer)])
+    assert (found.reasoning, found.parsed) == (thought, calls)
+    assert not any(0xDC00 <= ord(char) <= 0xDFFF for char in found.text + found.reasoning)
+
+
+ALL = [(split, answer) for split, answer, *_ in ANSWERS.values()]
+ALL += [(split, coded(split, answer)) for split, answer in ALL]
+ALL += [(HARMONY, coded(HARMONY, answer)) for answer, *_ in HARMONIES.values()]
+
+
+def cut(text: str, cuts: Sequence[int]) -> list[str]:
+    borders = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(borders)]
+
+
+@given(st.sampled_from(ALL), st.lists(st.integers(0, 400), max_size=30))
+def test_cuts_change_nothing(case: tuple[Split, str], cuts: list[int]) -> None:
+    split, answer = case
+    assert read(split, cut(answer, cuts)) == read(split, [answer]) == read(split, list(answer))
+
+
+MARKERS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
+TAGS = ["<|python_tag|>", "<function=add>", "<parameter=a>", "</parameter>", "</function>"]
+JSON = ['{"name": "add", "arguments": {"a": 1}}', '{"name": "add"', *'{}[]",:;\\']
+fragments = st.sampled_from(
+    [*MARKERS, *TAGS, *JSON, " ", "\n", "add", "word", "<", "é", *(control_char(index) for index in range(8))]
+)
+splits = st.sampled_from([HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_thought=True),
+                          replace(MISTRAL, form=CallForm.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
+
+
+@given(splits, st.lists(fragments, max_size=20), st.lists(st.integers(0, 400), max_size=20))
+def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: list[int]) -> None:
+    answer = "".join(parts)
+    found = read(split, [answer])
+    assert read(split, cut(answer, cuts)) == found
+    for name, arguments in found.calls:
+        assert name and isinstance(json.loads(arguments), dict)
+
+
+@given(st.lists(fragments, max_size=20))
+def test_without_calls_every_spelled_character_is_shown(parts: list[str]) -> None:
+    answer = "".join(part for part in parts if not 0xDC00 <= ord(part[0]) <= 0xDFFF)
+    for split in (replace(HERMES, thought=None), LLAMA, replace(MISTRAL, thought=None)):
+        found = read(split, [answer])
+        if not found.calls:
+            assert found.text == answer
+
+
+# ---- through tokens
+@dataclass
+class WordVocabulary:
+    """A token a word; those in `controls` have no text."""
+
+    words: Sequence[str]
+    controls: tuple[str, ...] = ()
+    chat_template: str | None = None
+    bos_text: str = ""
+    eos_text: str = ""
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.words)
+
+    @property
+    def control_texts(self) -> tuple[str, ...]:
+        return self.controls
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        raise NotImplementedError(text)
+
+    def piece(self, token: int) -> bytes:
+        word = self.words[token]
+        return b"" if word in self.controls else word.encode()
+
+    def is_end(self, token: int) -> bool:
+        return False
+
+
+def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: tuple[str, ...] = ()) -> Read:
+    vocabulary = WordVocabulary(words, controls)
+    split = replace(split, marks=tuple((i, word) for i, word in enumerate(words) if word in controls))
+    text = SplitAnswerText(Pieces(vocabulary), stops, split, new_id=lambda: "id")
+    told = []
+    for token in range(len(words)):
+        told.append(text.push(token))
+        if told[-1].stopped:
+            break
+    told.append(text.finish())
+    calls = tuple((call.name, call.arguments) for one in told for call in one.calls)
+    return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
+
+
+def test_control_tokens_reach_the_parser_and_nobody_else() -> None:
+    words = ["[THINK]", "hm", "[/THINK]", "é"[:1], "[TOOL_CALLS]", "add", "[ARGS]", '{"a":', " 1}"]
+    found = answered(MISTRAL, words, ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]"))
+    assert found == Read("é", "hm", (("add", '{"a": 1}'),))
+
+
+def test_a_stop_string_ends_what_the_model_says() -> None:
+    found = answered(HERMES, ["<think>", "a", "</think>", "b ", "ST", "OP", "c"], (), ("STOP",))
+    assert (found.text, found.reasoning) == ("b ", "a")
+
+
+def test_an_answer_is_taken_apart_only_where_that_was_asked_for() -> None:
+    pieces = Pieces(WordVocabulary([]))
+    assert isinstance(answer_text(pieces, Request(id="a", prompt=(), params=GREEDY)), AnswerText)
+    for split, length in ((HERMES, 29), (MISTRAL, 9)):
+        text = answer_text(pieces, Request(id="a", prompt=(), params=GREEDY, split=split))
+        assert isinstance(text, SplitAnswerText)
+        assert len(text._split._found.new_id()) == length
