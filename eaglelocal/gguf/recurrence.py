@@ -102,3 +102,11 @@ def _ssm(keys: ArchitectureKeys) -> tuple[int, int]:
         keys.optional_count(f"ssm.{name}") or 0 for name in ("conv_kernel", "inner_size", "state_size", "group_count")
     )
     return max(kernel - 1, 0) * (inner + 2 * groups * state), state * inner
+
+
+def inner_width(keys: ArchitectureKeys, *, n_embd: int) -> int:
+    """Values of a token inside a recurrent layer, all parts of its widest projection together."""
+    inner, state, groups = (
+        keys.optional_count(f"ssm.{name}") or 0 for name in ("inner_size", "state_size", "group_count")
+    )
+    return 2 * (inner + groups * state) if inner else 3 * n_embd

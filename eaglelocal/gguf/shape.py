@@ -10,17 +10,37 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
-from eaglelocal.gguf.recurrence import attends, recurrent_layers, state_bytes_of_a_layer
+from eaglelocal.gguf.recurrence import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
 from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
 EXPERT_TENSOR = re.compile(r"_exps(\.|$)")
+# graphs that see a whole text at once and remember nothing of it
+CACHELESS = frozenset(
+    {
+        "bert",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    }
+)
 SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an earlier one
 
 
@@ -60,6 +80,7 @@ class Shape:
     n_layer_ahead: int = 0
     window_key_dim: int | None = None  # of layers with a window; None: as the others
     window_value_dim: int | None = None
+    n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "windows", "layer_states"):
@@ -79,6 +100,15 @@ class Shape:
     @property
     def has_state(self) -> bool:
         return any(self.layer_states)
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether earlier states can be kept to roll back to."""
+        return self.architecture in SNAPSHOT_ARCHITECTURES
+
+    @property
+    def has_windows(self) -> bool:
+        return any(window is not None for window in self.windows)
 
     def bytes_of_layer(self, layer: int) -> int:
         """Its weights."""
@@ -129,7 +159,7 @@ def _head_shape(header: Header) -> Shape:
         architecture=EAGLE,
         n_layer=info.n_layer,
         n_embd=info.width,
-        n_vocab=info.draft_vocab or info.n_vocab,
+        n_vocab=info.n_vocab,
         n_head=info.n_head,
         key_dim=info.head_dim,
         value_dim=info.value_dim,
@@ -179,6 +209,7 @@ def _model_shape(header: Header) -> Shape:
         n_layer_ahead=ahead,
         window_key_dim=keys.optional_count("attention.key_length_swa"),
         window_value_dim=keys.optional_count("attention.value_length_swa"),
+        n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
     )
 
 
@@ -186,6 +217,8 @@ def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ..
     """Heads of the layers that have a cache of their own."""
     ahead = keys.optional_count("nextn_predict_layers") or 0
     shared = keys.optional_count("attention.shared_kv_layers") or 0
+    if info.architecture in CACHELESS:
+        return (0,) * info.n_layer
     own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
     keeps = attends(keys, recurrent=recurrent, n_ff=info.n_ff)
     return tuple(
