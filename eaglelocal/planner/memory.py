@@ -1,7 +1,7 @@
 """Will it fit, before anything is downloaded: what a plan puts where, from shapes alone.
 
 Weights, caches and states are exact for a shape that was read from a header; buffers for computing are bounded from
-above (buffers.py). What it costs that there is a process and a driver at all is measured or taken from others, and
+above (compute.py). What it costs that there is a process and a driver at all is measured or taken from others, and
 stands here. Once the files are there, backend/rehearsal.py says it exactly, in the same words (backend/fit.py).
 """
 
@@ -15,7 +15,7 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
 from eaglelocal.gguf.shape import Shape
-from eaglelocal.planner.buffers import (
+from eaglelocal.planner.compute import (
     FLOAT_BYTES,
     compute_bytes,
     copies_bytes,

@@ -30,7 +30,7 @@ from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
-from eaglelocal.planner.buffers import compute_bytes
+from eaglelocal.planner.compute import compute_bytes
 from eaglelocal.planner.jobs import Job, jobs_of
 from eaglelocal.planner.memory import buffers_of, estimate, summed
 
