@@ -58,17 +58,23 @@ def key_of(
 ) -> Key:
     return Key(
         machine=machine_name(machine),
-        model=shape_of(target),
+        model=shape_hash(target),
         weights=main_type(target),
-        draft=shape_of(draft) if draft else plan.draft_kind,
+        draft=shape_hash(draft) if draft else plan.draft_kind,
         threads=threads,
         num_slots=plan.num_slots,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention,
-        placement=f"{plan.gpu_layers}, {plan.device}, {plan.split}",
+        placement=placement_key(plan),
         unified=unified,
         library=library,
     )
+
+
+def placement_key(plan: Plan) -> str:
+    """GPU layers, device and split; shares and the draft's layers where they were asked for."""
+    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
+    return ", ".join(map(str, parts)) + ("" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}")
 
 
 def acceptance_key_of(plan: Plan) -> AcceptanceKey:
@@ -100,7 +106,7 @@ def machine_name(machine: Machine) -> str:
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
-def shape_of(header: Header) -> str:
+def shape_hash(header: Header) -> str:
     """What decides over speed: two models of one shape share a curve, whatever they have learnt."""
     architecture = header.metadata.get("general.architecture")
     tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
