@@ -1,4 +1,4 @@
-"""Running answers while a long prompt is read: python tests/measures/gaps.py [--target REF] [--running N] [--words N] [--rounds N]
+"""Running answers while a long prompt is read: python tests/measures/gaps.py [--target REF] [--running N] [--words N]
 
 Some answers stream; then somebody comes with a prompt of N words. Gaps between the chunks of the running ones,
 before and meanwhile (median and 95th percentile), and the time to first token of the long prompt, alone and meanwhile.
@@ -39,7 +39,9 @@ def running(seed: int) -> Json:
     }
 
 
-async def one_round(url: str, num_running: int, num_words: int, seed: int) -> tuple[list[float], list[float], float, float]:
+async def one_round(
+    url: str, num_running: int, num_words: int, seed: int
+) -> tuple[list[float], list[float], float, float]:
     """Gaps before, gaps meanwhile, time to first token alone and meanwhile, in seconds."""
     async with connections(url, 8) as connection:
         single = await ask(connection, long_prompt(num_words, seed))
