@@ -46,6 +46,11 @@ def calibrations_dir() -> Path:
     return state_dir() / "calibrations"
 
 
+def bandwidths_dir() -> Path:
+    """How quickly machines read their memory, as it was measured; a file for each."""
+    return state_dir() / "bandwidths"
+
+
 def servers_dir() -> Path:
     """Servers that run on this machine, a file for each."""
     return state_dir() / "servers"

@@ -1,0 +1,214 @@
+"""How quickly this machine reads its main memory, by measuring: what decoding on a processor is bound by.
+
+Each usable thread reads a buffer of its own, over and over, all of them at the same time; the buffers together are
+larger than the caches. The reading is numpy's maximum of 32-bit integers, which is vectorized, needs next to no
+arithmetic and gives up the GIL. What all threads read is counted in short windows: their median is the figure, their
+quartiles the spread, so that one hiccup of a busy machine shows and does not decide.
+
+A figure is kept in the state folder under what it depends on (processor, threads, memory, the machine's name), so
+that the next command need not measure again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.core.whole_file import write_whole
+from eaglelocal.probe.machine import Bandwidth, Machine
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MEASURE_S = 0.3
+MIN_BYTES, MAX_BYTES = 256 << 20, 1 << 30  # of all buffers, where the threads are few
+MIN_BYTES_A_THREAD = 32 << 20  # so that a pass takes long beside Python's own work between two
+SHARE_OF_AVAILABLE = 1 / 8
+NUM_WINDOWS = 12
+FORMAT = 1
+MAX_FILE_BYTES = 4096
+
+Progress = Sequence[tuple[float, float]]  # (seconds, bytes read until then), rising
+
+
+def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
+    """What was measured on this machine, else measured now and kept; `again` measures anyway. Never raises.
+
+    None where it cannot be measured, as with too little memory.
+    """
+    known = None if again else machine.cpu.bandwidth
+    if known is not None:
+        return known
+    try:
+        measured = measure_bandwidth(
+            threads=machine.cpu.usable_threads,
+            cache_bytes=machine.cpu.last_level_cache_bytes,
+            available_bytes=machine.memory.available_bytes,
+        )
+    except Exception:  # no memory, no threads: the machine has no figure then, and its commands go on
+        return machine.cpu.bandwidth
+    keep(machine, measured)
+    return measured
+
+
+def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
+    """The machine with its figure in `cpu.bandwidth`."""
+    cpu = dataclasses.replace(machine.cpu, bandwidth=bandwidth_of(machine, again=again))
+    return dataclasses.replace(machine, cpu=cpu)
+
+
+# ---- measuring
+def measure_bandwidth(
+    *, threads: int, cache_bytes: int | None, available_bytes: int | None, seconds: float = MEASURE_S
+) -> Bandwidth:
+    """Takes `seconds`, and the time to fill the buffers. Raises MemoryError, or RuntimeError without threads."""
+    size = buffer_bytes(threads=threads, cache_bytes=cache_bytes, available_bytes=available_bytes)
+    rates = window_rates(_read_in_threads(threads, size, seconds))
+    low, median, high = quartiles(rates)
+    return Bandwidth(
+        bytes_s=median, low_bytes_s=low, high_bytes_s=high, threads=threads, measured_at=round(time.time(), 3)
+    )
+
+
+def buffer_bytes(*, threads: int, cache_bytes: int | None, available_bytes: int | None) -> int:
+    """Of each thread. Together twice the cache, within bounds, and never more than a share of what is free."""
+    together = min(max(2 * (cache_bytes or 0), MIN_BYTES), MAX_BYTES)
+    wanted = max(together // threads, MIN_BYTES_A_THREAD)
+    if available_bytes is None:
+        return wanted
+    granted = int(available_bytes * SHARE_OF_AVAILABLE) // threads
+    if granted < MIN_BYTES_A_THREAD // 8:
+        raise MemoryError(f"{available_bytes} bytes are too few to measure with")
+    return min(wanted, granted)
+
+
+def window_rates(progress: Sequence[Progress]) -> list[float]:
+    """Bytes a second of all threads together, in equal windows of the time in which every one of them read.
+
+    A thread that read 4 bytes within 2 s and one that read 6: [5.0, 5.0, ...].
+    """
+    begin, end = max(each[0][0] for each in progress), min(each[-1][0] for each in progress)
+    if not begin < end:
+        raise RuntimeError("no time in which all threads read")
+    shortest = min(len(each) for each in progress) - 1
+    num_windows = max(1, min(NUM_WINDOWS, shortest))  # a window sees at least a pass, or it would see nothing
+    edges = [begin + (end - begin) * i / num_windows for i in range(num_windows + 1)]
+    read = [sum(_read_until(each, edge) for each in progress) for edge in edges]
+    return [(after - before) / (edges[1] - edges[0]) for before, after in zip(read, read[1:], strict=False)]
+
+
+def quartiles(rates: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile."""
+    if len(rates) < 2:
+        return rates[0], rates[0], rates[0]
+    low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
+    return low, median, high
+
+
+def _read_until(progress: Progress, moment: float) -> float:
+    """Bytes read by then, as if evenly within a pass."""
+    for (begin, before), (end, after) in zip(progress, progress[1:], strict=False):
+        if moment <= end:
+            return before + (after - before) * max(0.0, moment - begin) / (end - begin)
+    return progress[-1][1]
+
+
+def _read_in_threads(num_threads: int, size: int, seconds: float) -> list[Progress]:
+    readers = [_Reader(size, seconds) for _ in range(num_threads)]
+    gate = threading.Barrier(num_threads)
+    threads = [threading.Thread(target=reader.run, args=(gate,), daemon=True) for reader in readers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failure = next((reader.failure for reader in readers if reader.failure), None)
+    if failure is not None:
+        raise failure
+    return [reader.progress for reader in readers]
+
+
+class _Reader:
+    """One thread's buffer, which it fills itself so that the memory lies near to it, and what it has read."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self.progress: list[tuple[float, float]] = []
+        self.failure: Exception | None = None
+        self._size, self._seconds = size, seconds
+
+    def run(self, gate: threading.Barrier) -> None:
+        try:
+            self._read(self._filled(), gate)
+        except Exception as failure:
+            self.failure = failure
+            gate.abort()  # the others must not wait for this one
+
+    def _filled(self) -> np.ndarray:
+        import numpy as np
+
+        return np.ones(self._size // 4, dtype=np.int32)
+
+    def _read(self, buffer: np.ndarray, gate: threading.Barrier) -> None:
+        gate.wait()
+        now = time.perf_counter()
+        until, read = now + self._seconds, 0.0
+        self.progress.append((now, read))
+        while now < until:
+            buffer.max()
+            now, read = time.perf_counter(), read + buffer.nbytes
+            self.progress.append((now, read))
+
+
+# ---- keeping
+def stored_bandwidth(machine: Machine) -> Bandwidth | None:
+    """What was measured on this very machine; None where nothing was, or the file is not ours."""
+    try:
+        with _path_of(machine).open("rb") as file:
+            return _parse(json.loads(file.read(MAX_FILE_BYTES)), _key_of(machine))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep(machine: Machine, measured: Bandwidth) -> bool:
+    """False: the disk would not have it."""
+    content = {"format": FORMAT, "key": _key_of(machine), "measured": dataclasses.asdict(measured)}
+    try:
+        write_whole(_path_of(machine), json.dumps(content, indent=1))
+    except OSError:
+        return False
+    return True
+
+
+def _path_of(machine: Machine) -> Path:
+    text = json.dumps(_key_of(machine), sort_keys=True)
+    return locations.bandwidths_dir() / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _key_of(machine: Machine) -> dict[str, object]:
+    return {
+        "machine": platform.node(),  # a home folder may be shared by several
+        "processor": machine.cpu.name,
+        "threads": machine.cpu.usable_threads,
+        "memory_gib": round((machine.memory.installed_bytes or 0) / 2**30),  # the kernel's own share varies
+    }
+
+
+def _parse(content: object, key: dict[str, object]) -> Bandwidth | None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("key") != key:
+        return None
+    told = content.get("measured")
+    names = [field.name for field in dataclasses.fields(Bandwidth)]
+    if not isinstance(told, dict) or sorted(told) != sorted(names):
+        return None
+    if not all(type(value) in (int, float) and math.isfinite(value) and value > 0 for value in told.values()):
+        return None
+    return Bandwidth(**told)
