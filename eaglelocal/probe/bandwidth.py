@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import platform
@@ -30,7 +31,8 @@ from eaglelocal.probe.machine import Bandwidth, Machine
 if TYPE_CHECKING:
     import numpy as np
 
-MEASURE_S = 0.3
+MEASURE_S, FILL_S = 0.25, 0.25
+FILL_STEP = 1 << 20  # numbers: 4 MiB
 MIN_BYTES, MAX_BYTES = 256 << 20, 1 << 30  # of all buffers, where the threads are few
 MIN_BYTES_A_THREAD = 32 << 20  # so that a pass takes long beside Python's own work between two
 SHARE_OF_AVAILABLE = 1 / 8
@@ -71,7 +73,7 @@ def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
 def measure_bandwidth(
     *, threads: int, cache_bytes: int | None, available_bytes: int | None, seconds: float = MEASURE_S
 ) -> Bandwidth:
-    """Takes `seconds`, and the time to fill the buffers. Raises MemoryError, or RuntimeError without threads."""
+    """Takes `seconds`, and up to FILL_S to fill the buffers. Raises MemoryError, or RuntimeError without threads."""
     size = buffer_bytes(threads=threads, cache_bytes=cache_bytes, available_bytes=available_bytes)
     rates = window_rates(_read_in_threads(threads, size, seconds))
     low, median, high = quartiles(rates)
@@ -104,7 +106,7 @@ def window_rates(progress: Sequence[Progress]) -> list[float]:
     num_windows = max(1, min(NUM_WINDOWS, shortest))  # a window sees at least a pass, or it would see nothing
     edges = [begin + (end - begin) * i / num_windows for i in range(num_windows + 1)]
     read = [sum(_read_until(each, edge) for each in progress) for edge in edges]
-    return [(after - before) / (edges[1] - edges[0]) for before, after in zip(read, read[1:], strict=False)]
+    return [(after - before) / (edges[1] - edges[0]) for before, after in itertools.pairwise(read)]
 
 
 def quartiles(rates: Sequence[float]) -> tuple[float, float, float]:
@@ -117,7 +119,7 @@ def quartiles(rates: Sequence[float]) -> tuple[float, float, float]:
 
 def _read_until(progress: Progress, moment: float) -> float:
     """Bytes read by then, as if evenly within a pass."""
-    for (begin, before), (end, after) in zip(progress, progress[1:], strict=False):
+    for (begin, before), (end, after) in itertools.pairwise(progress):
         if moment <= end:
             return before + (after - before) * max(0.0, moment - begin) / (end - begin)
     return progress[-1][1]
@@ -153,9 +155,15 @@ class _Reader:
             gate.abort()  # the others must not wait for this one
 
     def _filled(self) -> np.ndarray:
+        """As much as can be filled in time: a virtual machine may get memory slowly, and only where it is touched."""
         import numpy as np
 
-        return np.ones(self._size // 4, dtype=np.int32)
+        buffer = np.empty(self._size // 4, dtype=np.int32)
+        until, num_filled = time.perf_counter() + FILL_S, 0
+        while num_filled < buffer.size and (num_filled == 0 or time.perf_counter() < until):
+            buffer[num_filled : num_filled + FILL_STEP] = 1
+            num_filled += FILL_STEP
+        return buffer[:num_filled]
 
     def _read(self, buffer: np.ndarray, gate: threading.Barrier) -> None:
         gate.wait()
