@@ -46,10 +46,11 @@ Progress = Sequence[tuple[float, float]]  # (seconds, bytes read until then), ri
 def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
     """What was measured on this machine, else measured now and kept; `again` measures anyway. Never raises.
 
+    A figure from a busy moment is measured anew each time, and the better of the two kept, until a quiet one comes.
     None where it cannot be measured, as with too little memory.
     """
-    known = None if again else machine.cpu.bandwidth
-    if known is not None:
+    known = machine.cpu.bandwidth
+    if known is not None and not known.is_disturbed and not again:
         return known
     try:
         measured = measure_bandwidth(
@@ -58,9 +59,10 @@ def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
             available_bytes=machine.memory.available_bytes,
         )
     except Exception:  # no memory, no threads: the machine has no figure then, and its commands go on
-        return machine.cpu.bandwidth
-    keep(machine, measured)
-    return measured
+        return known
+    best = measured if again or known is None else max(known, measured, key=lambda each: each.bytes_s)
+    keep(machine, best)
+    return best
 
 
 def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
@@ -75,11 +77,44 @@ def measure_bandwidth(
 ) -> Bandwidth:
     """Takes `seconds`, and up to FILL_S to fill the buffers. Raises MemoryError, or RuntimeError without threads."""
     size = buffer_bytes(threads=threads, cache_bytes=cache_bytes, available_bytes=available_bytes)
+    before = _used_s()
     rates = window_rates(_read_in_threads(threads, size, seconds))
     low, median, high = quartiles(rates)
     return Bandwidth(
-        bytes_s=median, low_bytes_s=low, high_bytes_s=high, threads=threads, measured_at=round(time.time(), 3)
+        bytes_s=median,
+        low_bytes_s=low,
+        high_bytes_s=high,
+        threads=threads,
+        measured_at=round(time.time(), 3),
+        others_share=_others_share(before, _used_s()),
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Used:
+    """Seconds of processor time since the machine or the process began."""
+
+    machine_s: float
+    idle_s: float
+    own_s: float
+
+
+def _used_s() -> _Used:
+    import psutil
+
+    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    idle_s = machine.idle + getattr(machine, "iowait", 0.0)
+    counted_twice = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)  # within user and nice
+    return _Used(sum(machine) - counted_twice, idle_s, own.user + own.system)
+
+
+def _others_share(before: _Used, after: _Used) -> float | None:
+    """Of the time of all processors between two moments."""
+    whole = after.machine_s - before.machine_s
+    if whole <= 0:
+        return None
+    others = whole - (after.idle_s - before.idle_s) - (after.own_s - before.own_s)
+    return round(min(1.0, max(0.0, others / whole)), 3)
 
 
 def buffer_bytes(*, threads: int, cache_bytes: int | None, available_bytes: int | None) -> int:
@@ -214,9 +249,13 @@ def _parse(content: object, key: dict[str, object]) -> Bandwidth | None:
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("key") != key:
         return None
     told = content.get("measured")
-    names = [field.name for field in dataclasses.fields(Bandwidth)]
-    if not isinstance(told, dict) or sorted(told) != sorted(names):
+    names = {field.name for field in dataclasses.fields(Bandwidth)}
+    if not isinstance(told, dict) or set(told) != names:
         return None
-    if not all(type(value) in (int, float) and math.isfinite(value) and value > 0 for value in told.values()):
-        return None
-    return Bandwidth(**told)
+    share = told.pop("others_share")
+    is_sound = all(_is_figure(value) and value > 0 for value in told.values()) and (share is None or _is_figure(share))
+    return Bandwidth(**told, others_share=share) if is_sound else None
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_OTHERS_SHARE = 0.2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PcieLink:
@@ -90,6 +92,12 @@ class Bandwidth:
     high_bytes_s: float
     threads: int
     measured_at: float  # seconds since 1970
+    others_share: float | None = None  # of all processors' time, that others used meanwhile; None: not known
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Was the machine too busy for this to be what it can do?"""
+        return (self.others_share or 0.0) > MAX_OTHERS_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
