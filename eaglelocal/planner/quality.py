@@ -18,7 +18,11 @@ from eaglelocal.catalog.quants import QuantLoss
 LOSS = 3.0
 UNKNOWN_KLD = 0.1  # of a quantization nobody measured: as Q3_K_M
 NATIVE = "MXFP4"  # trained in it, so there is nothing to lose
-KV_LOSS: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.004, "q4_0": 0.06}  # shares of quality; q4_0 is felt in long texts
+KV_LOSS: Mapping[str, float] = {
+    "f16": 0.0,
+    "q8_0": 0.004,
+    "q4_0": 0.06,
+}  # shares of quality
 
 
 def effective_b(*, parameters_b: float, active_b: float, quant: str, quants: Mapping[str, QuantLoss]) -> float:
