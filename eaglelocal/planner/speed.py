@@ -28,7 +28,7 @@ from eaglelocal.speculation.costs import lines
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
 CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
 LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
-ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.25, METAL: 0.35})  # of the flops, that few rows reach
+ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
 CPU_ROW, CPU_ROW_HALF = 0.5, 0.1  # of a decode, that a further row adds on a processor: quantized, f16 or bf16
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
 ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
