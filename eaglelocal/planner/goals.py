@@ -18,7 +18,8 @@ from types import MappingProxyType
 from eaglelocal.planner.quality import KV_LOSS
 
 SLOW = 2.0
-CTX_WORTH = 0.03  # of each doubling
+CTX_WORTH, TIGHT_CTX_WORTH = 0.03, 0.25  # of each doubling above and below COMFORTABLE_CTX
+COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
 
 
@@ -43,6 +44,10 @@ GOALS: Mapping[str, Goal] = MappingProxyType(
 def score(goal: Goal, *, quality_b: float, tok_s: float, kv_type: str, n_ctx: int, whole_windows: bool) -> float:
     behind = math.log(goal.pace / tok_s)
     pace = -SLOW * behind if behind > 0 else -goal.more * behind
-    context = CTX_WORTH * math.log2(n_ctx / 8192)
     kept = math.log(1.0 - KV_LOSS[kv_type]) + (WHOLE_WINDOWS_WORTH if whole_windows else 0.0)
-    return math.log(max(quality_b, 1e-3)) + pace + context + kept
+    return math.log(max(quality_b, 1e-3)) + pace + context_worth(n_ctx) + kept
+
+
+def context_worth(n_ctx: int) -> float:
+    doublings = math.log2(n_ctx / COMFORTABLE_CTX)
+    return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings
