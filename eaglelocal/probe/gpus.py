@@ -18,6 +18,7 @@ T = TypeVar("T")
 CLOCK_MEM = 2  # NVML_CLOCK_MEM
 DATA_PER_CLOCK = 2  # every NVIDIA memory is counted at double data rate
 SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # they work in the machine's memory
+MAX_SLICES = 16  # the largest cards have seven; a driver may say anything
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
 
@@ -208,7 +209,8 @@ def _name_of(nvml: Nvml, pid: int) -> str | None:
 
 def _slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
     num_slices = _attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
-    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in range(num_slices))
+    indices = range(min(num_slices, MAX_SLICES))
+    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
     return tuple(_slice(nvml, index, part) for index, part in found if part is not None)
 
 

@@ -161,6 +161,12 @@ def test_a_driver_that_answers_nonsense_raises_nothing(data: st.DataObject) -> N
     read_gpus(RecordedNvml(told))
 
 
+def test_a_driver_that_claims_millions_of_instances_is_not_asked_for_each() -> None:
+    told = recording("a100-mig")["nvml"]
+    told["devices"][0]["maxSlices"] = 1 << 60
+    assert [part.index for part in read_gpus(RecordedNvml(told))[0].slices] == [0, 2]
+
+
 def test_the_binding_has_every_function_that_is_called() -> None:
     """The protocol that the doubles satisfy is the real module's, as installed here."""
     names = [name for name in vars(Nvml) if name.startswith("nvml")]
