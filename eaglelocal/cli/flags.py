@@ -34,7 +34,7 @@ MinP = Annotated[str | None, typer.Option(metavar="P", help="No token below P ti
 Threads = Annotated[str | None, typer.Option(metavar="N", help="Unset: the cores this process may use.")]
 GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU.")]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
-Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row or none.")]
+Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row, none; or shares: 3,1.")]
 KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]
 FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flash attention.")]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]

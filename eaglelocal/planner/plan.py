@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.planner.goals import COMFORTABLE_CTX, Goal, score
+from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, Goal, score
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.speed import Prediction
@@ -111,6 +111,7 @@ class _Node:
     order: int
     way: Way = field(compare=False)
     weighed: Weighed | None = field(compare=False, default=None)  # None: a bound
+    missed: Weighed | None = field(compare=False, default=None)  # whole and at its smallest, where that did not fit
 
 
 class _Search:
@@ -128,7 +129,10 @@ class _Search:
             node = heapq.heappop(self._heap)
             if node.weighed is not None:
                 return Chosen(way=node.way, weighed=node.weighed)
-            self._try(node.way)
+            if node.missed is None:
+                self._try_whole(node.way)
+            else:
+                self._try_on_host(node.way, node.missed)
         return None
 
     def outdone(self, chosen: Chosen | None) -> Iterator[Rejected]:
@@ -153,19 +157,15 @@ class _Search:
             self.rejected.append(Rejected(option=option, draft="", reason=reason, way=way, weighed=weighed))
             return
         for draft in option.drafts:
-            way = self._best_way(option, draft, setups)
+            way = self._way(option, draft, setups[0], None)
             if draft.shape is not None and not way.prediction.num_draft_tokens:
                 self.rejected.append(Rejected(option=option, draft=draft.id, reason=DOES_NOT_PAY, way=way))
             else:
                 self._push(way)
 
-    def _push(self, way: Way, weighed: Weighed | None = None) -> None:
+    def _push(self, way: Way, *, weighed: Weighed | None = None, missed: Weighed | None = None) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed))
-
-    def _best_way(self, option: Option, draft: DraftWay, setups: Sequence[Setup]) -> Way:
-        """As if everything fitted."""
-        return max((self._way(option, draft, setup, None) for setup in _corners(setups)), key=lambda way: way.score)
+        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, missed))
 
     def _way(self, option: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> Way:
         prediction = self._scale.predict(option, draft, setup, gpu_layers)
@@ -179,59 +179,57 @@ class _Search:
                 self._asked.goal,
                 quality_b=option.quality_b,
                 tok_s=prediction.spec_tok_s,
-                kv_type=setup.kv_type,
-                n_ctx=setup.n_ctx,
-                whole_windows=setup.whole_windows,
+                comfort=Comfort(
+                    n_ctx=setup.n_ctx,
+                    kv_type=setup.kv_type,
+                    whole_windows=setup.whole_windows,
+                    on_host=gpu_layers is not None,
+                ),
             ),
         )
 
-    def _try(self, bound: Way) -> None:
+    def _try_whole(self, bound: Way) -> None:
+        """All layers where they are quickest: on the GPUs, if there are any."""
         option, draft = bound.option, bound.draft
         setups = setups_for(option, self._asked)
         smallest = self._scale.weigh(option, draft, setups[-1], None)
         if smallest.fits:
-            self._push(*self._roomiest(option, draft, setups))
+            self._push_roomiest(option, draft, setups)
         elif self._scale.has_gpus:
-            self._try_on_host(option, draft, setups, smallest)
+            layers = self._scale.layers_at_best(option, draft)
+            self._push(self._way(option, draft, setups[0], layers), missed=smallest)
         else:
             self._reject(bound, setups[-1], smallest)
 
-    def _roomiest(self, option: Option, draft: DraftWay, setups: Sequence[Setup]) -> tuple[Way, Weighed]:
+    def _push_roomiest(self, option: Option, draft: DraftWay, setups: Sequence[Setup]) -> None:
         """The setup with the highest score among those that fit whole; the smallest does."""
         for way in sorted((self._way(option, draft, setup, None) for setup in setups), key=lambda way: -way.score):
             weighed = self._scale.weigh(option, draft, way.setup, None)
             if weighed.fits:
-                return way, weighed
+                return self._push(way, weighed=weighed)
         raise AssertionError("the smallest setup fitted a moment ago")
 
-    def _try_on_host(
-        self, option: Option, draft: DraftWay, setups: Sequence[Setup], whole: Weighed
-    ) -> None:
+    def _try_on_host(self, bound: Way, missed: Weighed) -> None:
         """Layers that the GPUs cannot take stay in main memory; a small cache leaves room for more of them."""
-        found: list[Way] = []
-        for setup in setups:
-            if setup.n_ctx == min(setup.n_ctx, COMFORTABLE_CTX) or self._asked.ctx:
-                layers = self._scale.most_layers(option, draft, setup)
-                found += [] if layers is None else [self._way(option, draft, setup, layers)]
+        option, draft = bound.option, bound.draft
+        setups = setups_for(option, self._asked)
+        small = [setup for setup in setups if setup.n_ctx <= COMFORTABLE_CTX or setup.n_ctx == setups[-1].n_ctx]
+        found = []
+        for setup in small:
+            layers = self._scale.most_layers(option, draft, setup)
+            found += [] if layers is None else [self._way(option, draft, setup, layers)]
         if not found:
-            self._reject(self._way(option, draft, setups[-1], None), setups[-1], whole)
-            return
+            return self._reject(bound, setups[-1], missed)
         best = max(found, key=lambda way: way.score)
-        self._push(best, self._scale.weigh(option, draft, best.setup, best.gpu_layers))
+        weighed = self._scale.weigh(option, draft, best.setup, best.gpu_layers)
+        return self._push(best, weighed=weighed)
 
     def _reject(self, way: Way, setup: Setup, weighed: Weighed) -> None:
         reason = why_not_fits(weighed, setup)
-        self.rejected.append(
-            Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed)
-        )
+        self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
 
 
 DOES_NOT_PAY = "drafting is predicted not to pay: what it costs to verify eats what is accepted"
-
-
-def _corners(setups: Sequence[Setup]) -> tuple[Setup, ...]:
-    """The first has most context and the best cache: no other scores higher but for the speed of a smaller cache."""
-    return setups[:1]
 
 
 def why_not_fits(weighed: Weighed, setup: Setup) -> str:
@@ -239,8 +237,7 @@ def why_not_fits(weighed: Weighed, setup: Setup) -> str:
     load = weighed.worst
     free = load.room.free_bytes or 0
     return (
-        f"{gib(load.total)} on {load.room.device} even with {setup.n_ctx} tokens in {setup.kv_type}, "
-        f"{gib(free)} to use"
+        f"{gib(load.total)} on {load.room.device} even with {setup.n_ctx} tokens in {setup.kv_type}, {gib(free)} to use"
     )
 
 
