@@ -5,6 +5,7 @@ Follows XDG on Linux and the platform's habit elsewhere. Folders are made by who
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import platformdirs
@@ -56,3 +57,12 @@ def profiles_dir() -> Path:
     package = Path(__file__).parent
     inside, beside = package / "profiles", package.parent / "profiles"
     return inside if inside.is_dir() else beside
+
+
+def hub_cache_dir() -> Path:
+    """The hub's own cache, where its client and every program that uses it look too (their variables, their order)."""
+    direct = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if direct:
+        return Path(os.path.expandvars(direct)).expanduser()
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    return Path(os.path.expandvars(home)).expanduser() / "hub"
