@@ -18,7 +18,6 @@ from pathlib import Path
 from huggingface_hub.utils import WeakFileLock
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.hub.builds import Build
 from eaglelocal.hub.cache import MAIN, repo_folder
 from eaglelocal.hub.remote import RemoteFile, RemoteRepo
 from eaglelocal.hub.transfer import partial_of, transfer
@@ -31,22 +30,15 @@ WAIT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One model to fetch."""
+    """What is to be fetched together from one repository, under the reference that finds it later."""
 
     repo: RemoteRepo
-    build: Build
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        return self.repo.files_of(self.build)
+    files: tuple[RemoteFile, ...]
+    reference: str
 
     @property
     def size_bytes(self) -> int:
-        return self.repo.size_of(self.build)
-
-    @property
-    def reference(self) -> str:
-        return f"{self.repo.id}:{self.build.tag}"
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +146,21 @@ def fetch(
         for file in order.files:
             _fetch_file(order, file, cache, patience, tally)
         _write_ref(order, cache)
-    return [_pointer(order, order.files[0], cache) for order in orders]
+    return [pointer(order, order.files[0], cache) for order in orders]
 
 
 def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience, tally: Tally) -> None:
-    blob, pointer = blob_of(order, file, cache), _pointer(order, file, cache)
+    blob, place = blob_of(order, file, cache), pointer(order, file, cache)
     with _locked(order, file, cache, tally):
-        if _is_whole(pointer, file):
+        if _is_whole(place, file):
             return tally.found(file.size_bytes)
-        pointer.parent.mkdir(parents=True, exist_ok=True)  # a repository without snapshots looks damaged to others
+        place.parent.mkdir(parents=True, exist_ok=True)  # a repository without snapshots looks damaged to others
         if _is_whole(blob, file):
             tally.found(file.size_bytes)
         else:
             counted = _Resumed(tally, _there_bytes(blob))
             transfer(order.repo, file, blob, patience=patience, on_bytes=counted)
-        return _link(blob, pointer)
+        return _link(blob, place)
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:
@@ -207,7 +199,7 @@ def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterat
         yield
 
 
-def _pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
+def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
     return repo_folder(cache, order.repo.id) / "snapshots" / order.repo.commit / file.name
 
 

@@ -52,9 +52,6 @@ class RemoteRepo:
         by_name = {file.name: file for file in self.files}
         return tuple(by_name[name] for name in build.names)
 
-    def size_of(self, build: Build) -> int:
-        return sum(file.size_bytes for file in self.files_of(build))
-
 
 @dataclass(frozen=True, slots=True)
 class Stream:

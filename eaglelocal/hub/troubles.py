@@ -173,3 +173,8 @@ def disk_trouble(problem: OSError, path: str) -> str:
     if problem.errno == errno.ENOSPC:
         return f"the disk of {path} is full"
     return f"cannot write {path}: {problem.strerror or problem}"
+
+
+def is_missing(error: EagleLocalError) -> bool:
+    """Whether it tells of a repository that is not there, or not for this person; another may do instead."""
+    return isinstance(error.__cause__, RepositoryNotFoundError)

@@ -14,9 +14,10 @@ from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, serving
 from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
-from eaglelocal.hub.builds import choose
 from eaglelocal.hub.cache import PARTIAL, all_models, partials_in, repo_folder
 from eaglelocal.hub.download import Order, Progress, Tally, fetch
+from eaglelocal.hub.on_disk import HubReference
+from eaglelocal.hub.ordering import order_model
 from eaglelocal.hub.remote import check_access, look_up
 from eaglelocal.hub.troubles import Patience
 
@@ -57,8 +58,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub
 
 
 def order_of(patience: Patience, repo: str = REPO, wanted: str | None = None) -> Order:
-    found = look_up(repo, patience)
-    return Order(found, choose(found.builds, wanted, repo=repo))
+    return order_model(HubReference(repo, (repo,), wanted), patience)
 
 
 def fetched(cache: Path, waits: Waits, repo: str = REPO, wanted: str | None = None) -> Path:
