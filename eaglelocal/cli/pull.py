@@ -17,7 +17,7 @@ from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError, UsageError
+from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order, Progress
@@ -81,7 +81,7 @@ def patience_of(output: Output) -> Patience:
     from eaglelocal.hub.troubles import Patience
 
     disable_progress_bars()  # ours is of all files together
-    logging.set_verbosity_error()
+    logging.set_verbosity(logging.ERROR)
     return Patience(on_wait=output.aside)
 
 
@@ -157,8 +157,8 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     command = ["eaglelocal", "chat", "--target", orders[0].reference]
     if len(orders) > 1:
         command += draft_flags(orders[1], orders[0], target, output)
-    elif want.draft_advice:
-        output.message(want.draft_advice)
+    elif want.advice:
+        output.message(want.advice)
     output.message()
     output.data(shlex.join(command))
 
@@ -167,7 +167,8 @@ def draft_flags(order: Order, of: Order, target: FoundTarget, output: Output) ->
     from eaglelocal.hub.ordering import needs_import
 
     if needs_import(order):
-        output.message(f"the draft head must be imported once: eaglelocal import {order.repo.id} --target {of.reference}")
+        output.message("before it drafts, the head must be imported, once:")
+        output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
         return []
     found = checked_draft(order, target)
     output.message(f"checked: {order.reference}, {found.label}, fits")

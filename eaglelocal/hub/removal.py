@@ -39,7 +39,7 @@ class Removal:
 
 def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[Partial] = ()) -> Removal:
     """Of models and unfinished downloads of one repository, in all its revisions."""
-    repo = [*models, *partials][0].repo
+    repo = models[0].repo if models else partials[0].repo
     folder = repo_folder(cache, repo)
     stems = {model.build.stem for model in models}
     gone = [model for model in snapshots_of(cache, repo) if model.build.stem in stems]
