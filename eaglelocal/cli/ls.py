@@ -83,7 +83,7 @@ def partial_lines(partials: Sequence[Partial]) -> list[str]:
     lines = []
     for repo in dict.fromkeys(partial.repo for partial in partials):
         came = sum(partial.size_bytes for partial in partials if partial.repo == repo)
-        lines.append(f"unfinished: {size_text(came)} of {repo}; `eaglelocal pull` goes on, `eaglelocal rm` frees it")
+        lines.append(f"unfinished: {repo}, {size_text(came)} so far")
     return lines
 
 

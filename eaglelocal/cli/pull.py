@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.troubles import Patience
 
 MAX_FILES_SHOWN = 8
+KINDS = {"eagle3": "a draft head", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
 Draft = Annotated[str, typer.Option(metavar="REF|auto|none", help="What drafts: user/repo, or as the catalogue says.")]
@@ -76,12 +77,10 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
 
 
 def patience_of(output: Output) -> Patience:
-    from huggingface_hub.utils import disable_progress_bars, logging
-
+    from eaglelocal.hub.remote import silence_client
     from eaglelocal.hub.troubles import Patience
 
-    disable_progress_bars()  # ours is of all files together
-    logging.set_verbosity(logging.ERROR)
+    silence_client()
     return Patience(on_wait=output.aside)
 
 
@@ -171,7 +170,7 @@ def draft_flags(order: Order, of: Order, target: FoundTarget, output: Output) ->
         output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
         return []
     found = checked_draft(order, target)
-    output.message(f"checked: {order.reference}, {found.label}, fits")
+    output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
     return ["--draft", order.reference]
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from huggingface_hub import HfApi, constants, get_session, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
 from eaglelocal.hub.builds import Build, builds_of
@@ -59,6 +59,12 @@ class Stream:
 
     start: int
     chunks: Iterator[bytes]
+
+
+def silence_client() -> None:
+    """The hub's client shall not say on stderr what we say ourselves."""
+    disable_progress_bars()
+    logging.set_verbosity(logging.CRITICAL)
 
 
 def look_up(repo: str, patience: Patience) -> RemoteRepo:

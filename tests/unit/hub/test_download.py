@@ -18,7 +18,7 @@ from eaglelocal.hub.cache import PARTIAL, all_models, partials_in, repo_folder
 from eaglelocal.hub.download import Order, Progress, Tally, fetch
 from eaglelocal.hub.on_disk import HubReference
 from eaglelocal.hub.ordering import order_model
-from eaglelocal.hub.remote import check_access, look_up
+from eaglelocal.hub.remote import look_up
 from eaglelocal.hub.troubles import Patience
 
 REPO = "someone/tiny-GGUF"
@@ -220,16 +220,15 @@ def test_a_gated_repository_is_explained(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repos[REPO].gated = "manual"
-    order = order_of(waits.patience)  # its list is public
-    assert order.repo.is_gated
+    assert look_up(REPO, waits.patience).is_gated  # its list is public
     with pytest.raises(DownloadError, match="licence must be accepted") as refused:
-        check_access(order.repo, order.files[0], waits.patience)
+        order_of(waits.patience)
     assert f"{hub.url}/{REPO}" in refused.value.hint and "HF_TOKEN" in refused.value.hint
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
     with pytest.raises(DownloadError, match="your token has no access"):
-        check_access(order.repo, order.files[0], waits.patience)
+        order_of(waits.patience)
+    assert not hub.asked_of_storage()
     monkeypatch.setenv("HF_TOKEN", hub.token)
-    check_access(order.repo, order.files[0], waits.patience)
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
 
 
