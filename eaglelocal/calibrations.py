@@ -12,13 +12,12 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.whole_file import write_whole
 from eaglelocal.gguf.header import Header
 from eaglelocal.probe.machine import Machine
 
@@ -137,8 +136,7 @@ def save(key: Key | AcceptanceKey, state: object) -> bool:
     path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, json.dumps(content, indent=1))
+        write_whole(path, json.dumps(content, indent=1))
         _drop_oldest(path.parent)
     except OSError:
         return False
@@ -147,17 +145,6 @@ def save(key: Key | AcceptanceKey, state: object) -> bool:
 
 def folder() -> Path:
     return locations.calibrations_dir()
-
-
-def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _drop_oldest(folder: Path) -> None:

@@ -6,6 +6,7 @@ Follows XDG on Linux and the platform's habit elsewhere. Folders are made by who
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
@@ -34,6 +35,35 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """The model hub's own folder, shared with every other tool that uses it."""
+    if environ.get("HF_HOME"):
+        return _named(environ["HF_HOME"])
+    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
+
+
+def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the hub's client keeps what it downloads."""
+    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return _named(named) if named else hub_home(environ) / "hub"
+
+
+def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `hf auth login` leaves its token."""
+    named = environ.get("HF_TOKEN_PATH")
+    return _named(named) if named else hub_home(environ) / "token"
+
+
+def _named(text: str) -> Path:
+    """As the hub's client reads its variables."""
+    return Path(os.path.expandvars(text)).expanduser()
+
+
+def pulled_drafts_file() -> Path:
+    """Which draft was fetched for which target."""
+    return state_dir() / "pulled_drafts.json"
+
+
 def history_file() -> Path:
     return state_dir() / "chat_history"
 
@@ -47,6 +77,11 @@ def calibrations_dir() -> Path:
     return state_dir() / "calibrations"
 
 
+def bandwidths_dir() -> Path:
+    """How quickly machines read their memory, as it was measured; a file for each."""
+    return state_dir() / "bandwidths"
+
+
 def servers_dir() -> Path:
     """Servers that run on this machine, a file for each."""
     return state_dir() / "servers"
@@ -57,12 +92,3 @@ def profiles_dir() -> Path:
     package = Path(__file__).parent
     inside, beside = package / "profiles", package.parent / "profiles"
     return inside if inside.is_dir() else beside
-
-
-def hub_cache_dir() -> Path:
-    """The hub's own cache, where its client and every program that uses it look too (their variables, their order)."""
-    direct = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if direct:
-        return Path(os.path.expandvars(direct)).expanduser()
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    return Path(os.path.expandvars(home)).expanduser() / "hub"

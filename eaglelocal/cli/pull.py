@@ -170,8 +170,21 @@ def draft_flags(order: Order, of: Order, target: FoundTarget, output: Output) ->
         output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
         return []
     found = checked_draft(order, target)
+    remember(order, of)
     output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
     return ["--draft", order.reference]
+
+
+def remember(draft: Order, target: Order) -> None:
+    """So that `--draft auto` takes it for this target. Raises ResourceError."""
+    from eaglelocal.hub.pulled_drafts import remember_draft
+
+    file = locations.pulled_drafts_file()
+    tag = draft.reference.partition(":")[2]
+    try:
+        remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
+    except OSError as problem:
+        raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
 
 
 def checked_draft(order: Order, target: FoundTarget) -> FoundDraft:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.processes import birth_of, is_alive
 
@@ -77,7 +77,7 @@ def announced(server: RunningServer) -> Iterator[Path]:
     """Others find the server while the block runs. Raises EngineError when the state folder cannot be written."""
     path = _path_of(server)
     try:
-        _write(path, json.dumps(asdict(server)))
+        write_whole(path, json.dumps(asdict(server)))
     except OSError as error:
         raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
     try:
@@ -120,19 +120,6 @@ def _path_of(server: RunningServer) -> Path:
     """One a process: servers at several addresses, and on machines that share a home folder, do not meet."""
     machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(made, path)
-    except BaseException:
-        os.unlink(made)
-        raise
 
 
 def _files() -> list[Path]:

@@ -35,6 +35,10 @@ class Plan:
     flash_attention: str = "auto"
     device: str | None = None
     split: str = "layer"
+    shares: tuple[float, ...] = ()  # of each GPU; empty: by what is free there
+    draft_gpu_layers: int | None = None  # None: all of them
+    # layers with a sliding window keep all positions, so that any prefix can be used again; None: where that fits
+    whole_windows: bool | None = None
     makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from eaglelocal.gguf.architectures import RECURRENT_ARCHITECTURES
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
+from eaglelocal.gguf.architectures import RECURRENT_KEY_STEMS as STEMS
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.values import ArrayValue
 
@@ -53,12 +54,13 @@ def recurrent_layers(
     if architecture in BY_KEY_HEADS:
         apart = architecture in FEED_FORWARD_APART
         return tuple(heads == 0 and not (apart and width) for heads, width in zip(kv_heads, n_ff, strict=True))
-    return (False,) * n_layer
+    knows_state = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
+    return (knows_state and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # at worst, where nobody knows
 
 
 def attends(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
     """Whether each layer keeps keys and values (if it has key heads)."""
-    if keys.prefix in BOTH_IN_EACH_LAYER:
+    if keys.prefix not in RECURRENT_ARCHITECTURES | INTERVALS.keys() | BY_KEY_HEADS:
         return (True,) * len(recurrent)
     apart = keys.prefix in FEED_FORWARD_APART
     return tuple(not state and not (apart and width) for state, width in zip(recurrent, n_ff, strict=True))

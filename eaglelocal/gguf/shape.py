@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
@@ -99,7 +99,8 @@ class Shape:
 
     @property
     def has_state(self) -> bool:
-        return any(self.layer_states)
+        """Keeps recurrent state: no branches, and rollback only by snapshots."""
+        return any(self.layer_states) or self.architecture in RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
 
     @property
     def keeps_snapshots(self) -> bool:

@@ -14,12 +14,13 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import File, parse_reference
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.references import draft_reference
 from eaglelocal.hub.targets import FoundTarget, label_of
 
@@ -43,7 +44,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "none":
             return FoundDraft(reason="switched off")
         case "auto":
-            return _automatic(target)
+            return _pulled_with(target) or _automatic(target)
         case "ngram":
             return lookup(target, reason="")
     return draft_at(_path_of(reference), target)
@@ -79,6 +80,17 @@ def lookup(target: FoundTarget, reason: str) -> FoundDraft:
     """Drafts from what was already said, which needs no model. Raises IncompatibleError as any draft does."""
     check_rolls_back(target.info)
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
+
+
+def _pulled_with(target: FoundTarget) -> FoundDraft | None:
+    """What was fetched to draft for it; None where nothing was, or where it does not fit this file."""
+    path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
+    if path is None:
+        return None
+    try:
+        return draft_at(path, target)
+    except (IncompatibleError, ModelFileError):
+        return None
 
 
 def _automatic(target: FoundTarget) -> FoundDraft:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
@@ -35,13 +35,14 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk. `head` is the draft head that belongs to it, where one is known."""
+    """A target on disk. `head` is the draft head that belongs to it, where one is known; `repo`: of a hub."""
 
     path: Path
     label: str
     header: Header
     info: ModelInfo
     head: Path | None = None
+    repo: str = ""
 
 
 def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
@@ -53,7 +54,8 @@ def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
         case File():
             return read_target(existing_file(reference))
         case Profile() | Repo():
-            return read_target(_in_hub_cache(parsed).path)
+            model = _in_hub_cache(parsed)
+            return replace(read_target(model.path), repo=model.repo)
 
 
 def read_target(path: Path, *, label: str = "", head: Path | None = None) -> FoundTarget:

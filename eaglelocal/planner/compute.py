@@ -18,7 +18,7 @@ LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
 LIVE_EXPERT_OUTPUTS = 2  # of each used expert: as it comes, and weighted
 LIVE_ROUTES = 8  # of each expert: logits, shares, order, indices
-LIVE_INNER = 6  # of a recurrent layer: projected, convolved, transposed and as the scan leaves it
+LIVE_INNER = 3  # of a recurrent layer: projected, convolved, and as the scan leaves it
 LIVE_STATES = 3  # as stored, as read for this batch, as it will be stored
 COPIES = 4  # of what goes from card to card, so that cards work at the same time (GGML_SCHED_MAX_COPIES)
 
@@ -57,6 +57,8 @@ def with_slack(num_bytes: int) -> int:
 
 def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
     """Which row may see which cell; windows have a mask of their own."""
+    if not any(shape.kv_heads):
+        return 0
     windows = {window for window in shape.windows if window is not None}
     cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
     return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attention else FLOAT_BYTES)

@@ -246,8 +246,13 @@ def _convolution(s: Sketch) -> Iterator[Tensor]:
 
 
 def _qwen35(s: Sketch, layer: int) -> Iterator[Tensor]:
+    is_ahead = layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
     yield "post_attention_norm.weight", (s.n_embd,)
-    yield from _delta_net(s) if (layer + 1) % 4 else _attention(s, layer)
+    yield from _delta_net(s) if (layer + 1) % 4 and not is_ahead else _attention(s, layer)
+    if is_ahead:
+        yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
+        yield "nextn.enorm.weight", (s.n_embd,)
+        yield "nextn.hnorm.weight", (s.n_embd,)
     if s.n_expert:
         yield from _experts(s, layer)
         yield "ffn_gate_inp_shexp.weight", (s.n_embd,)

@@ -1,0 +1,138 @@
+"""One way to run against one machine: what lies where, whether it fits, how fast it would be. Pure.
+
+Memory is planner/memory.py's, speed is speed.py's; this file puts them together, and finds how many layers a GPU can
+take where it cannot take them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.backend.attention import scores_bytes, settled
+from eaglelocal.backend.fit import RAM, Buffer, Load, Room, load_of
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
+from eaglelocal.planner.machine import Rig
+from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
+from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.placement import places, shares_of, used_gpus
+from eaglelocal.planner.speed import Prediction, curve_of, predict
+
+N_BATCH = 512  # as in core/plan.py
+NO_FILE = Path()  # nothing is downloaded yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The sizes that the planner chooses. `whole_windows`: as in core/plan.py."""
+
+    n_ctx: int
+    kv_type: str
+    whole_windows: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """What a way to run holds on each device."""
+
+    buffers: tuple[Buffer, ...]
+    loads: tuple[Load, ...]  # of each room, less the margins
+
+    @property
+    def fits(self) -> bool:
+        return all(load.missing_bytes <= 0 for load in self.loads)
+
+    @property
+    def worst(self) -> Load:
+        """The room that lacks most."""
+        return max(self.loads, key=lambda load: load.missing_bytes)
+
+    @property
+    def used(self) -> tuple[Load, ...]:
+        return tuple(load for load in self.loads if load.total)
+
+    @property
+    def sum(self) -> Sum:
+        return summed(self.buffers)
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of all used rooms; memory that is shared counts once."""
+        return sum(load.room.free_bytes or 0 for load in self.used if not load.room.in_ram)
+
+
+class Scale:
+    """Weighs options for one machine and a number of slots."""
+
+    def __init__(self, rig: Rig, *, num_slots: int, measured: Mapping[str, MeasuredCosts]) -> None:
+        self._rig = rig
+        self._num_slots = num_slots
+        self._measured = measured
+        self.rooms: tuple[Room, ...] = safe_rooms(rig.rooms)
+        self._gpus = used_gpus(self.rooms, device=None, split="layer")
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self._gpus)
+
+    @property
+    def total_free_bytes(self) -> int | None:
+        """Of all memory; None where a part is unknown."""
+        free = [room.free_bytes for room in self.rooms if not room.in_ram]
+        known = [each for each in free if each is not None]
+        return sum(known) if len(known) == len(free) else None
+
+    def weigh(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Weighed:
+        plan = self.plan_of(option, way, setup, gpu_layers)
+        buffers = estimate(plan, option.shape, way.shape, self.rooms)
+        return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
+
+    def predict(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Prediction:
+        where = self._where(option, gpu_layers)
+        measured = self._measured.get(option.reference)
+        curve = curve_of(option.model, where, self._rig, way.shape, kv_type=setup.kv_type, measured=measured)
+        return predict(curve, way.acceptance)
+
+    def most_layers(self, option: Option, way: DraftWay, setup: Setup) -> int | None:
+        """As many layers on the GPUs as fit there, the output counted; None: the rest does not fit the host."""
+        low, high = 0, option.shape.n_layer + 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = fits_gpus(self.weigh(option, way, setup, middle))
+            low, high = (middle, high) if fits else (low, middle)
+        return low if self.weigh(option, way, setup, low).fits else None
+
+    def plan_of(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Plan:
+        return Plan(
+            target=NO_FILE,
+            target_label=option.target,
+            draft_kind=way.kind,
+            n_ctx=setup.n_ctx,
+            num_slots=self._num_slots,
+            gpu_layers=gpu_layers,
+            kv_type=setup.kv_type,
+            flash_attention=self._flash_attention(option, setup, gpu_layers),
+            whole_windows=setup.whole_windows,
+        )
+
+    def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
+        """What `auto` means there."""
+        cells = setup.n_ctx * (self._num_slots if self._num_slots <= MAX_UNIFIED_SLOTS else 1)
+        return settled(
+            "auto",
+            on_gpu=self.has_gpus and gpu_layers != 0,
+            kv_type=setup.kv_type,
+            scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
+        )
+
+    def _where(self, option: Option, gpu_layers: int | None) -> Sequence[str]:
+        shape = option.shape
+        names = [room.device for room in self._gpus]
+        blocks = shape.n_layer + shape.n_layer_ahead
+        return places(blocks, names, shares_of(self._gpus, ()), gpu_layers=gpu_layers)
+
+
+def fits_gpus(weighed: Weighed) -> bool:
+    return all(load.missing_bytes <= 0 for load in weighed.loads if load.room.device != RAM)
