@@ -17,7 +17,7 @@ from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError
+from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order, Progress
@@ -59,7 +59,7 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
 def ordered(want: Wanted, output: Output) -> list[Order]:
     """What the hub has of it. Empty where no hub answers and the model is here already, which is said."""
     from eaglelocal.hub.on_disk import find_cached
-    from eaglelocal.hub.ordering import order_draft, order_model
+    from eaglelocal.hub.ordering import order_model
 
     patience = patience_of(output)
     try:
@@ -68,12 +68,34 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
         try:
             there = find_cached(locations.hub_cache_dir(), want.target)
         except EagleLocalError:
-            raise problem from None
+            raise with_nearest(problem, want.target.repos[0]) from None
         output.message(f"{there.reference} is on disk; whether it is the newest is not known: {problem.message}")
         return []
-    if want.draft is not None:
-        orders.append(order_draft(want.draft, patience))
-    return orders
+    return [*orders, *ordered_draft(want, patience, output)]
+
+
+def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
+    """The same; of a repository that is not there, with the one in the catalogue that may have been meant."""
+    from eaglelocal.hub.references import nearest_repo
+    from eaglelocal.hub.troubles import is_missing
+
+    near = nearest_repo(repo) if is_missing(problem) else None
+    return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
+
+
+def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Order]:
+    """A draft that was not asked for by name is no reason to stop: the model runs without."""
+    from eaglelocal.hub.ordering import order_draft
+
+    if want.draft is None:
+        return []
+    try:
+        return [order_draft(want.draft, patience)]
+    except (DownloadError, UsageError) as problem:
+        if want.draft_is_asked_for:
+            raise
+        output.message(f"its draft cannot be fetched: {problem.message}")
+        return []
 
 
 def patience_of(output: Output) -> Patience:
@@ -158,7 +180,7 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
         command += draft_flags(orders[1], orders[0], target, output)
     elif want.advice:
         output.message(want.advice)
-    output.message()
+    output.message("run it with:")
     output.data(shlex.join(command))
 
 

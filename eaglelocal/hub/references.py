@@ -80,9 +80,9 @@ def known_target(parsed: Reference, catalog: Catalog) -> Target | None:
     return None
 
 
-def nearest_repo(name: str, catalog: Catalog) -> str | None:
+def nearest_repo(name: str) -> str | None:
     """The repository of the catalogue that a mistyped name may have meant."""
-    repos = [repo for target in catalog.targets.values() for repo in target.repos]
+    repos = [repo for target in load().targets.values() for repo in target.repos if repo != name]
     near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
     return near[0] if near else None
 
