@@ -5,6 +5,7 @@ The same search and score as `eaglelocal plan`, over files instead of the catalo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import MeasuredCosts
@@ -12,6 +13,7 @@ from eaglelocal.planner.goals import GOALS
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import Option
 from eaglelocal.planner.plan import Asked, Way, plan
+from eaglelocal.planner.weighing import Scale
 
 DEFAULT_GOAL = "balanced"
 
@@ -32,4 +34,12 @@ def best_on_disk(
     here = [option for option in options if option.is_here]
     asked = Asked(goal=GOALS[DEFAULT_GOAL], ctx=ctx, num_slots=num_slots)
     chosen = plan(here, rig, asked, measured=measured).chosen
-    return None if chosen is None else chosen.way
+    return None if chosen is None else with_plain_cache(chosen.way, rig, num_slots=num_slots)
+
+
+def with_plain_cache(way: Way, rig: Rig, *, num_slots: int) -> Way:
+    """A quantized cache is for want of memory, not for a little speed: where f16 fits in its place, that is taken."""
+    plain = dataclasses.replace(way.setup, kv_type="f16")
+    scale = Scale(rig, num_slots=num_slots, measured={})
+    fits = scale.weigh(way.option, way.draft, plain, way.gpu_layers).fits
+    return dataclasses.replace(way, setup=plain) if fits else way

@@ -2,9 +2,9 @@
 
     python tests/measures/predicted_speed.py [--rounds N] [REF ...]
 
-Each round measures the bandwidth anew, then generates a short answer, without drafts, so that both see the same
-machine; a model's figures are medians over its rounds. Prints a table, and one JSON object as the last line. Models
-that do not fit the free memory or disk are named and left out. Exits 1 if a prediction is further off than BOUND.
+Each round generates a short answer, without drafts, and measures the bandwidth before and behind it, so that both see
+the same machine; a model's figures are medians over its rounds. Prints a table, and one JSON object as the last line.
+Models that do not fit the free memory are named and left out. Exits 1 if a prediction is further off than BOUND.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eaglelocal.planner.machine import rig_of
 from eaglelocal.planner.options import option_of_file
 from eaglelocal.planner.speed import curve_of, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
-from eaglelocal.probe.machine import Machine
+from eaglelocal.probe.machine import Bandwidth, Machine
 from eaglelocal.probe.probe import probe
 
 REFERENCES = tuple(f"demo@{size}:{kind}" for size in ("1b", "3b") for kind in ("bf16", "q8_0", "q4_0"))
@@ -65,14 +65,23 @@ class Row:
         return abs(1 / self.ratio - 1) <= BOUND
 
 
-def with_bandwidth_now(machine: Machine) -> Machine:
+def bandwidth_now(machine: Machine) -> Bandwidth:
     """Not the figure that is kept: what the memory gives at this moment."""
-    measured = measure_bandwidth(
+    return measure_bandwidth(
         threads=machine.cpu.usable_threads,
         cache_bytes=machine.cpu.last_level_cache_bytes,
         available_bytes=machine.memory.available_bytes,
     )
-    return dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=measured))
+
+
+def one_round(client: EngineClient, path: Path, number: int) -> Round:
+    machine = probe()
+    before = bandwidth_now(machine)
+    measured = generated(client, number)
+    behind = bandwidth_now(machine)
+    between = dataclasses.replace(before, bytes_s=(before.bytes_s + behind.bytes_s) / 2)
+    seen = dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=between))
+    return Round(between.bytes_s, predicted(path, seen), measured)
 
 
 def predicted(path: Path, machine: Machine) -> float:
@@ -93,15 +102,10 @@ def generated(client: EngineClient, number: int) -> float:
 
 def measured_row(reference: str, num_rounds: int) -> Row:
     plan = resolve(Wish(target=reference, draft="none", spec="off"), on_progress=lambda fraction, what: None)
-    rounds = []
     with EngineClient(plan) as client:
         client.start()
         generated(client, 0)  # the first answer warms the caches
-        for number in range(1, num_rounds + 1):
-            machine = with_bandwidth_now(probe())
-            assert machine.cpu.bandwidth is not None
-            expected = predicted(plan.target, machine)
-            rounds.append(Round(machine.cpu.bandwidth.bytes_s, expected, generated(client, number)))
+        rounds = [one_round(client, plan.target, number) for number in range(1, num_rounds + 1)]
     return Row(
         reference=reference,
         read_bytes=option_read_bytes(plan.target),
