@@ -184,6 +184,7 @@ class _Search:
                     kv_type=setup.kv_type,
                     whole_windows=setup.whole_windows,
                     on_host=gpu_layers is not None,
+                    is_unseen=option.is_unseen,
                 ),
             ),
         )
@@ -229,7 +230,7 @@ class _Search:
         self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
 
 
-DOES_NOT_PAY = "drafting is predicted not to pay: what it costs to verify eats what is accepted"
+DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
 
 
 def why_not_fits(weighed: Weighed, setup: Setup) -> str:
@@ -245,13 +246,15 @@ def why_lower(way: Way, chosen: Way, goal: Goal) -> str:
     """What it lacks beside the chosen one."""
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     if way.option is chosen.option:
-        return f"this draft gives {speed:.0f} tokens/s, {chosen.draft.id} {best:.0f}"
-    if way.option.quality_b >= 0.999 * chosen.option.quality_b:
-        where = "" if way.gpu_layers is None else f" with {way.gpu_layers} layers on the GPU"
-        pace = f", --goal {goal.name} wants {goal.pace:.0f}" if speed < goal.pace else ""
-        return f"slower: {speed:.1f} tokens/s{where}, the plan {best:.1f}{pace}"
-    lesser = f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
-    return lesser if speed <= best else f"{lesser} (though {speed:.0f} tokens/s)"
+        return f"{speed:.1f} tokens/s with it, {best:.1f} with {chosen.draft.id}"
+    if way.option.quality_b < 0.999 * chosen.option.quality_b:
+        lesser = f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+        return lesser if speed <= best else f"{lesser} (though {speed:.0f} tokens/s)"
+    if speed >= 0.999 * best:
+        return f"less room: {way.setup.n_ctx} tokens in {way.setup.kv_type}"
+    where = "" if way.gpu_layers is None else f" with {way.gpu_layers} layers on the GPU"
+    pace = f", --goal {goal.name} wants {goal.pace:.0f}" if speed < goal.pace else ""
+    return f"slower: {speed:.1f} tokens/s{where}, the plan {best:.1f}{pace}"
 
 
 def unusable(options: Sequence[Option]) -> Iterator[Rejected]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.fit import RAM, Buffer, Load, Room, load_of
+from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
@@ -99,7 +100,7 @@ class Scale:
         where = self._where(option, gpu_layers)
         measured = self._measured.get(option.reference)
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=setup.kv_type, measured=measured)
-        return predict(curve, way.acceptance)
+        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
         """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
