@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eaglelocal.backend.fit import Load
 from eaglelocal.planner.plan import Chosen, Outcome, Rejected, Way
@@ -12,7 +12,7 @@ from eaglelocal.planner.reasons import reasons
 
 WIDTH = 79
 BAR_CELLS = 30
-SHOWN = 5  # rejected, without --all
+SHOWN, SHOWN_REASONS = 3, 5  # of what was rejected, and of reasons, without --all
 GIB = 2**30
 PROGRAM = "eaglelocal"
 
@@ -30,18 +30,23 @@ def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[st
         *(bar_line(load, outcome) for load in chosen.weighed.used),
         f"         {sum_text(chosen)}",
         "",
-        *(line for reason in reasons(outcome, chosen) for line in wrapped("- ", reason)),
+        *reason_lines(reasons(outcome, chosen), show_all=show_all),
         "",
         *rejected_lines(outcome, chosen, show_all=show_all),
         *command_lines(chosen),
     ]
 
 
+def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
+    shown = found if show_all else found[:SHOWN_REASONS]
+    return [line for reason in shown for line in wrapped("- ", reason)]
+
+
 def draft_text(way: Way) -> str:
     count = way.prediction.num_draft_tokens
     if way.draft.kind == "none":
         return "no draft"
-    return f"draft {way.draft.id}, {count} tokens ahead"
+    return f"draft {way.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
 
 
 def setup_text(outcome: Outcome, way: Way) -> str:
@@ -95,7 +100,7 @@ def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[
     shown = list(outcome.rejected) if show_all else telling(outcome, chosen)
     if not shown:
         return []
-    more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}, --all shows all)"
+    more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
     lines = [line for each in shown for line in wrapped("  ", f"{name_of(each)}: {each.reason}")]
     return [f"not taken{more}", *lines, ""]
 
@@ -137,12 +142,9 @@ def commands(chosen: Chosen) -> dict[str, str | None]:
         run += f" --gpu-layers {way.gpu_layers}"
     if way.option.is_here:
         return {"pull": None, "import": None, "run": run}
-    takes_draft = way.draft.shape is not None
-    pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if takes_draft else 'none'}"
+    pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
     source = way.draft.import_from
-    head = f"{PROGRAM} import {source} --target {reference} --type q8_0" if source else None
-    if head:
-        pull = f"{PROGRAM} pull {reference} --draft none"
+    head = f"{PROGRAM} import {source} --target {reference}" if source else None
     return {"pull": pull, "import": head, "run": run}
 
 

@@ -37,7 +37,7 @@ class Goal:
 
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
-        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.03),
+        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.08),
         "balanced": Goal("balanced", pace=15.0, slow=2.0, more=0.2),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }

@@ -26,14 +26,9 @@ def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
     quality = f"answers as of {way.option.quality_b:.1f} B parameters"
     speed = way.prediction.spec_tok_s
     if speed < goal.pace:
-        yield f"{goal.name}: {quality}; below {goal.pace:.0f} tokens/s, but anything faster is lesser still"
+        yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
     else:
         yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
-    yield (
-        "speed as measured on this machine"
-        if way.prediction.is_measured
-        else ("speed predicted from bandwidth and arithmetic; `eaglelocal tune` measures once it is here")
-    )
 
 
 def _about_draft(chosen: Chosen) -> Iterator[str]:
@@ -42,7 +37,7 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
     if acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
         tokens = acceptance.tokens(count)
-        yield f"{count} draft tokens pay most: {tokens:.1f} tokens a step, {source}"
+        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {tokens:.1f} tokens a step, {source}"
     elif count:
         yield f"up to {count} looked-up tokens are safe: a step that rejects all of them takes at most twice as long"
     for draft in way.option.unusable if way.draft.shape is None else ():
@@ -65,7 +60,7 @@ def nearest_miss(outcome: Outcome, miss: Rejected) -> tuple[str, str]:
     """(what lacks least and how much, what would make it fit) where nothing fits."""
     name = f"{miss.option.target} {miss.option.quant}".strip()
     if miss.weighed is None or miss.way is None:
-        return f"nothing fits {outcome.rig.name}: {miss.reason}", ""
+        return f"{name}: {miss.reason}", ""
     load = miss.weighed.worst
     message = (
         f"nothing fits {outcome.rig.name}: the nearest, {name}, needs {gib(load.total)} on {load.room.device} "
