@@ -41,7 +41,7 @@ class Key:
     flash_attention: str
     placement: str  # GPU layers, device and split
     unified: bool  # one KV cache for all slots
-    library: str  # llama.cpp build
+    library: str  # llama.cpp build, its backends and the drivers below: see build_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +57,23 @@ def key_of(
 ) -> Key:
     return Key(
         machine=machine_name(machine),
-        model=shape_of(target),
+        model=shape_hash(target),
         weights=main_type(target),
-        draft=shape_of(draft) if draft else plan.draft_kind,
+        draft=shape_hash(draft) if draft else plan.draft_kind,
         threads=threads,
         num_slots=plan.num_slots,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention,
-        placement=f"{plan.gpu_layers}, {plan.device}, {plan.split}",
+        placement=placement_key(plan),
         unified=unified,
-        library=library,
+        library=build_of(library, machine),
     )
+
+
+def placement_key(plan: Plan) -> str:
+    """GPU layers, device and split; shares and the draft's layers where they were asked for."""
+    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
+    return ", ".join(map(str, parts)) + ("" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}")
 
 
 def acceptance_key_of(plan: Plan) -> AcceptanceKey:
@@ -99,7 +105,14 @@ def machine_name(machine: Machine) -> str:
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
-def shape_of(header: Header) -> str:
+def build_of(library: str, machine: Machine) -> str:
+    """What computes: llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120."""
+    drivers = sorted({gpu.driver for gpu in machine.gpus if gpu.driver and machine.backend_of(gpu)})
+    backends = ", ".join(machine.llama_cpp.backends) or "backends unknown"
+    return f"{library} ({backends})" + "".join(f", driver {driver}" for driver in drivers)
+
+
+def shape_hash(header: Header) -> str:
     """What decides over speed: two models of one shape share a curve, whatever they have learnt."""
     architecture = header.metadata.get("general.architecture")
     tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
@@ -129,6 +142,24 @@ def load(key: Key | AcceptanceKey) -> object | None:
         return None
     state: object = content.get("state")
     return state
+
+
+def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
+    """Costs of this machine that were measured with another build, and with which: none will be read again."""
+    found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
+    current = build_of(library, machine)
+    return [(path, build) for path, build in found if build is not None and build != current]
+
+
+def _build_in(path: Path, machine: str) -> str | None:
+    """The build that a file of costs of this machine names; None for other machines' and for acceptance."""
+    try:
+        with path.open("rb") as file:
+            key = json.loads(file.read(MAX_FILE_BYTES))["key"]
+        build = key["library"] if key["machine"] == machine else None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return build if isinstance(build, str) else None
 
 
 def save(key: Key | AcceptanceKey, state: object) -> bool:

@@ -25,6 +25,7 @@ from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_m
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
@@ -57,6 +58,7 @@ class Fitted:
 def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
     """Raises ResourceError with the sum where it does not fit, and what `read_draft` and llama.cpp raise."""
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.unified is not None)
+    check_shares(plan, there)
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)
     placements = placement_of(plan, machine), placement_of(plan, machine, of_draft=True)
@@ -71,6 +73,15 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
         else:
             return Fitted(candidate, parts[0], parts[1] if len(parts) > 1 else None, sources[0].shape)
     raise AssertionError("there is always a last candidate")
+
+
+def check_shares(plan: Plan, there: Sequence[Room]) -> None:
+    """Raises UsageError where shares are named of GPUs that there are not."""
+    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    if plan.shares and len(plan.shares) != len(gpus):
+        names = ", ".join(room.device for room in gpus) or "none"
+        shares = ",".join(f"{share:g}" for share in plan.shares)
+        raise UsageError(f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}")
 
 
 def sources_of(plan: Plan) -> tuple[Source, ...]:
@@ -119,7 +130,7 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
 
 def placement_of(plan: Plan, machine: Machine, *, of_draft: bool = False) -> Placement:
     return Placement(
-        gpu_layers=plan.draft_gpu_layers if of_draft else plan.gpu_layers,
+        gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
         devices=plan.device,
         split=plan.split,
         shares=plan.shares,

@@ -64,10 +64,10 @@ class NativePlacement:
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
         self._devices = device_array(library, placement.devices) if placement.devices else None
         if self._devices is not None:
-            params.devices = C.cast(self._devices, type(params.devices))
+            params.devices = C.cast(self._devices, C.c_void_p)
         self._shares = share_array(placement.shares, api.llama_max_devices()) if placement.shares else None
         if self._shares is not None:
-            params.tensor_split = C.cast(self._shares, type(params.tensor_split))
+            params.tensor_split = C.cast(self._shares, C.POINTER(C.c_float))
 
 
 def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]:

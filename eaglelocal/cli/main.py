@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, ls, probe, ps, pull, rm, serve, show, stop, tune
+from eaglelocal.cli import bench, chat, config, doctor, ls, probe, ps, pull, rm, serve, show, stop, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -44,6 +44,7 @@ app.command("pull")(pull.pull)
 app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("rm")(rm.rm)
+app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 
 

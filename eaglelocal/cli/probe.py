@@ -116,8 +116,7 @@ def _slice_text(part: MigSlice) -> str:
 def _served_by(gpu: Gpu, backend: str | None) -> str:
     if backend:
         return f"llama.cpp uses it through {BACKEND_NAMES[backend]}"
-    names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends)
-    return f"not used: this llama.cpp is built without {names} (see eaglelocal doctor)"
+    return f"not used: this llama.cpp is built without {BACKEND_NAMES[gpu.backends[0]]}; see eaglelocal doctor"
 
 
 def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
@@ -127,7 +126,7 @@ def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
     served = (
         "llama.cpp uses it through Metal"
         if "metal" in build.backends
-        else "not used: this llama.cpp is built without Metal (see eaglelocal doctor)"
+        else "not used: this llama.cpp is built without Metal; see eaglelocal doctor"
     )
     return [
         *_wrapped("gpu", f"{unified.chip or UNKNOWN}{cores}{metal}"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,10 +44,8 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
     eaglelocal pull user/repo-GGUF:Q4_K_M --draft none
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     """
-    from eaglelocal.hub.references import wanted
-
     output = standard_output()
-    want = wanted(target, draft=draft, quant=quant)
+    want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
     orders = ordered(want, output)
@@ -54,6 +53,23 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
         fetch_all(orders, output, yes=yes)
         check(want, orders, output)
     return None
+
+
+def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
+    """As asked; what was left open of a catalogue entry is as planned for this machine."""
+    from eaglelocal.cli.planned import planned_for_here
+    from eaglelocal.hub.references import wanted
+
+    planned = planned_for_here(target) if quant is None else None
+    if planned is None:
+        return wanted(target, draft=draft, quant=quant)
+    if planned.problem:
+        output.message(f"as planned, {target} does not fit this machine: {planned.problem}")
+        return wanted(target, draft=draft)
+    chosen = planned.draft if draft == "auto" else draft
+    output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
+    want = wanted(target, draft=chosen, quant=planned.quant)
+    return want if want is None else replace(want, draft_is_asked_for=draft not in ("auto", "none"))
 
 
 def ordered(want: Wanted, output: Output) -> list[Order]:

@@ -87,10 +87,16 @@ def announced(server: RunningServer) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def running_servers() -> list[RunningServer]:
-    """Those alive, the newest first. Stale files are removed."""
-    found = [server for path in _files() if (server := _alive(path)) is not None]
+def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
+    """Those alive, the newest first. Stale files are removed, unless one only looks."""
+    found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
     return sorted(found, key=lambda server: server.started_at, reverse=True)
+
+
+def stale_files() -> list[Path]:
+    """Announcements of servers on this machine that have ended without taking them down. Removes none."""
+    here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
+    return [path for path, server in here if not is_alive(server.pid, server.birth)]
 
 
 def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
@@ -129,11 +135,13 @@ def _files() -> list[Path]:
         return []
 
 
-def _alive(path: Path) -> RunningServer | None:
+def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
     server = _read(path)
     if server is None or server.machine != platform.node():  # the other machine's to remove
         return None
     if not is_alive(server.pid, server.birth):
+        if not remove_stale:
+            return None
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         return None

@@ -118,7 +118,7 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
         if entry.gguf_repo is None and entry.repo is None:
             continue
         reference = draft_reference(entry.id, catalog)
-        problem = draft_problem(target.outline.architecture, entry.kind)
+        problem = draft_problem(entry, target.outline.architecture)
         is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

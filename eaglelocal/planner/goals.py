@@ -1,10 +1,11 @@
 """What a person wants, as one number for each way to run: the score by which plans are ranked. Pure.
 
-    score = ln(effective parameters)  -  SLOW x ln(pace / speed)   where speed is below the goal's pace
+    score = ln(effective parameters)  -  slow x ln(pace / speed)   where speed is below the goal's pace
                                       +  more x ln(speed / pace)   where it is above
-                                      +  what more context is worth
+                                      +  what more context, a whole cache and layers on the GPU are worth
 
-So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model;
+So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
+(speed: as a third of it);
 above it, more speed is worth little (quality) or much (speed). Differences of 0.01 are about one per cent of a model.
 """
 
@@ -17,9 +18,10 @@ from types import MappingProxyType
 
 from eaglelocal.planner.quality import KV_LOSS
 
-SLOW = 2.0
-CTX_WORTH = 0.03  # of each doubling
+CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMFORTABLE_CTX
+COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
+ON_HOST_WORTH = -0.1  # layers in main memory read prompts slowly, which the speed of answers does not show
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +30,41 @@ class Goal:
 
     name: str
     pace: float
+    slow: float
     more: float
 
 
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
-        "quality": Goal("quality", pace=5.0, more=0.03),
-        "balanced": Goal("balanced", pace=15.0, more=0.15),
-        "speed": Goal("speed", pace=80.0, more=0.5),
+        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.03),
+        "balanced": Goal("balanced", pace=15.0, slow=2.0, more=0.2),
+        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )
 
 
-def score(goal: Goal, *, quality_b: float, tok_s: float, kv_type: str, n_ctx: int, whole_windows: bool) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comfort:
+    """What of a plan counts besides answers and speed."""
+
+    n_ctx: int
+    kv_type: str
+    whole_windows: bool
+    on_host: bool  # some layers are, though there is a GPU
+
+    @property
+    def worth(self) -> float:
+        windows = WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0
+        host = ON_HOST_WORTH if self.on_host else 0.0
+        return context_worth(self.n_ctx) + math.log(1.0 - KV_LOSS[self.kv_type]) + windows + host
+
+
+def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> float:
     behind = math.log(goal.pace / tok_s)
-    pace = -SLOW * behind if behind > 0 else -goal.more * behind
-    context = CTX_WORTH * math.log2(n_ctx / 8192)
-    kept = math.log(1.0 - KV_LOSS[kv_type]) + (WHOLE_WINDOWS_WORTH if whole_windows else 0.0)
-    return math.log(max(quality_b, 1e-3)) + pace + context + kept
+    pace = -goal.slow * behind if behind > 0 else -goal.more * behind
+    return math.log(max(quality_b, 1e-3)) + pace + comfort.worth
+
+
+def context_worth(n_ctx: int) -> float:
+    doublings = math.log2(n_ctx / COMFORTABLE_CTX)
+    return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings

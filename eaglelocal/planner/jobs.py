@@ -68,7 +68,7 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
         flash_attention=plan.flash_attention != "off",
     )
     max_outputs = plan.n_batch if draft.is_head else plan.num_slots
-    return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.draft_gpu_layers, of_draft=True)
+    return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
 
 
 def num_branches(plan: Plan, target: Shape) -> int:

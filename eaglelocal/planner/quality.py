@@ -3,9 +3,9 @@
     effective parameters = sqrt(all x active) x exp(-LOSS x KLD of the quantization)
 
 The geometric mean is the usual rule of thumb for experts; for dense models it is the number itself. KLD was measured
-on one model of 8 B (catalog/quants.py), and LOSS is chosen so that Q4_K_M is worth 92 % of f16, Q3_K_M three quarters
-and Q2_K a third: the point where the next smaller model of a family is the better use of the memory. It ranks, it does
-not judge: between families and generations it knows nothing but size.
+on one model of 8 B (catalog/quants.py), and LOSS is chosen so that Q4_K_M is worth 92 % of f16, Q3_K_M 78 % and Q2_K a
+third: where the next smaller model of a family becomes the better use of the memory. It ranks, it does not judge:
+between families and generations it knows nothing but size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NATIVE = "MXFP4"  # trained in it, so there is nothing to lose
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
     "q8_0": 0.004,
-    "q4_0": 0.06,
+    "q4_0": 0.1,
 }  # shares of quality
 
 

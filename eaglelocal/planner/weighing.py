@@ -14,8 +14,10 @@ from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.fit import RAM, Buffer, Load, Room, load_of
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
+from eaglelocal.gguf.footprint import cache_bytes_of_layer
+from eaglelocal.planner.jobs import target_job
 from eaglelocal.planner.machine import Rig
-from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
+from eaglelocal.planner.memory import Sum, estimate, runtime_bytes, safe_rooms, summed
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import places, shares_of, used_gpus
 from eaglelocal.planner.speed import Prediction, curve_of, predict
@@ -74,6 +76,10 @@ class Scale:
         self._gpus = used_gpus(self.rooms, device=None, split="layer")
 
     @property
+    def _gpu_bytes(self) -> int:
+        return sum(room.free_bytes or 0 for room in self._gpus)
+
+    @property
     def has_gpus(self) -> bool:
         return bool(self._gpus)
 
@@ -95,14 +101,42 @@ class Scale:
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=setup.kv_type, measured=measured)
         return predict(curve, way.acceptance)
 
+    def layers_at_best(self, option: Option, draft: DraftWay) -> int:
+        """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
+        taken = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
+        return self._layers_within(option, self._gpu_bytes - taken, None)
+
     def most_layers(self, option: Option, way: DraftWay, setup: Setup) -> int | None:
         """As many layers on the GPUs as fit there, the output counted; None: the rest does not fit the host."""
-        low, high = 0, option.shape.n_layer + 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = fits_gpus(self.weigh(option, way, setup, middle))
-            low, high = (middle, high) if fits else (low, middle)
-        return low if self.weigh(option, way, setup, low).fits else None
+        base = self.weigh(option, way, setup, 0)
+        held = sum(load.total for load in base.loads if load.room.device != RAM)
+        runtimes = 0 if way.shape else len(self._gpus) * runtime_bytes(self._gpus[0].device)
+        guess = self._layers_within(option, self._gpu_bytes - held - runtimes, setup)
+        layers = self._settled(option, way, setup, guess)
+        return layers if self.weigh(option, way, setup, layers).fits else None
+
+    def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: int) -> int:
+        """The most layers that the GPUs hold, looked for from a guess on."""
+        layers = guess
+        while layers and not fits_gpus(self.weigh(option, way, setup, layers)):
+            layers -= max(1, (guess - layers) // 2)
+            layers = max(layers, 0)
+        while layers <= option.shape.n_layer and fits_gpus(self.weigh(option, way, setup, layers + 1)):
+            layers += 1
+        return layers
+
+    def _layers_within(self, option: Option, free_bytes: int, setup: Setup | None) -> int:
+        """So many of the last blocks, the output first; their caches too where there is a setup."""
+        shape = option.shape
+        output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
+        sizes = target_job(self.plan_of(option, option.drafts[-1], setup, None), shape).sizes if setup else None
+        taken, layers = output, 0
+        for layer in reversed(range(shape.n_layer)):
+            if taken > free_bytes:
+                break
+            layers += 1
+            taken += shape.bytes_of_layer(layer) + (cache_bytes_of_layer(shape, layer, sizes) if sizes else 0)
+        return layers + (taken <= free_bytes)
 
     def plan_of(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Plan:
         return Plan(

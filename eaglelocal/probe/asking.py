@@ -8,26 +8,41 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 class NoAnswer(Exception):
     """The program was out of time."""
 
 
-def ask(command: Sequence[str], *, timeout_s: float) -> bytes | None:
-    """What it writes to stdout; None where it cannot be started or fails. Raises NoAnswer."""
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended; a negative code is the signal that killed it."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run(command: Sequence[str], *, timeout_s: float) -> Ran | None:
+    """None where it cannot be started. Raises NoAnswer."""
+    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     except (OSError, ValueError):
         return None
     try:
-        said, _ = process.communicate(timeout=timeout_s)
+        stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _leave(process)
         raise NoAnswer(f"{command[0]} gave no answer in {timeout_s:g} s") from None
-    return said if process.returncode == 0 else None
+    return Ran(process.returncode, stdout, stderr)
+
+
+def ask(command: Sequence[str], *, timeout_s: float) -> bytes | None:
+    """What it writes to stdout; None where it cannot be started or fails. Raises NoAnswer."""
+    ran = run(command, timeout_s=timeout_s)
+    return ran.stdout if ran and ran.code == 0 else None
 
 
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
@@ -43,5 +58,6 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.1)  # most do end, and leave no zombie then
-    if process.stdout:
-        process.stdout.close()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()

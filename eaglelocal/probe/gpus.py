@@ -5,6 +5,7 @@ Runs in a process of its own (nvml_child.py), because a driver that hangs would 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
@@ -17,6 +18,7 @@ T = TypeVar("T")
 CLOCK_MEM = 2  # NVML_CLOCK_MEM
 DATA_PER_CLOCK = 2  # every NVIDIA memory is counted at double data rate
 SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # they work in the machine's memory
+MAX_SLICES = 16  # the largest cards have seven; a driver may say anything
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
 
@@ -118,19 +120,25 @@ def _devices(nvml: Nvml) -> tuple[Gpu, ...]:
     driver = _text(_attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
     max_cuda = _then(cuda_text, _attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
     num_devices = _attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
-    return tuple(_device(nvml, index, driver, max_cuda) for index in range(num_devices))
+    unknown = (Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices))
+    return tuple(_attempt(_described(nvml, gpu)) or gpu for gpu in unknown)
 
 
-def _device(nvml: Nvml, index: int, driver: str | None, max_cuda: str | None) -> Gpu:
-    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
+    return lambda: _device(nvml, gpu)
+
+
+def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
+    """The device with all that its driver tells."""
+    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
     if handle is None:  # fallen off the bus, or forbidden
-        return Gpu(index=index, driver=driver, max_cuda=max_cuda)
+        return gpu
     name = _text(_attempt(lambda: nvml.nvmlDeviceGetName(handle)))
     memory, reserved = _memory(nvml, handle)
     limit_mw = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     mig = _attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
-    return Gpu(
-        index=index,
+    return dataclasses.replace(
+        gpu,
         name=name,
         total_bytes=memory.total if memory else None,
         free_bytes=memory.free if memory else None,
@@ -138,8 +146,6 @@ def _device(nvml: Nvml, index: int, driver: str | None, max_cuda: str | None) ->
         reserved_bytes=reserved,
         shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
         capability=_then(capability_text, _attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
-        driver=driver,
-        max_cuda=max_cuda,
         processes=_processes(nvml, handle),
         bandwidth_bytes_s=_bandwidth(nvml, handle),
         uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
@@ -203,7 +209,8 @@ def _name_of(nvml: Nvml, pid: int) -> str | None:
 
 def _slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
     num_slices = _attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
-    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in range(num_slices))
+    indices = range(min(num_slices, MAX_SLICES))
+    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
     return tuple(_slice(nvml, index, part) for index, part in found if part is not None)
 
 

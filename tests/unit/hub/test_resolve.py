@@ -145,6 +145,13 @@ def test_a_path_becomes_a_plan(target: str) -> None:
     assert found.speculates
 
 
+def test_shares_of_gpus_divide_by_layers(target: str) -> None:
+    found = plan(target=target, split="3,1")
+    assert (found.split, found.shares) == ("layer", (3.0, 1.0))
+    with pytest.raises(UsageError, match="--split must be one of layer, row, none, or the share of each GPU"):
+        plan(target=target, split="3;1")
+
+
 def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     found = plan(target="demo@native")
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
