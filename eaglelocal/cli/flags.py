@@ -15,7 +15,7 @@ VARIABLES = (
 
 # what answers
 Target = Annotated[
-    str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, qwen3-8b, user/repo:Q4_K_M, ./x.gguf.")
+    str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
 ]
 Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
 Draft = Annotated[

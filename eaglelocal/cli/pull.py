@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from eaglelocal.hub.troubles import Patience
 
 MAX_FILES_SHOWN = 8
+LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
+FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
 KINDS = {"eagle3": "a draft head", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
@@ -69,17 +71,17 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> W
     chosen = planned.draft if draft == "auto" else draft
     output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
     want = wanted(target, draft=chosen, quant=planned.quant)
-    return want if want is None else replace(want, draft_is_asked_for=draft not in ("auto", "none"))
+    by_name = draft not in ("auto", "none")
+    return want if want is None else replace(want, quant_is_asked_for=False, draft_is_asked_for=by_name)
 
 
 def ordered(want: Wanted, output: Output) -> list[Order]:
     """What the hub has of it. Empty where no hub answers and the model is here already, which is said."""
     from eaglelocal.hub.on_disk import find_cached
-    from eaglelocal.hub.ordering import order_model
 
-    patience = patience_of(output)
+    patience = patience_of(output, LOOK_UP_WAITS_S)
     try:
-        orders = [order_model(want.target, patience)]
+        orders = [ordered_target(want, patience, output)]
     except DownloadError as problem:
         try:
             there = find_cached(locations.hub_cache_dir(), want.target)
@@ -88,6 +90,19 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
         output.message(f"{there.reference} is on disk; whether it is the newest is not known: {problem.message}")
         return []
     return [*orders, *ordered_draft(want, patience, output)]
+
+
+def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
+    """In the quantization that is asked for; one that was only planned may be missing."""
+    from eaglelocal.hub.ordering import order_model
+
+    try:
+        return order_model(want.target, patience)
+    except UsageError as problem:
+        if want.quant_is_asked_for:
+            raise
+        output.message(f"{problem.message}: the usual one instead")
+        return order_model(replace(want.target, quant=None), patience)
 
 
 def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
@@ -114,12 +129,12 @@ def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Orde
         return []
 
 
-def patience_of(output: Output) -> Patience:
+def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> Patience:
     from eaglelocal.hub.remote import silence_client
     from eaglelocal.hub.troubles import Patience
 
     silence_client()
-    return Patience(on_wait=output.aside)
+    return Patience(waits_s, on_wait=output.aside)
 
 
 def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:

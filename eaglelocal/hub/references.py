@@ -20,11 +20,15 @@ NO_DRAFT, AUTO = "none", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to fetch. Without a draft, `advice` says what there would be."""
+    """What to fetch. Without a draft, `advice` says what there would be.
+
+    What was asked for by name and is not to be had is an error; for what was chosen, something else may do.
+    """
 
     target: HubReference
     draft: HubReference | None = None
-    draft_is_asked_for: bool = False  # by name: then it is an error when it is not to be had
+    quant_is_asked_for: bool = True
+    draft_is_asked_for: bool = False
     advice: str = ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -286,6 +287,18 @@ def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, wa
         fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
     fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
+
+
+def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # the next byte is refused, as on a full disk
+    try:
+        error = refusal(tmp_path, waits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(error, ResourceError) and "goes on from there" in error.hint
+    assert 0 < partials_in(tmp_path)[0].size_bytes <= 1_000_000
+    assert fetched(tmp_path, waits).read_bytes() == CONTENT
 
 
 def test_a_cache_that_cannot_be_written(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
