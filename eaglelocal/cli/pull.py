@@ -18,7 +18,14 @@ from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError, ResourceError, UsageError
+from eaglelocal.errors import (
+    DownloadError,
+    EagleLocalError,
+    IncompatibleError,
+    ModelFileError,
+    ResourceError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order, Progress
@@ -199,37 +206,40 @@ def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
 def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     """Read the headers, compare draft and target, and say how to run them.
 
-    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that does not fit.
+    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
     """
     from eaglelocal.hub.targets import read_target
 
     target = read_target(path_of(orders[0]))
     about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
     output.message(f"checked: {orders[0].reference}, {about}")
-    command = ["eaglelocal", "chat", "--target", orders[0].reference]
-    if len(orders) > 1:
-        command += draft_flags(orders[1], orders[0], target, output)
-    elif want.advice:
-        output.message(want.advice)
+    try:
+        if len(orders) > 1:
+            check_draft(orders[1], orders[0], target, output)
+        elif want.advice:
+            output.message(want.advice)
+    except (IncompatibleError, ModelFileError) as problem:
+        if want.draft_is_asked_for:
+            raise
+        output.message(f"its draft cannot be used: {problem.message}")
     output.message("run it with:")
-    output.data(shlex.join(command))
+    output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
 
 
-def draft_flags(order: Order, of: Order, target: FoundTarget, output: Output) -> list[str]:
+def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
+    """A draft that fits is remembered, so that `--draft auto` takes it for this target."""
     from eaglelocal.hub.ordering import needs_import
 
     if needs_import(order):
         output.message("before it drafts, the head must be imported, once:")
-        output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
-        return []
+        return output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
     found = checked_draft(order, target)
     remember(order, of)
-    output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
-    return ["--draft", order.reference]
+    return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
 
 
 def remember(draft: Order, target: Order) -> None:
-    """So that `--draft auto` takes it for this target. Raises ResourceError."""
+    """Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import remember_draft
 
     file = locations.pulled_drafts_file()

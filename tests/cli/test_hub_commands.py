@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.patience import PATIENCE_S, wait_until
+
+from eaglelocal.hub.cache import all_models
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
@@ -60,16 +63,15 @@ class Person:
         pipe = subprocess.PIPE
         return subprocess.Popen(self.command(*arguments), stdout=pipe, stderr=pipe, text=True, env=self.environ)
 
-    def sees(self, *arguments: str) -> dict[str, object]:
+    def sees(self, *arguments: str) -> dict[str, Any]:
         done = self.runs(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
     @property
     def models(self) -> list[str]:
-        models = self.sees("ls")["models"]
-        assert isinstance(models, list)
-        return [model["reference"] for model in models if model["origin"] == "hub"]
+        """What `ls` lists of the hub, without a process for it."""
+        return [model.reference for model in all_models(self.cache)]
 
     @property
     def partial_bytes(self) -> int:
@@ -135,7 +137,8 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     assert done.stdout.splitlines() == [f"eaglelocal chat --target {GUIDE}:BF16"]
     assert "11.9 MB  guide-BF16.gguf" in done.stderr and "licence mit" in done.stderr
     assert "checked" in done.stderr and "\x1b" not in done.stderr and "\r" not in done.stderr
-    assert person.models == [f"{GUIDE}:BF16"]
+    listed = person.sees("ls")["models"]
+    assert [model["reference"] for model in listed if model["origin"] == "hub"] == [f"{GUIDE}:BF16"] == person.models
     shown = person.sees("show", GUIDE)
     assert (shown["architecture"], shown["context"], shown["quant"]) == ("llama", 2048, "BF16")
     assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
@@ -298,7 +301,9 @@ def test_target_and_draft_belong_together(person: Person) -> None:
     done = person.runs("pull", GUIDE, "--draft", HEAD, "--yes")
     assert done.returncode == 0, done.stderr
     assert "in 2 files" in done.stderr and "a draft head that fits it" in done.stderr
-    assert done.stdout.strip() == f"eaglelocal chat --target {GUIDE}:BF16 --draft {HEAD}:BF16"
+    assert done.stdout.strip() == f"eaglelocal chat --target {GUIDE}:BF16"
+    (draft,) = person.sees("show", GUIDE)["drafts"]
+    assert (draft["reference"], draft["on_disk"]) == (f"{HEAD}:BF16", True)
     asked = (
         "chat",
         "What is acceptance length?",
