@@ -228,6 +228,17 @@ def test_an_unfinished_download_can_be_removed(person: Person) -> None:
     assert person.partial_bytes == 0
 
 
+def test_a_download_that_goes_on_is_not_removed(person: Person) -> None:
+    person.hub.faults.slow_s = 0.03
+    process = person.starts("pull", GUIDE, "--yes")
+    wait_until(lambda: person.partial_bytes > 100_000, "a part of the file is there")
+    done = person.runs("rm", GUIDE, "--yes")
+    assert done.returncode == 1 and "another process is fetching" in done.stderr
+    person.hub.faults.slow_s = 0.0
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and person.models == [f"{GUIDE}:BF16"]
+
+
 def test_two_processes_that_want_the_same_model_fetch_it_once(person: Person) -> None:
     person.hub.faults.slow_s = 0.01
     processes = [person.starts("pull", GUIDE, "--yes") for _ in range(2)]
@@ -315,7 +326,7 @@ def test_target_and_draft_belong_together(person: Person) -> None:
         "0",
         "--json",
     )
-    for draft in ((), ("--draft", HEAD), ("--draft", f"{HEAD}:bf16")):
+    for draft in ((), ("--draft", f"{HEAD}:bf16")):
         told = json.loads(person.runs(*asked, *draft).stdout.splitlines()[-1])
         assert "EAGLE-3.1 head" in told["draft"] and told["speculation"]["accepted_tokens"] > 0
     person.runs("rm", HEAD, "--yes")

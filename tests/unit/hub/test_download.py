@@ -253,6 +253,23 @@ def test_a_login_page_is_no_hub(hub: LoopbackHub, tmp_path: Path, waits: Waits) 
     assert "does not answer as a hub" in refusal(tmp_path, waits).message
 
 
+@pytest.mark.parametrize("name", ["../../../evil-Q8_0.gguf", "/tmp/evil-Q8_0.gguf", "a//b-Q8_0.gguf", "..\\x.gguf"])
+def test_names_that_would_leave_the_cache_are_refused(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str
+) -> None:
+    hub.repos[REPO].files = {name: HubFile(CONTENT)}
+    assert "does not answer as a hub" in refusal(tmp_path / "cache", waits).message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("hash_", ["../../x", "F" * 64, "0" * 63])
+def test_hashes_that_are_none_are_refused(hub: LoopbackHub, tmp_path: Path, waits: Waits, hash_: str) -> None:
+    hub.repos[REPO].files["tiny-Q8_0.gguf"].promised_sha256 = hash_
+    assert "does not answer as a hub" in refusal(tmp_path, waits).message
+    hub.repos[REPO] = HubRepo({"x-Q8_0.gguf": HubFile(CONTENT)}, commit="../" + "0" * 37)
+    assert "does not answer as a hub" in refusal(tmp_path, waits).message
+
+
 def test_nobody_there(hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     error = refusal(tmp_path, waits)
