@@ -14,10 +14,12 @@ VARIABLES = (
 )
 
 # what answers
-Target = Annotated[str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, ./model.gguf.")]
+Target = Annotated[
+    str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
+]
 Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
 Draft = Annotated[
-    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a GGUF: a head or a small model.")
+    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a head or small model: user/repo, a GGUF.")
 ]
 Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft ahead; auto: as pays.")]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,14 @@ from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.errors import DownloadError, EagleLocalError, ModelFileError, ResourceError, UsageError
+from eaglelocal.errors import (
+    DownloadError,
+    EagleLocalError,
+    IncompatibleError,
+    ModelFileError,
+    ResourceError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order, Progress
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
     from eaglelocal.hub.troubles import Patience
 
 MAX_FILES_SHOWN = 8
+LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
+FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
 KINDS = {"eagle3": "a draft head", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
@@ -43,10 +53,8 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
     eaglelocal pull user/repo-GGUF:Q4_K_M --draft none
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     """
-    from eaglelocal.hub.references import wanted
-
     output = standard_output()
-    want = wanted(target, draft=draft, quant=quant)
+    want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
     orders = ordered(want, output)
@@ -56,14 +64,31 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
     return None
 
 
+def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
+    """As asked; what was left open of a catalogue entry is as planned for this machine."""
+    from eaglelocal.cli.planned import planned_for_here
+    from eaglelocal.hub.references import wanted
+
+    planned = planned_for_here(target) if quant is None else None
+    if planned is None:
+        return wanted(target, draft=draft, quant=quant)
+    if planned.problem:
+        output.message(f"as planned, {target} does not fit this machine: {planned.problem}")
+        return wanted(target, draft=draft)
+    chosen = planned.draft if draft == "auto" else draft
+    output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
+    want = wanted(target, draft=chosen, quant=planned.quant)
+    by_name = draft not in ("auto", "none")
+    return want if want is None else replace(want, quant_is_asked_for=False, draft_is_asked_for=by_name)
+
+
 def ordered(want: Wanted, output: Output) -> list[Order]:
     """What the hub has of it. Empty where no hub answers and the model is here already, which is said."""
     from eaglelocal.hub.on_disk import find_cached
-    from eaglelocal.hub.ordering import order_model
 
-    patience = patience_of(output)
+    patience = patience_of(output, LOOK_UP_WAITS_S)
     try:
-        orders = [order_model(want.target, patience)]
+        orders = [ordered_target(want, patience, output)]
     except DownloadError as problem:
         try:
             there = find_cached(locations.hub_cache_dir(), want.target)
@@ -72,6 +97,19 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
         output.message(f"{there.reference} is on disk; whether it is the newest is not known: {problem.message}")
         return []
     return [*orders, *ordered_draft(want, patience, output)]
+
+
+def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
+    """In the quantization that is asked for; one that was only planned may be missing."""
+    from eaglelocal.hub.ordering import order_model
+
+    try:
+        return order_model(want.target, patience)
+    except UsageError as problem:
+        if want.quant_is_asked_for:
+            raise
+        output.message(f"{problem.message}: the usual one instead")
+        return order_model(replace(want.target, quant=None), patience)
 
 
 def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
@@ -98,12 +136,12 @@ def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Orde
         return []
 
 
-def patience_of(output: Output) -> Patience:
+def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> Patience:
     from eaglelocal.hub.remote import silence_client
     from eaglelocal.hub.troubles import Patience
 
     silence_client()
-    return Patience(on_wait=output.aside)
+    return Patience(waits_s, on_wait=output.aside)
 
 
 def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
@@ -168,37 +206,40 @@ def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
 def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     """Read the headers, compare draft and target, and say how to run them.
 
-    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that does not fit.
+    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
     """
     from eaglelocal.hub.targets import read_target
 
     target = read_target(path_of(orders[0]))
     about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
     output.message(f"checked: {orders[0].reference}, {about}")
-    command = ["eaglelocal", "chat", "--target", orders[0].reference]
-    if len(orders) > 1:
-        command += draft_flags(orders[1], orders[0], target, output)
-    elif want.advice:
-        output.message(want.advice)
+    try:
+        if len(orders) > 1:
+            check_draft(orders[1], orders[0], target, output)
+        elif want.advice:
+            output.message(want.advice)
+    except (IncompatibleError, ModelFileError) as problem:
+        if want.draft_is_asked_for:
+            raise
+        output.message(f"its draft cannot be used: {problem.message}")
     output.message("run it with:")
-    output.data(shlex.join(command))
+    output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
 
 
-def draft_flags(order: Order, of: Order, target: FoundTarget, output: Output) -> list[str]:
+def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
+    """A draft that fits is remembered, so that `--draft auto` takes it for this target."""
     from eaglelocal.hub.ordering import needs_import
 
     if needs_import(order):
         output.message("before it drafts, the head must be imported, once:")
-        output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
-        return []
+        return output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
     found = checked_draft(order, target)
     remember(order, of)
-    output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
-    return ["--draft", order.reference]
+    return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
 
 
 def remember(draft: Order, target: Order) -> None:
-    """So that `--draft auto` takes it for this target. Raises ResourceError."""
+    """Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import remember_draft
 
     file = locations.pulled_drafts_file()

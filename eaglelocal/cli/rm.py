@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +12,10 @@ from eaglelocal import locations
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import standard_output
-from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.hub.cache import Partial
     from eaglelocal.hub.removal import Removal
 
 MAX_KEPT_SHOWN = 5
@@ -85,8 +87,23 @@ def _of_hub(reference: str) -> Removal:
     except ModelFileError as problem:
         if not partials:
             raise ModelFileError(problem.message, hint="eaglelocal ls shows what is") from None
+        check_unused(partials, cache)
         return plan_removal(cache, [], [partial for partial in partials if partial.repo == partials[0].repo])
-    return plan_removal(cache, [model], [partial for partial in partials if partial.repo == model.repo])
+    beside = [partial for partial in partials if partial.repo == model.repo]
+    check_unused(beside, cache)
+    return plan_removal(cache, [model], beside)
+
+
+def check_unused(partials: Sequence[Partial], cache: Path) -> None:
+    """Raises ResourceError where a download is going on."""
+    if not partials:
+        return
+    from eaglelocal.hub.download import is_being_fetched
+    from eaglelocal.hub.removal import etag_of
+
+    for partial in partials:
+        if is_being_fetched(cache, partial.repo, etag_of(partial)):
+            raise ResourceError(f"another process is fetching {partial.repo}", hint="stop it first, or wait for it")
 
 
 def removal_lines(removal: Removal) -> list[str]:

@@ -25,7 +25,7 @@ from eaglelocal.hub.troubles import Patience, disk_trouble
 
 SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
 RATE_WINDOW_S = 10.0
-WAIT_S = 0.5
+WAIT_S, TRY_S = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,18 @@ def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterat
             except TimeoutError:
                 tally.waiting(file.name)
         yield
+
+
+def is_being_fetched(cache: Path, repo: str, etag: str) -> bool:
+    """Whether some process has the lock of this blob just now."""
+    lock = cache / ".locks" / repo_folder(cache, repo).name / f"{etag}.lock"
+    if not lock.is_file():
+        return False
+    try:
+        with WeakFileLock(lock, timeout=TRY_S):
+            return False
+    except TimeoutError:
+        return True
 
 
 def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:

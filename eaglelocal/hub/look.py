@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
@@ -16,8 +17,9 @@ from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.hub.cache import models_of
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import parse_demo_reference
-from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
+from eaglelocal.hub.inventory import Described, Entry, describe, described, embedded, generated, reference_of
 from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.references import any_reference, draft_problem, draft_reference, known_target
 from eaglelocal.hub.targets import NATIVE
 
@@ -73,7 +75,7 @@ def look_at(reference: str) -> Look:
             return _look(reference, (existing_file(reference),))
         case Profile() | Repo():
             found = find_cached(locations.hub_cache_dir(), any_reference(reference))
-            drafts = _known_drafts(Repo(found.repo), load())
+            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load()))
             return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
 
 
@@ -108,6 +110,16 @@ def _shape(header: Header) -> Shape | None:
         return None
 
 
+def _pulled(repo: str) -> tuple[KnownDraft, ...]:
+    """The draft that was fetched with it: `--draft auto` takes it."""
+    file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
+    path = pulled_draft(file, cache, repo)
+    if path is None:
+        return ()
+    kind = EAGLE if described(path).kind == "head" else DRAFT_MODEL
+    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False),)
+
+
 def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
     """Those with files; lookup in the text needs none and always works."""
     target = known_target(repo, catalog)
@@ -118,7 +130,7 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
         if entry.gguf_repo is None and entry.repo is None:
             continue
         reference = draft_reference(entry.id, catalog)
-        problem = draft_problem(target.outline.architecture, entry.kind)
+        problem = draft_problem(entry, target.outline.architecture)
         is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

@@ -21,9 +21,14 @@ def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: 
     write_whole(file, json.dumps(known, indent=1, sort_keys=True))
 
 
+def pulled_reference(file: Path, target_repo: str) -> str:
+    """`user/repo:Q8_0`; empty where none was fetched."""
+    return _read(file).get(target_repo, "")
+
+
 def pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
     """The draft that was fetched for a target, if it is still on disk."""
-    repo, _, tag = _read(file).get(target_repo, "").partition(":")
+    repo, _, tag = pulled_reference(file, target_repo).partition(":")
     if not repo:
         return None
     try:

@@ -20,11 +20,15 @@ NO_DRAFT, AUTO = "none", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to fetch. Without a draft, `advice` says what there would be."""
+    """What to fetch. Without a draft, `advice` says what there would be.
+
+    What was asked for by name and is not to be had is an error; for what was chosen, something else may do.
+    """
 
     target: HubReference
     draft: HubReference | None = None
-    draft_is_asked_for: bool = False  # by name: then it is an error when it is not to be had
+    quant_is_asked_for: bool = True
+    draft_is_asked_for: bool = False
     advice: str = ""
 
 
@@ -87,13 +91,15 @@ def nearest_repo(name: str) -> str | None:
     return near[0] if near else None
 
 
-def draft_problem(architecture: str, kind: str) -> str:
-    """Why a draft of this kind cannot serve a target of this architecture yet; empty where it can."""
+def draft_problem(entry: DraftEntry, architecture: str) -> str:
+    """Why a draft cannot serve a target of this architecture yet; empty where it can."""
     if architecture in HYBRID_ARCHITECTURES or architecture in RECURRENT_ARCHITECTURES:
         return f"{architecture} keeps recurrent state, for which nothing drafts yet"
-    if kind == EAGLE and architecture not in LAYER_INPUT_ARCHITECTURES:
+    if entry.kind == EAGLE and architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp gives no layer inputs of {architecture}, which heads need"
-    return "" if kind in (EAGLE, DRAFT_MODEL) else f"{kind} drafts are not run yet"
+    if entry.kind == EAGLE and entry.taps_more_layers:
+        return "it taps more than three layers, which llama.cpp does not give a head"
+    return "" if entry.kind in (EAGLE, DRAFT_MODEL) else f"{entry.kind} drafts are not run yet"
 
 
 def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
@@ -107,7 +113,8 @@ def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
 def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
     """The first head that can be run; small models that could draft are only told, for they cost memory."""
     entries = catalog.drafts_for(target)
-    able = [entry for entry in entries if not draft_problem(target.outline.architecture, entry.kind)]
+    problems = {entry.id: draft_problem(entry, target.outline.architecture) for entry in entries}
+    able = [entry for entry in entries if not problems[entry.id]]
     heads = [entry for entry in able if entry.kind == EAGLE]
     if heads:
         return Wanted(reference, _of_entry(heads[0]))
@@ -115,8 +122,8 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
     if models:
         text = _of_entry(models[0]).text
         return Wanted(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
-    problem = draft_problem(target.outline.architecture, EAGLE) or "no draft is known for it"
-    return Wanted(reference, advice=f"no draft: {problem}")
+    why = [problems[entry.id] for entry in entries if entry.kind == EAGLE]
+    return Wanted(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")
 
 
 def _of_entry(entry: DraftEntry) -> HubReference:

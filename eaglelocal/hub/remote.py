@@ -6,6 +6,7 @@ is for one commit, so that files which are fetched one after the other belong to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from eaglelocal.hub.troubles import Patience, page, patiently
 
 CHUNK_BYTES = 1 << 17
 _AGENT = "eaglelocal"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,15 @@ def _look_up(repo: str) -> RemoteRepo:
         etag = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
         if sibling.size is not None and etag:
             files.append(RemoteFile(sibling.rfilename, sibling.size, etag))
-    if not info.sha:
-        raise ValueError("the repository has no commit")
-    return RemoteRepo(repo, info.sha, bool(info.gated), _licence(info.tags or ()), tuple(files))
+    if not _COMMIT.fullmatch(info.sha or "") or not all(_is_safe(file) for file in files):
+        raise ValueError("names that no hub gives: they would be paths here")
+    return RemoteRepo(repo, str(info.sha), bool(info.gated), _licence(info.tags or ()), tuple(files))
+
+
+def _is_safe(file: RemoteFile) -> bool:
+    """Whether its names stay inside the cache: a hub may be anybody's."""
+    parts = file.name.split("/")
+    return _ETAG.fullmatch(file.etag) is not None and not {"", ".", ".."} & set(parts) and "\\" not in file.name
 
 
 def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None:

@@ -6,6 +6,7 @@ Knows the hub client's exceptions, whatever HTTP library it is built on. Opens n
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from eaglelocal.errors import DownloadError, EagleLocalError, UsageError
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
 PROBLEMS = (HttpError, OSError, ValueError, KeyError, TypeError)  # the last three: an answer that is none of a hub
 LONGEST_WAIT_S = 60.0
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _TELLING = (401, 403, 404)
 
@@ -98,7 +100,7 @@ def brief(problem: Exception) -> str:
         return "the hub asks for fewer requests"
     if status is not None:
         return f"the hub answered with an error ({status})"
-    what = str(problem).strip().split("\n")[0]
+    what = _ERRNO.sub("", str(problem).strip().split("\n")[0])
     return f"the connection to {host()} failed: {what or type(problem).__name__}"
 
 

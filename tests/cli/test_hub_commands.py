@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.patience import PATIENCE_S, wait_until
+
+from eaglelocal.hub.cache import all_models
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
@@ -60,16 +63,15 @@ class Person:
         pipe = subprocess.PIPE
         return subprocess.Popen(self.command(*arguments), stdout=pipe, stderr=pipe, text=True, env=self.environ)
 
-    def sees(self, *arguments: str) -> dict[str, object]:
+    def sees(self, *arguments: str) -> dict[str, Any]:
         done = self.runs(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
     @property
     def models(self) -> list[str]:
-        models = self.sees("ls")["models"]
-        assert isinstance(models, list)
-        return [model["reference"] for model in models if model["origin"] == "hub"]
+        """What `ls` lists of the hub, without a process for it."""
+        return [model.reference for model in all_models(self.cache)]
 
     @property
     def partial_bytes(self) -> int:
@@ -135,7 +137,8 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     assert done.stdout.splitlines() == [f"eaglelocal chat --target {GUIDE}:BF16"]
     assert "11.9 MB  guide-BF16.gguf" in done.stderr and "licence mit" in done.stderr
     assert "checked" in done.stderr and "\x1b" not in done.stderr and "\r" not in done.stderr
-    assert person.models == [f"{GUIDE}:BF16"]
+    listed = person.sees("ls")["models"]
+    assert [model["reference"] for model in listed if model["origin"] == "hub"] == [f"{GUIDE}:BF16"] == person.models
     shown = person.sees("show", GUIDE)
     assert (shown["architecture"], shown["context"], shown["quant"]) == ("llama", 2048, "BF16")
     assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
@@ -225,6 +228,17 @@ def test_an_unfinished_download_can_be_removed(person: Person) -> None:
     assert person.partial_bytes == 0
 
 
+def test_a_download_that_goes_on_is_not_removed(person: Person) -> None:
+    person.hub.faults.slow_s = 0.03
+    process = person.starts("pull", GUIDE, "--yes")
+    wait_until(lambda: person.partial_bytes > 100_000, "a part of the file is there")
+    done = person.runs("rm", GUIDE, "--yes")
+    assert done.returncode == 1 and "another process is fetching" in done.stderr
+    person.hub.faults.slow_s = 0.0
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and person.models == [f"{GUIDE}:BF16"]
+
+
 def test_two_processes_that_want_the_same_model_fetch_it_once(person: Person) -> None:
     person.hub.faults.slow_s = 0.01
     processes = [person.starts("pull", GUIDE, "--yes") for _ in range(2)]
@@ -298,7 +312,9 @@ def test_target_and_draft_belong_together(person: Person) -> None:
     done = person.runs("pull", GUIDE, "--draft", HEAD, "--yes")
     assert done.returncode == 0, done.stderr
     assert "in 2 files" in done.stderr and "a draft head that fits it" in done.stderr
-    assert done.stdout.strip() == f"eaglelocal chat --target {GUIDE}:BF16 --draft {HEAD}:BF16"
+    assert done.stdout.strip() == f"eaglelocal chat --target {GUIDE}:BF16"
+    (draft,) = person.sees("show", GUIDE)["drafts"]
+    assert (draft["reference"], draft["on_disk"]) == (f"{HEAD}:BF16", True)
     asked = (
         "chat",
         "What is acceptance length?",
@@ -310,7 +326,7 @@ def test_target_and_draft_belong_together(person: Person) -> None:
         "0",
         "--json",
     )
-    for draft in ((), ("--draft", HEAD), ("--draft", f"{HEAD}:bf16")):
+    for draft in ((), ("--draft", f"{HEAD}:bf16")):
         told = json.loads(person.runs(*asked, *draft).stdout.splitlines()[-1])
         assert "EAGLE-3.1 head" in told["draft"] and told["speculation"]["accepted_tokens"] > 0
     person.runs("rm", HEAD, "--yes")
@@ -356,9 +372,12 @@ def test_an_entry_of_the_catalogue(person: Person) -> None:
     done = person.runs("pull", "qwen3-8b:q8_0", "--yes")
     assert done.returncode == 0, done.stderr
     assert "its draft cannot be fetched: there is no repository" in done.stderr
+    done = person.runs("pull", "qwen3-8b", "--yes", "--draft", "none")
+    assert done.returncode == 0, done.stderr
+    assert "planned for this machine: qwen3-8b:" in done.stderr or "as planned, qwen3-8b does not fit" in done.stderr
     done = person.runs("pull", "qwen3-8b", "--quant", "IQ4_XS", "--draft", "none", "--yes")
     assert done.returncode == 0, done.stderr
-    assert person.models == ["Qwen/Qwen3-8B-GGUF:Q8_0", "bartowski/Qwen_Qwen3-8B-GGUF:IQ4_XS"]
+    assert {"Qwen/Qwen3-8B-GGUF:Q8_0", "bartowski/Qwen_Qwen3-8B-GGUF:IQ4_XS"} <= set(person.models)
     assert person.sees("show", "qwen3-8b:iq4_xs")["repo"] == "bartowski/Qwen_Qwen3-8B-GGUF"
     drafts = person.sees("show", "qwen3-8b:q8_0")["drafts"]
     assert "AngelSlim/Qwen3-8B_eagle3" in [draft["reference"] for draft in drafts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -252,6 +253,23 @@ def test_a_login_page_is_no_hub(hub: LoopbackHub, tmp_path: Path, waits: Waits) 
     assert "does not answer as a hub" in refusal(tmp_path, waits).message
 
 
+@pytest.mark.parametrize("name", ["../../../evil-Q8_0.gguf", "/tmp/evil-Q8_0.gguf", "a//b-Q8_0.gguf", "..\\x.gguf"])
+def test_names_that_would_leave_the_cache_are_refused(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str
+) -> None:
+    hub.repos[REPO].files = {name: HubFile(CONTENT)}
+    assert "does not answer as a hub" in refusal(tmp_path / "cache", waits).message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("hash_", ["../../x", "F" * 64, "0" * 63])
+def test_hashes_that_are_none_are_refused(hub: LoopbackHub, tmp_path: Path, waits: Waits, hash_: str) -> None:
+    hub.repos[REPO].files["tiny-Q8_0.gguf"].promised_sha256 = hash_
+    assert "does not answer as a hub" in refusal(tmp_path, waits).message
+    hub.repos[REPO] = HubRepo({"x-Q8_0.gguf": HubFile(CONTENT)}, commit="../" + "0" * 37)
+    assert "does not answer as a hub" in refusal(tmp_path, waits).message
+
+
 def test_nobody_there(hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     error = refusal(tmp_path, waits)
@@ -286,6 +304,18 @@ def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, wa
         fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
     fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
+
+
+def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # the next byte is refused, as on a full disk
+    try:
+        error = refusal(tmp_path, waits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(error, ResourceError) and "goes on from there" in error.hint
+    assert 0 < partials_in(tmp_path)[0].size_bytes <= 1_000_000
+    assert fetched(tmp_path, waits).read_bytes() == CONTENT
 
 
 def test_a_cache_that_cannot_be_written(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
