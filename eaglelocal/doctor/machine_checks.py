@@ -37,7 +37,7 @@ def gpu_driver(facts: Facts) -> Finding | None:
     machine = facts.machine
     if machine.unanswered:
         return problem("gpu_driver", "; ".join(machine.unanswered), "sudo reboot")
-    mute = [gpu for gpu in machine.gpus if _is_mute(gpu)]
+    mute = [gpu for gpu in machine.gpus if gpu.is_mute]
     if not mute:
         return None
     name = _names(mute)
@@ -147,13 +147,8 @@ def present_backend(facts: Facts) -> str | None:
     return next((backend for gpu in cards if (backend := machine.backend_of(gpu))), None)
 
 
-def _is_mute(gpu: Gpu) -> bool:
-    """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
-    return gpu.vendor == "nvidia" and gpu.total_bytes is None and gpu.capability is None
-
-
 def _is_ready(gpu: Gpu) -> bool:
-    return not _is_mute(gpu) and gpu.driver != "vfio-pci"  # lent to a virtual machine
+    return not gpu.is_mute and gpu.driver != "vfio-pci"  # lent to a virtual machine
 
 
 def _names(gpus: list[Gpu]) -> str:

@@ -64,6 +64,11 @@ class Gpu:
     slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned
 
     @property
+    def is_mute(self) -> bool:
+        """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
+        return self.vendor == "nvidia" and self.total_bytes is None and self.capability is None
+
+    @property
     def room_bytes(self) -> int | None:
         """What one process may still fill: the free memory; of a partitioned GPU, that of its roomiest instance."""
         if not self.mig:

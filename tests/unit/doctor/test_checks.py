@@ -82,13 +82,13 @@ def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
         (
             "arc-a770",
             BUILT,
-            "llama.cpp cannot use Arc A770: this build has no Vulkan",
+            "llama.cpp cannot use Intel Arc A770: this build has no Vulkan",
             'CMAKE_ARGS="-DGGML_VULKAN=on" pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36',
         ),
         (
             "arc-a770",
             dataclasses.replace(BUILT, icpx=Path("/opt/icpx")),
-            "llama.cpp cannot use Arc A770: this build has no SYCL",
+            "llama.cpp cannot use Intel Arc A770: this build has no SYCL",
             'CMAKE_ARGS="-DGGML_SYCL=on -DCMAKE_C_COMPILER=icx -DCMAKE_CXX_COMPILER=icpx" '
             "pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36",
         ),
@@ -137,7 +137,7 @@ def test_the_processors_own_graphics_are_not_missed() -> None:
 def test_a_card_that_was_not_given_to_the_container(machine_of: MachineOf) -> None:
     facts = on(machine_of("container-without-nvml"))
     finding = found(facts, "gpu_driver")
-    assert finding.text == "GeForce RTX 3090 is there, but this container (docker) was not given it"
+    assert finding.text == "NVIDIA GeForce RTX 3090 is there, but this container (docker) was not given it"
     assert (finding.level, finding.command) == ("warning", "docker run --gpus all ...")
     assert found(facts, "gpu_backend").level == "ok"  # another build would not help
 
