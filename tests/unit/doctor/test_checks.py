@@ -272,6 +272,11 @@ def test_a_token_is_missed_only_where_one_is_needed(hub: Hub, level: str) -> Non
     assert (finding.command == "hf auth login") == (level == "warning")
 
 
+def test_a_wrong_token_in_a_variable_is_not_mended_by_logging_in() -> None:
+    hub = Hub(cache=Path("/h"), has_token=True, token_looks_wrong=True, token_variable="HF_TOKEN")
+    assert found(dataclasses.replace(WELL, hub=hub), "hub_token").command == "unset HF_TOKEN"
+
+
 def test_which_references_are_gated() -> None:
     references = (
         "meta-llama/Llama-3.1-8B:Q4_K_M",
@@ -296,9 +301,10 @@ def test_stale_calibrations_are_named_with_their_build() -> None:
     facts = dataclasses.replace(WELL, stale_calibrations=one, current_build="llama-cpp-python 0.3.36 (cpu)")
     finding = found(facts, "calibration")
     assert finding.text.startswith("a calibration is stale: measured with llama-cpp-python 0.3.30 (cpu), and now")
-    assert (finding.level, finding.command) == ("warning", "rm '/s/a b.json'")
-    many = tuple((Path(f"/s/{i}.json"), "old") for i in range(5))
-    assert found(dataclasses.replace(WELL, stale_calibrations=many), "calibration").command == "rm -r /s"
+    assert (finding.level, finding.command) == ("warning", "(cd /s && rm 'a b.json')")
+    two = tuple((Path(f"/my state/{i}.json"), "old") for i in range(2))
+    finding = found(dataclasses.replace(WELL, stale_calibrations=two), "calibration")
+    assert finding.command == "(cd '/my state' && rm 0.json 1.json)"
 
 
 def test_settings_that_cannot_be_read_name_the_way_to_them() -> None:
