@@ -134,6 +134,32 @@ def test_the_processors_own_graphics_are_not_missed() -> None:
     assert levels(changed(WELL, gpus=(graphics,))) == {}
 
 
+@pytest.mark.parametrize(
+    ("gpu", "flag"),
+    [
+        (Gpu(index=0, name="NVIDIA GB10", capability="12.1", shares_memory=True), "-DGGML_CUDA=on"),
+        (
+            Gpu(
+                index=0,
+                name="AMD Radeon 8060S Graphics",
+                vendor="amd",
+                backends=("hip", "vulkan"),
+                shares_memory=True,
+                total_bytes=GIB,
+            ),
+            "-DGGML_VULKAN=on",
+        ),
+    ],
+)
+def test_large_gpus_that_share_memory_are_missed(gpu: Gpu, flag: str) -> None:
+    assert flag in found(changed(WELL, gpus=(gpu,)), "gpu_backend").command
+
+
+def test_a_card_that_is_lent_to_a_virtual_machine_is_not_missed() -> None:
+    lent = Gpu(index=0, name="AMD Radeon RX 7600", vendor="amd", backends=("hip", "vulkan"), driver="vfio-pci")
+    assert levels(changed(WELL, gpus=(lent,))) == {}
+
+
 def test_a_card_that_was_not_given_to_the_container(machine_of: MachineOf) -> None:
     facts = on(machine_of("container-without-nvml"))
     finding = found(facts, "gpu_driver")
