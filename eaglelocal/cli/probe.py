@@ -120,6 +120,7 @@ def _served_by(gpu: Gpu, backend: str | None) -> str:
     if gpu.is_mute:
         return "not used: it does not answer; see eaglelocal doctor"
     names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends if gpu.vendor != "nvidia" or name == "cuda")
+    # doctor does not miss what would gain little
     advice = "; see eaglelocal doctor" if gpu.is_worth_building_for else ""
     return f"not used: this llama.cpp is built without {names}{advice}"
 
