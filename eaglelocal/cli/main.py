@@ -46,7 +46,6 @@ app.command("pull")(pull.pull)
 app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("rm")(rm.rm)
-app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 
 

@@ -24,10 +24,11 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import rig_of
-from eaglelocal.planner.options import option_of_file
+from eaglelocal.planner.options import on_disk_of, option_on_disk
 from eaglelocal.planner.speed import curve_of, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
@@ -86,7 +87,7 @@ def one_round(client: EngineClient, path: Path, number: int) -> Round:
 
 def predicted(path: Path, machine: Machine) -> float:
     catalog = load()
-    option = option_of_file(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
+    option = option_on_disk(on_disk_of(read_header(path), reference=str(path), label=path.stem), catalog)
     rig = rig_of(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
     curve = curve_of(option.model, where, rig, None, kv_type="f16", measured=None)
@@ -117,7 +118,7 @@ def measured_row(reference: str, num_rounds: int) -> Row:
 
 
 def option_read_bytes(path: Path) -> int:
-    return option_of_file(read_header(path), reference="", label="", catalog=load()).shape.active_bytes
+    return shape_of(read_header(path)).active_bytes
 
 
 def obstacle(reference: str) -> str:
