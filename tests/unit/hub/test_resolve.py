@@ -366,11 +366,16 @@ def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target
         plan(target=str(Model("mamba").write(tmp_path / "m.gguf")), draft="ngram")
 
 
-@pytest.mark.parametrize("reference", ["eagle", "user/repo"])
-def test_unknown_drafts(target: str, reference: str) -> None:
+def test_unknown_drafts(target: str) -> None:
     with pytest.raises(UsageError, match="unknown draft") as error:
-        plan(target=target, draft=reference)
+        plan(target=target, draft="eagle")
     assert "`auto`, `ngram`, `none`" in error.value.hint
+
+
+def test_a_draft_of_a_hub_that_was_not_pulled(target: str) -> None:
+    with pytest.raises(ModelFileError, match="user/repo is not on disk") as error:
+        plan(target=target, draft="user/repo")
+    assert "eaglelocal pull user/repo" in error.value.hint
 
 
 def test_a_missing_draft(target: str) -> None:
