@@ -1,6 +1,6 @@
 """Plain speed as predicted from a file's header and the memory bandwidth against what is measured.
 
-    python tests/measures/predicted_speed.py [--rounds N] [REF ...]
+    python tests/measures/predicted_speed.py [--rounds N] [--threads N] [REF ...]
 
 Each round generates a short answer, without drafts, and measures the bandwidth before and behind it, so that both see
 the same machine; a model's figures are medians over its rounds. Prints a table, and one JSON object as the last line.
@@ -66,6 +66,14 @@ class Row:
         return abs(1 / self.ratio - 1) <= BOUND
 
 
+def machine_with(threads: int | None) -> Machine:
+    """This one, as if it had only so many threads to use."""
+    here = probe()
+    return dataclasses.replace(
+        here, cpu=dataclasses.replace(here.cpu, usable_threads=threads or here.cpu.usable_threads)
+    )
+
+
 def bandwidth_now(machine: Machine) -> Bandwidth:
     """Not the figure that is kept: what the memory gives at this moment."""
     return measure_bandwidth(
@@ -75,8 +83,7 @@ def bandwidth_now(machine: Machine) -> Bandwidth:
     )
 
 
-def one_round(client: EngineClient, path: Path, number: int) -> Round:
-    machine = probe()
+def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -> Round:
     before = bandwidth_now(machine)
     measured = generated(client, number)
     behind = bandwidth_now(machine)
@@ -101,12 +108,13 @@ def generated(client: EngineClient, number: int) -> float:
     return client.stream(request).result().finished.timings.decode_tok_s
 
 
-def measured_row(reference: str, num_rounds: int) -> Row:
-    plan = resolve(Wish(target=reference, draft="none", spec="off"), on_progress=lambda fraction, what: None)
+def measured_row(reference: str, num_rounds: int, machine: Machine) -> Row:
+    wish = Wish(target=reference, draft="none", spec="off", threads=machine.cpu.usable_threads)
+    plan = resolve(wish, on_progress=lambda fraction, what: None)
     with EngineClient(plan) as client:
         client.start()
         generated(client, 0)  # the first answer warms the caches
-        rounds = [one_round(client, plan.target, number) for number in range(1, num_rounds + 1)]
+        rounds = [one_round(client, plan.target, number, machine) for number in range(1, num_rounds + 1)]
     return Row(
         reference=reference,
         read_bytes=option_read_bytes(plan.target),
@@ -146,14 +154,15 @@ def table(rows: list[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="of the engine and of the measured bandwidth")
     parser.add_argument("references", nargs="*", default=REFERENCES)
     chosen = parser.parse_args()
-    rows = []
+    machine, rows = machine_with(chosen.threads), []
     for reference in chosen.references:
         problem = obstacle(reference)
         try:
             if not problem:
-                rows.append(measured_row(reference, chosen.rounds))
+                rows.append(measured_row(reference, chosen.rounds, machine))
         except EagleLocalError as error:
             problem = error.message
         if problem:
