@@ -3,6 +3,7 @@
     demo, demo@SIZE[:TYPE], demo@native   the embedded model
     qwen3-8b[:Q5_K_M]                     an entry of the catalogue
     user/repo[:Q4_K_M]                    a repository of a hub
+    user/repo:dir/x.gguf                  one file of it, where the quantization does not tell them apart
     ./x.gguf, /x, ~/x, x.gguf             a file; so is the name of anything that is there
 
 Does not know whether the entry, the repository or the file exists, except for the last rule.
@@ -26,6 +27,7 @@ UNDERSTOOD = (
 _QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
 _PROFILE = re.compile(rf"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
 _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
+_REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Repo:
     """A repository of a hub."""
 
     name: str  # user/repo
-    quant: str | None = None
+    quant: str | None = None  # or the name of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     """Raises UsageError on what can be none of these."""
     if text == "demo" or text.startswith("demo@"):
         return Embedded(text)
+    named = _REPO_FILE.fullmatch(text)
+    if named is not None and not exists(text):
+        return Repo(named["name"], named["file"])
     if looks_like_path(text, exists=exists):
         return File(Path(os.path.expanduser(text)))
     repo = _REPO.fullmatch(text)

@@ -200,9 +200,8 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
     [
         ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
         ("demo-native", "unknown target", "did you mean `demo@native`?"),
-        ("", "unknown target ''", "understood are"),
-        ("qwen3-8b:Q4_K_M", "not available yet", "understood are `demo`"),
-        ("user/repo", "not available yet", "understood are `demo`"),
+        ("", "cannot read the reference ''", "understood are"),
+        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x'", "did you mean `qwen3-8b`?"),
     ],
 )
 def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:
