@@ -17,7 +17,7 @@ from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_re
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
 from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.options import OnDisk, Option, on_disk_of, option_on_disk, options_of
+from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk, options_of
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.sizes import DemoSize
     from eaglelocal.probe.machine import Machine
 
+DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = ((5, 3.41), (7, 3.8))  # of the embedded head, on held-out prompts
 
 
@@ -71,12 +72,13 @@ def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:
     from eaglelocal.hub.targets import read_target
 
     found = read_target(existing_file(str(path)))
-    there = on_disk_of(found.header, reference=reference, label=found.label)
-    return Candidates((option_on_disk(there, catalog),), {reference: found.header})
+    option = option_of_file(found.header, reference=reference, label=found.label, catalog=catalog)
+    return Candidates((option,), {reference: found.header})
 
 
 def _embedded(reference: str, catalog: Catalog) -> Candidates:
     """From the files if they were written, else from the proportions that they will have."""
+    from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
     from eaglelocal.hub.targets import NATIVE, demo_sources
 
@@ -87,24 +89,10 @@ def _embedded(reference: str, catalog: Catalog) -> Candidates:
         if not paths.complete:
             return Candidates((option_on_disk(_sketched(reference, size, target, head), catalog),), {})
         target, head = paths.target, paths.head
-    there, header = _demo_files(reference, target, head)
-    return Candidates((option_on_disk(there, catalog),), {reference: header})
-
-
-def _demo_files(reference: str, target: Path, head: Path) -> tuple[OnDisk, Header]:
-    from dataclasses import replace
-
-    from eaglelocal.gguf.reader import read_header
-    from eaglelocal.gguf.shape import shape_of
-
     header = read_header(target)
-    there = on_disk_of(header, reference=reference, label=reference)
-    return replace(
-        there,
-        draft=shape_of(read_header(head)),
-        draft_label="its own EAGLE-3.1 head",
-        acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
-    ), header
+    draft = FileDraft(DEMO_HEAD, read_header(head), Acceptance.of(DEMO_ACCEPTANCE, default=0.0))
+    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
+    return Candidates((option,), {reference: header})
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
@@ -119,7 +107,7 @@ def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDis
         parameters=drawn.num_parameters,
         active=drawn.num_parameters,
         draft=drawn.head,
-        draft_label="its own EAGLE-3.1 head",
+        draft_label=DEMO_HEAD,
         acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
     )
 
