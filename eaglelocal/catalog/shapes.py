@@ -6,7 +6,7 @@ of quantizing (src/llama-quant.cpp). Exact figures come from gguf/shape.py, once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,8 +22,9 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
         "Q4": 4.5, "IQ4": 4.25, "QAT": 4.5, "Q3": 3.4375, "IQ3": 3.4375, "Q2": 2.625, "IQ2": 2.625,
     }
 )  # fmt: skip
-HEAD_DIMS = (128, 64, 32, 1)  # of draft heads and small models, the usual one first
-SMALL_WIDTH, SMALL_LAYERS, SMALL_FF = 1024, 24, 3072  # of a draft model of which only the size is known
+HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
+SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
 HEAD_TYPE = "q8_0"  # that an imported head is planned in, where its size is known
 
 
@@ -144,8 +145,7 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     if kind is None or draft.kv_bytes_per_token is None:
         return None
     is_head = draft.kind == EAGLE
-    num_layers = 1 if is_head else SMALL_LAYERS
-    head_dim, kv_heads = _heads(draft.kv_bytes_per_token, num_layers)
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
     width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
     num_bytes = draft.sizes[kind]
     embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
@@ -170,11 +170,14 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     )
 
 
-def _heads(kv_bytes_per_token: int, num_layers: int) -> tuple[int, int]:
-    """(head dimension, key heads of each layer) that keep so much in f16."""
-    values = -(-kv_bytes_per_token // (4 * num_layers))  # keys and values, two bytes each
-    head_dim = next(dim for dim in HEAD_DIMS if values % dim == 0)
-    return head_dim, values // head_dim
+def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
+    """(layers, head dimension, key heads of each layer) that keep so much in f16: keys and values, two bytes each."""
+    values = kv_bytes_per_token // 4
+    for num_layers in layers:
+        for head_dim in HEAD_DIMS:
+            if values and values % (num_layers * head_dim) == 0:
+                return num_layers, head_dim, values // (num_layers * head_dim)
+    return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
 
 
 def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:

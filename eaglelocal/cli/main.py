@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, doctor, ls, probe, ps, pull, rm, serve, show, stop, tune
+from eaglelocal.cli import bench, chat, config, doctor, ls, plan, probe, ps, pull, rm, serve, show, stop, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -40,6 +40,7 @@ app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("probe")(probe.probe)
+app.command("plan")(plan.plan)
 app.command("pull")(pull.pull)
 app.command("ls")(ls.ls)
 app.command("show")(show.show)

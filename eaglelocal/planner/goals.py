@@ -5,8 +5,8 @@
                                       +  what more context, a whole cache and layers on the GPU are worth
 
 So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
-(speed: as a third of it);
-above it, more speed is worth little (quality) or much (speed). Differences of 0.01 are about one per cent of a model.
+(speed: as taking a third of it); above it, more speed is worth little (quality) or much (speed). Differences of 0.01
+are about one per cent of a model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from eaglelocal.planner.quality import KV_LOSS
 CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMFORTABLE_CTX
 COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
+UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or there may be none in the first repository
 ON_HOST_WORTH = -0.1  # layers in main memory read prompts slowly, which the speed of answers does not show
 
 
@@ -36,7 +37,7 @@ class Goal:
 
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
-        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.03),
+        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.08),
         "balanced": Goal("balanced", pace=15.0, slow=2.0, more=0.2),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
@@ -51,12 +52,14 @@ class Comfort:
     kv_type: str
     whole_windows: bool
     on_host: bool  # some layers are, though there is a GPU
+    is_unseen: bool = False  # nobody saw the file's size
 
     @property
     def worth(self) -> float:
         windows = WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0
         host = ON_HOST_WORTH if self.on_host else 0.0
-        return context_worth(self.n_ctx) + math.log(1.0 - KV_LOSS[self.kv_type]) + windows + host
+        unseen = UNSEEN_WORTH if self.is_unseen else 0.0
+        return context_worth(self.n_ctx) + math.log(1.0 - KV_LOSS[self.kv_type]) + windows + host + unseen
 
 
 def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> float:

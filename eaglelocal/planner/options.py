@@ -6,7 +6,7 @@ runs is a way to draft; everything else is kept beside its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog
@@ -32,6 +32,7 @@ class DraftWay:
     kind: str  # none, ngram, eagle3, draft_model
     shape: Shape | None = None
     acceptance: Acceptance | None = None
+    import_from: str = ""  # the repository of a checkpoint that must be converted first
     notes: tuple[str, ...] = ()
 
 
@@ -56,6 +57,7 @@ class Option:
     unusable: tuple[Unusable, ...] = ()
     max_context: int = 0  # trained for; 0: unknown
     is_here: bool = False  # on this disk
+    is_unseen: bool = False  # its size was computed
     notes: tuple[str, ...] = ()
 
     @property
@@ -93,7 +95,8 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
         drafts=ways,
         unusable=unusable,
         max_context=outline.max_context,
-        notes=("its size is computed, not seen",) if quantization.confidence != "page" else (),
+        is_unseen=quantization.confidence != "page",
+        notes=("the size of this file is computed, not seen",) if quantization.confidence != "page" else (),
     )
 
 
@@ -122,7 +125,7 @@ def lookup(architecture: str, *, has_state: bool) -> DraftWay:
 def obstacle(draft: DraftEntry, target: Outline) -> str:
     """Why the engine cannot use this draft for this target; empty where it can."""
     if draft.kind in NOT_RUN_YET:
-        return f"{draft.kind.upper()} drafts are not run yet"
+        return f"{draft.kind.upper()} drafting is not run yet"
     if target.state_bytes or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
         return f"drafting for {target.architecture}, which keeps recurrent state, is not run yet"
     if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
@@ -141,60 +144,85 @@ def _way(draft: DraftEntry, target: Outline) -> DraftWay:
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
     if draft.needs_import:
-        notes.append(f"must be imported ({draft_type(draft)} planned)")
+        notes.append(f"{draft.id} must be imported; planned in {draft_type(draft)}")
     return DraftWay(
         id=draft.id,
         kind=EAGLE if draft.kind == EAGLE else DRAFT_MODEL,
         shape=shape_of_draft(draft, target),
         acceptance=acceptance,
+        import_from=draft.repo or "" if draft.needs_import else "",
         notes=tuple(notes),
     )
 
 
 # ---- from files
-@dataclass(frozen=True, slots=True)
-class FileDraft:
-    """The head or small model on disk that belongs to a target."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """A target that is here, or can be written here: exact, as its header says.
 
+    quant        the type that most of its bytes have
+    active       of the parameters, those that one token is multiplied with
+    draft        the head or small model that belongs to it
+    """
+
+    reference: str
     label: str
-    header: Header
+    quant: str
+    shape: Shape
+    parameters: float
+    active: float
+    draft: Shape | None = None
+    draft_label: str = ""
     acceptance: Acceptance | None = None
 
 
-def option_of_file(
-    header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
-) -> Option:
-    """Exactly, from what a file says of itself. Raises ModelFileError on senseless keys."""
+def on_disk_of(header: Header, *, reference: str, label: str) -> OnDisk:
+    """Without a draft. Raises ModelFileError on senseless keys."""
     shape = shape_of(header)
     parameters, active = parameters_of(header, shape)
-    quant = main_type(header)
+    return OnDisk(
+        reference=reference, label=label, quant=header.main_type, shape=shape, parameters=parameters, active=active
+    )
+
+
+def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
     return Option(
-        target=label,
-        quant=quant,
-        reference=reference,
+        target=there.label,
+        quant=there.quant,
+        reference=there.reference,
         model=Model(
-            shape=shape,
-            parameters=parameters,
-            active_parameters=active,
-            is_half=8.0 * shape.weights_bytes / max(parameters, 1.0) > HALF_BITS,
+            shape=there.shape,
+            parameters=there.parameters,
+            active_parameters=there.active,
+            is_half=8.0 * there.shape.weights_bytes / max(there.parameters, 1.0) > HALF_BITS,
         ),
-        quality_b=effective_b(parameters_b=parameters / 1e9, active_b=active / 1e9, quant=quant, quants=catalog.quants),
-        drafts=_file_ways(shape, draft),
-        max_context=shape.max_context,
+        quality_b=effective_b(
+            parameters_b=there.parameters / 1e9,
+            active_b=there.active / 1e9,
+            quant=there.quant,
+            quants=catalog.quants,
+        ),
+        drafts=_ways_on_disk(there),
+        max_context=there.shape.max_context,
         is_here=True,
     )
 
 
-def _file_ways(shape: Shape, draft: FileDraft | None) -> Sequence[DraftWay] | tuple[DraftWay, ...]:
+def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
+    shape, draft = there.shape, there.draft
     without = lookup(shape.architecture, has_state=shape.has_state)
     if draft is None or without.kind == "none":
         return (without,)
-    draft_shape = shape_of(draft.header)
-    kind = EAGLE if draft_shape.is_head else DRAFT_MODEL
-    if kind == EAGLE and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
+    if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return (without,)
-    acceptance = draft.acceptance or Acceptance.of((), default=HEAD_DEFAULT if kind == EAGLE else MODEL_DEFAULT)
-    return (DraftWay(id=draft.label, kind=kind, shape=draft_shape, acceptance=acceptance), without)
+    default = HEAD_DEFAULT if draft.is_head else MODEL_DEFAULT
+    way = DraftWay(
+        id=there.draft_label,
+        kind=EAGLE if draft.is_head else DRAFT_MODEL,
+        shape=draft,
+        acceptance=there.acceptance or Acceptance.of((), default=default),
+    )
+    return (way, without)
 
 
 def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
@@ -209,20 +237,3 @@ def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
         else:
             active += tensor.num_elements * (used if "_exps" in tensor.name else 1.0)
     return total, active
-
-
-def main_type(header: Header) -> str:
-    """The type that most bytes of the weights have, such as Q4_K."""
-    sizes: dict[str, int] = {}
-    for tensor in header.tensors.values():
-        sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.nbytes
-    return max(sizes, key=lambda name: sizes[name], default="unknown")
-
-
-def catalog_entry_like(shape: Shape, catalog: Catalog) -> Target | None:
-    """The target whose shape a file has: the same model, or one tuned from it."""
-    for target in catalog.targets.values():
-        outline = target.outline
-        if (outline.architecture, outline.n_layer, outline.n_embd) == (shape.architecture, shape.n_layer, shape.n_embd):
-            return target
-    return None

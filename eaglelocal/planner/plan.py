@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, Goal, score
 from eaglelocal.planner.machine import Rig
@@ -103,6 +104,14 @@ def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
     )
 
 
+def small_setups(setups: Sequence[Setup]) -> Iterator[Setup]:
+    """Those for a target that does not fit its GPUs: no more context than is comfortable, no whole windows."""
+    contexts = {setup.n_ctx for setup in setups}
+    n_ctx = COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts)
+    windows = min(setup.whole_windows for setup in setups)
+    yield from (setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
+
+
 @dataclass(order=True, slots=True)
 class _Node:
     """In the heap; the best first. `order` settles ties for good."""
@@ -139,7 +148,11 @@ class _Search:
         """What is left: it would have scored lower, whether it fits or not."""
         for node in sorted(self._heap):
             way = node.way
-            reason = why_lower(way, chosen.way, self._asked.goal) if chosen else "it does not fit"
+            too_large = node.weighed is None and self._scale.lacks_gpu_bytes(way.option)
+            if too_large:
+                reason = f"too large for the GPU: {gib(way.option.shape.weights_bytes)} of weights; slower from RAM"
+            else:
+                reason = why_lower(way, chosen.way, self._asked.goal) if chosen else "it does not fit"
             yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
 
     # ---- inside
@@ -158,6 +171,8 @@ class _Search:
             return
         for draft in option.drafts:
             way = self._way(option, draft, setups[0], None)
+            if draft.kind == NGRAM and not way.prediction.num_draft_tokens:
+                way = replace(way, draft=NO_LOOKUP)
             if draft.shape is not None and not way.prediction.num_draft_tokens:
                 self.rejected.append(Rejected(option=option, draft=draft.id, reason=DOES_NOT_PAY, way=way))
             else:
@@ -184,6 +199,7 @@ class _Search:
                     kv_type=setup.kv_type,
                     whole_windows=setup.whole_windows,
                     on_host=gpu_layers is not None,
+                    is_unseen=option.is_unseen,
                 ),
             ),
         )
@@ -213,9 +229,8 @@ class _Search:
         """Layers that the GPUs cannot take stay in main memory; a small cache leaves room for more of them."""
         option, draft = bound.option, bound.draft
         setups = setups_for(option, self._asked)
-        small = [setup for setup in setups if setup.n_ctx <= COMFORTABLE_CTX or setup.n_ctx == setups[-1].n_ctx]
         found = []
-        for setup in small:
+        for setup in small_setups(setups):
             layers = self._scale.most_layers(option, draft, setup)
             found += [] if layers is None else [self._way(option, draft, setup, layers)]
         if not found:
@@ -229,7 +244,10 @@ class _Search:
         self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
 
 
-DOES_NOT_PAY = "drafting is predicted not to pay: what it costs to verify eats what is accepted"
+DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
+
+
+NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",))
 
 
 def why_not_fits(weighed: Weighed, setup: Setup) -> str:
@@ -244,14 +262,18 @@ def why_not_fits(weighed: Weighed, setup: Setup) -> str:
 def why_lower(way: Way, chosen: Way, goal: Goal) -> str:
     """What it lacks beside the chosen one."""
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
+    where = "" if way.gpu_layers is None else f" with {way.gpu_layers} layers on the GPU"
     if way.option is chosen.option:
-        return f"this draft gives {speed:.0f} tokens/s, {chosen.draft.id} {best:.0f}"
-    if way.option.quality_b >= 0.999 * chosen.option.quality_b:
-        where = "" if way.gpu_layers is None else f" with {way.gpu_layers} layers on the GPU"
-        pace = f", --goal {goal.name} wants {goal.pace:.0f}" if speed < goal.pace else ""
-        return f"slower: {speed:.1f} tokens/s{where}, the plan {best:.1f}{pace}"
-    lesser = f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
-    return lesser if speed <= best else f"{lesser} (though {speed:.0f} tokens/s)"
+        if speed > best:
+            return f"{speed:.1f} tokens/s{where}, but room for {way.setup.n_ctx} tokens in {way.setup.kv_type} only"
+        return f"{speed:.1f} tokens/s with it{where}, {best:.1f} with {chosen.draft.id}"
+    if way.option.quality_b < 0.999 * chosen.option.quality_b:
+        lesser = f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+        return lesser if speed <= best else f"{lesser} (though {speed:.0f} tokens/s)"
+    if speed >= 0.999 * best:
+        return f"less room: {way.setup.n_ctx} tokens in {way.setup.kv_type}"
+    pace = f", --goal {goal.name} wants {goal.pace:.0f}" if speed < goal.pace else ""
+    return f"slower: {speed:.1f} tokens/s{where}, the plan {best:.1f}{pace}"
 
 
 def unusable(options: Sequence[Option]) -> Iterator[Rejected]:

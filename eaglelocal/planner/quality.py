@@ -20,7 +20,7 @@ UNKNOWN_KLD = 0.1  # of a quantization nobody measured: as Q3_K_M
 NATIVE = "MXFP4"  # trained in it, so there is nothing to lose
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
-    "q8_0": 0.004,
+    "q8_0": 0.01,
     "q4_0": 0.1,
 }  # shares of quality
 

@@ -33,7 +33,8 @@ CPU_ROW, CPU_ROW_HALF = 0.5, 0.1  # of a decode, that a further row adds on a pr
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
 ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
 TYPICAL_CELLS = 1024  # behind which an answer is written, on average
-MAX_DRAFT = 8  # heads are trained seven deep; nothing is known of what lies beyond
+MAX_DRAFT = 7  # heads are trained so deep; nothing is known of what lies beyond
+MOST_WASTE = 2.0  # that a draft which is rejected whole may cost, where nobody knows how often that happens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,8 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
-    """What drafts: its shape (None: a lookup, which costs nothing), and how much of it is accepted."""
-
-    shape: Shape | None
-    acceptance: Acceptance | None  # None: nothing is known, and nothing is counted on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """`num_draft_tokens`: the length that pays most; 0: none pays, or none is known to."""
+    """`num_draft_tokens`: the length that pays most (of a lookup: that is safe); 0: none pays."""
 
     plain_tok_s: float
     spec_tok_s: float
@@ -195,10 +188,15 @@ def curve_of(
     return Curve(readings, model.shape, model.is_half, max(steps) if steps and draft else draft_s, measured, table)
 
 
-def predict(curve: Curve, acceptance: Acceptance | None) -> Prediction:
-    """The length with the most tokens a second, over all lengths: curves are steps."""
+def predict(curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False) -> Prediction:
+    """The length with the most tokens a second, over all lengths: curves are steps.
+
+    Of a lookup nothing is known before there is a text: no gain is counted on, and the length is what is safe.
+    """
     plain = 1.0 / curve.plain_s()
     best, length = plain, 0
+    if acceptance is None and looks_up:
+        length = max(k for k in range(MAX_DRAFT + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
     if acceptance is not None:
         for num_drafted in range(1, MAX_DRAFT + 1):
             speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.fit import RAM, Buffer, Load, Room, load_of
+from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
 from eaglelocal.planner.jobs import target_job
 from eaglelocal.planner.machine import Rig
-from eaglelocal.planner.memory import Sum, estimate, runtime_bytes, safe_rooms, summed
+from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import places, shares_of, used_gpus
 from eaglelocal.planner.speed import Prediction, curve_of, predict
@@ -83,6 +85,12 @@ class Scale:
     def has_gpus(self) -> bool:
         return bool(self._gpus)
 
+    def lacks_gpu_bytes(self, option: Option) -> bool:
+        """Are there GPUs, and not even the weights fit them?"""
+        shape = option.shape
+        held = shape.weights_bytes - (0 if shape.ties_embeddings else shape.embedding_bytes)
+        return self.has_gpus and held > self._gpu_bytes
+
     @property
     def total_free_bytes(self) -> int | None:
         """Of all memory; None where a part is unknown."""
@@ -99,21 +107,28 @@ class Scale:
         where = self._where(option, gpu_layers)
         measured = self._measured.get(option.reference)
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=setup.kv_type, measured=measured)
-        return predict(curve, way.acceptance)
+        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
         """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
-        taken = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
-        return self._layers_within(option, self._gpu_bytes - taken, None)
+        shape = option.shape
+        output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
+        drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
+        free = self._gpu_bytes - output - drafting
+        return 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
 
     def most_layers(self, option: Option, way: DraftWay, setup: Setup) -> int | None:
-        """As many layers on the GPUs as fit there, the output counted; None: the rest does not fit the host."""
-        base = self.weigh(option, way, setup, 0)
-        held = sum(load.total for load in base.loads if load.room.device != RAM)
-        runtimes = 0 if way.shape else len(self._gpus) * runtime_bytes(self._gpus[0].device)
-        guess = self._layers_within(option, self._gpu_bytes - held - runtimes, setup)
-        layers = self._settled(option, way, setup, guess)
-        return layers if self.weigh(option, way, setup, layers).fits else None
+        """As many layers on the GPUs as fit there, the output counted; None: the rest does not fit the host.
+
+        With the output alone there, all that is no layer is known; the layers are counted from the last one on, and the
+        count is put right, for several GPUs are never filled evenly.
+        """
+        held = sum(load.total for load in self.weigh(option, way, setup, 1).loads if load.room.device != RAM)
+        shape, sizes = option.shape, target_job(self.plan_of(option, way, setup, 1), option.shape).sizes
+        layers = range(shape.n_layer)
+        each = [shape.bytes_of_layer(layer) + cache_bytes_of_layer(shape, layer, sizes) for layer in layers]
+        settled = self._settled(option, way, setup, 1 + fitting(each, self._gpu_bytes - held))
+        return settled if self.weigh(option, way, setup, settled).fits else None
 
     def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: int) -> int:
         """The most layers that the GPUs hold, looked for from a guess on."""
@@ -124,19 +139,6 @@ class Scale:
         while layers <= option.shape.n_layer and fits_gpus(self.weigh(option, way, setup, layers + 1)):
             layers += 1
         return layers
-
-    def _layers_within(self, option: Option, free_bytes: int, setup: Setup | None) -> int:
-        """So many of the last blocks, the output first; their caches too where there is a setup."""
-        shape = option.shape
-        output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
-        sizes = target_job(self.plan_of(option, option.drafts[-1], setup, None), shape).sizes if setup else None
-        taken, layers = output, 0
-        for layer in reversed(range(shape.n_layer)):
-            if taken > free_bytes:
-                break
-            layers += 1
-            taken += shape.bytes_of_layer(layer) + (cache_bytes_of_layer(shape, layer, sizes) if sizes else 0)
-        return layers + (taken <= free_bytes)
 
     def plan_of(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Plan:
         return Plan(
@@ -166,6 +168,12 @@ class Scale:
         names = [room.device for room in self._gpus]
         blocks = shape.n_layer + shape.n_layer_ahead
         return places(blocks, names, shares_of(self._gpus, ()), gpu_layers=gpu_layers)
+
+
+def fitting(sizes: Sequence[int], free_bytes: int) -> int:
+    """How many of the last ones fit."""
+    sums = accumulate(reversed(sizes))
+    return sum(1 for taken in sums if taken <= free_bytes)
 
 
 def fits_gpus(weighed: Weighed) -> bool:
