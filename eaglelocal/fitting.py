@@ -81,7 +81,8 @@ def check_shares(plan: Plan, there: Sequence[Room]) -> None:
     if plan.shares and len(plan.shares) != len(gpus):
         names = ", ".join(room.device for room in gpus) or "none"
         shares = ",".join(f"{share:g}" for share in plan.shares)
-        raise UsageError(f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}")
+        message = f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}"
+        raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
 def sources_of(plan: Plan) -> tuple[Source, ...]:

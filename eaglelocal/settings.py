@@ -73,6 +73,10 @@ class Settings:
             places[name] = place
         return cls(**values, set_by=tuple(places.items()))
 
+    def is_set(self, name: str) -> bool:
+        """Whether somebody said it, be it the default."""
+        return any(option == name for option, _ in self.set_by)
+
     def origins(self) -> Mapping[str, str]:
         """Option -> `default`, the config file's path, the variable or the flag that set it."""
         return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))

@@ -41,11 +41,11 @@ app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("probe")(probe.probe)
 app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
 app.command("pull")(pull.pull)
 app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("rm")(rm.rm)
-app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 
 

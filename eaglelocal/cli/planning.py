@@ -17,7 +17,7 @@ from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_re
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
 from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.options import OnDisk, Option, on_disk_of, option_on_disk, options_of
+from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk, options_of
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.sizes import DemoSize
     from eaglelocal.probe.machine import Machine
 
+DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = ((5, 3.41), (7, 3.8))  # of the embedded head, on held-out prompts
 
 
@@ -49,7 +50,8 @@ def candidates(text: str | None, catalog: Catalog) -> Candidates:
         case Profile(id=id, quant=quant):
             return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
         case Repo(name=name, quant=quant):
-            return Candidates(_of_entry(_entry_with(name, catalog), quant, catalog), {})
+            entry = _entry_with(name, catalog)
+            return _pulled(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
 
 
 def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
@@ -59,11 +61,19 @@ def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Opti
     return tuple(options_of(target, catalog, quant=quant))
 
 
-def _entry_with(repo: str, catalog: Catalog) -> Target:
+def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     for target in catalog.targets.values():
         if repo.lower() in (each.lower() for each in target.repos):
             return target
-    raise UsageError(f"the catalogue does not know {repo}", hint="plan its file once it is here: eaglelocal plan FILE")
+    return None
+
+
+def _pulled(reference: str, catalog: Catalog) -> Candidates:
+    """Of a repository that the catalogue does not know, what is on disk. Raises ModelFileError where nothing is."""
+    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.references import any_reference
+
+    return _file(reference, find_cached(locations.hub_cache_dir(), any_reference(reference)).path, catalog)
 
 
 def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:
@@ -71,12 +81,13 @@ def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:
     from eaglelocal.hub.targets import read_target
 
     found = read_target(existing_file(str(path)))
-    there = on_disk_of(found.header, reference=reference, label=found.label)
-    return Candidates((option_on_disk(there, catalog),), {reference: found.header})
+    option = option_of_file(found.header, reference=reference, label=found.label, catalog=catalog)
+    return Candidates((option,), {reference: found.header})
 
 
 def _embedded(reference: str, catalog: Catalog) -> Candidates:
     """From the files if they were written, else from the proportions that they will have."""
+    from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
     from eaglelocal.hub.targets import NATIVE, demo_sources
 
@@ -87,24 +98,10 @@ def _embedded(reference: str, catalog: Catalog) -> Candidates:
         if not paths.complete:
             return Candidates((option_on_disk(_sketched(reference, size, target, head), catalog),), {})
         target, head = paths.target, paths.head
-    there, header = _demo_files(reference, target, head)
-    return Candidates((option_on_disk(there, catalog),), {reference: header})
-
-
-def _demo_files(reference: str, target: Path, head: Path) -> tuple[OnDisk, Header]:
-    from dataclasses import replace
-
-    from eaglelocal.gguf.reader import read_header
-    from eaglelocal.gguf.shape import shape_of
-
     header = read_header(target)
-    there = on_disk_of(header, reference=reference, label=reference)
-    return replace(
-        there,
-        draft=shape_of(read_header(head)),
-        draft_label="its own EAGLE-3.1 head",
-        acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
-    ), header
+    draft = FileDraft(DEMO_HEAD, read_header(head), Acceptance.of(DEMO_ACCEPTANCE, default=0.0))
+    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
+    return Candidates((option,), {reference: header})
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
@@ -119,7 +116,7 @@ def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDis
         parameters=drawn.num_parameters,
         active=drawn.num_parameters,
         draft=drawn.head,
-        draft_label="its own EAGLE-3.1 head",
+        draft_label=DEMO_HEAD,
         acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
     )
 

@@ -66,6 +66,7 @@ def _gpu_lines(gpu: Gpu, backend: str | None) -> list[str]:
         *_more(_gpu_memory(gpu)),
         *_more(_gpu_facts(gpu)),
         *_more(_gpu_processes(gpu)),
+        *(_more("partitioned: a process gets one of these") if gpu.mig else ()),
         *(line for part in gpu.slices for line in _more(_slice_text(part))),
         *_more(_served_by(gpu, backend)),
     ]
@@ -74,6 +75,8 @@ def _gpu_lines(gpu: Gpu, backend: str | None) -> list[str]:
 def _gpu_memory(gpu: Gpu) -> str:
     if gpu.shares_memory and gpu.total_bytes is None:
         return "works in the machine's memory"
+    if gpu.total_bytes is None:
+        return f"memory {UNKNOWN}"
     used = "" if gpu.used_bytes is None else f", {_size(gpu.used_bytes)} used by others"
     quick = "" if gpu.bandwidth_bytes_s is None else f", {gpu.bandwidth_bytes_s / 1e9:.0f} GB/s"
     shared = " of the machine's" if gpu.shares_memory else ""
@@ -99,13 +102,11 @@ def _link_text(gpu: Gpu) -> str:
 
 def _gpu_processes(gpu: Gpu) -> str:
     """Who holds memory there, the largest first."""
-    if not gpu.processes:
+    told = [process for process in gpu.processes or () if process.used_bytes is not None]
+    shown = [f"{each.name or f'pid {each.pid}'} {_size(each.used_bytes)}" for each in told[:MAX_PROCESSES]]
+    others = len(told) - len(shown)
+    if not shown:
         return ""
-    shown = [
-        f"{process.name or f'pid {process.pid}'} {_size(process.used_bytes)}"
-        for process in gpu.processes[:MAX_PROCESSES]
-    ]
-    others = len(gpu.processes) - len(shown)
     return "used by " + ", ".join(shown) + (f" and {others} more" if others else "")
 
 
@@ -114,9 +115,14 @@ def _slice_text(part: MigSlice) -> str:
 
 
 def _served_by(gpu: Gpu, backend: str | None) -> str:
-    if backend:
+    if backend and not gpu.is_mute:
         return f"llama.cpp uses it through {BACKEND_NAMES[backend]}"
-    return f"not used: this llama.cpp is built without {BACKEND_NAMES[gpu.backends[0]]}; see eaglelocal doctor"
+    if gpu.is_mute:
+        return "not used: it does not answer; see eaglelocal doctor"
+    names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends if gpu.vendor != "nvidia" or name == "cuda")
+    # doctor does not miss what would gain little
+    advice = "; see eaglelocal doctor" if gpu.is_worth_building_for else ""
+    return f"not used: this llama.cpp is built without {names}{advice}"
 
 
 def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:

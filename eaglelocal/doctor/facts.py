@@ -53,6 +53,7 @@ class Hub:
     cache: Path
     has_token: bool = False
     token_looks_wrong: bool = False
+    token_variable: str = ""  # that holds it; empty: it lies in a file
     is_offline: bool = False
     gated: tuple[str, ...] = ()  # repositories of the settings whose owners want a licence accepted
     num_partial: int = 0  # downloads that were broken off, and not just now

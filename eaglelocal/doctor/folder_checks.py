@@ -10,7 +10,6 @@ from eaglelocal.doctor.finding import Finding, ok, problem, warning
 
 LEAST_FREE_BYTES = 2 << 30  # less than any model of use has
 LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit any more
-FEW_FILES = 3
 FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
 
 
@@ -35,7 +34,9 @@ def hub_token(facts: Facts) -> Finding:
     """Only gated repositories want one, so that none is a problem."""
     hub = facts.hub
     if hub.token_looks_wrong:
-        return warning("hub_token", "the hub's token does not begin with hf_: it will be refused", "hf auth login")
+        where = f" in {hub.token_variable}" if hub.token_variable else ""
+        text = f"the model hub's token{where} does not begin with hf_: it will be refused"
+        return warning("hub_token", text, f"unset {hub.token_variable}" if where else "hf auth login")
     if hub.has_token:
         return ok("hub_token", "there is a token for the model hub")
     if hub.gated:
@@ -98,10 +99,9 @@ def calibrations(facts: Facts) -> Finding:
 
 
 def _remove(paths: list[Path]) -> str:
-    """All of the folder where they are many: what is still good there is learnt again."""
-    if len(paths) <= FEW_FILES:
-        return "rm " + shlex.join(str(path) for path in paths)
-    return f"rm -r {shlex.quote(str(paths[0].parent))}"
+    """These alone: beside them lie those that are still read."""
+    names = shlex.join(path.name for path in paths)
+    return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
 
 
 def _gib(num_bytes: int | None) -> str:

@@ -36,6 +36,7 @@ CUDA_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 ROCM_FOLDERS = ("/opt/rocm/bin",)
 # whose own repositories ask for a licence to be accepted; quantized copies of others do not
 GATED_OWNERS = ("meta-llama", "google", "mistralai", "CohereLabs", "black-forest-labs")
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 STILL_LOADING_S = 600.0  # a partial file that was written to so lately may belong to a download that runs
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
@@ -183,12 +184,15 @@ def _writable(folder: Path) -> Callable[[], bool]:
 
 
 def hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
-    cache, token = locations.hub_cache_dir(environ), _token(environ)
+    cache = locations.hub_cache_dir(environ)
+    variable = next((name for name in TOKEN_VARIABLES if environ.get(name)), "")
+    token = environ[variable].strip() if variable else _token_file(environ)
     partial = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _abandoned_bytes(path))]
     return Hub(
         cache=cache,
         has_token=bool(token),
-        token_looks_wrong=bool(token) and not token.startswith("hf_"),
+        token_looks_wrong=bool(token) and not token.startswith("hf_") and not environ.get("HF_ENDPOINT"),
+        token_variable=variable,
         is_offline=environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
         gated=gated_of((settings.target, settings.draft, *settings.models)),
         num_partial=len(partial),
@@ -203,10 +207,7 @@ def gated_of(references: tuple[str | None, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(repo for repo in named if repo.partition("/")[0] in GATED_OWNERS))
 
 
-def _token(environ: Mapping[str, str]) -> str:
-    named = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
-    if named:
-        return named.strip()
+def _token_file(environ: Mapping[str, str]) -> str:
     try:
         return locations.hub_token_file(environ).read_text(errors="replace").strip()
     except OSError:

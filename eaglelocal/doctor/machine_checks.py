@@ -23,7 +23,7 @@ def gpu_backend(facts: Facts) -> Finding:
         name = _names(unserved(machine)) or (machine.unified and machine.unified.chip) or "a GPU"
         text = f"llama.cpp cannot use {name}: this build has no {NAMES[wanted]}"
         return problem("gpu_backend", text, reinstall(facts, wanted))
-    served = [gpu for gpu in machine.gpus if _is_ready(gpu) and machine.backend_of(gpu)]
+    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
     if served:
         backends = sorted({NAMES[backend] for gpu in served if (backend := machine.backend_of(gpu))})
         return ok("gpu_backend", f"llama.cpp uses {_names(served)} through {' and '.join(backends)}")
@@ -37,7 +37,7 @@ def gpu_driver(facts: Facts) -> Finding | None:
     machine = facts.machine
     if machine.unanswered:
         return problem("gpu_driver", "; ".join(machine.unanswered), "sudo reboot")
-    mute = [gpu for gpu in machine.gpus if _is_mute(gpu)]
+    mute = [gpu for gpu in machine.gpus if gpu.is_mute]
     if not mute:
         return None
     name = _names(mute)
@@ -65,7 +65,7 @@ def hidden_gpus(facts: Facts) -> Finding | None:
 def gpu_devices(facts: Facts) -> Finding | None:
     """Built for it, and yet it sees none: a driver too old for the build, as a rule."""
     machine, trial = facts.machine, facts.trial
-    served = [gpu for gpu in machine.gpus if _is_ready(gpu) and machine.backend_of(gpu)]
+    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
     if trial is None or trial.failure or not served:
         return None
     if trial.devices:
@@ -117,8 +117,8 @@ def swap(facts: Facts) -> Finding | None:
 
 # ---- which GPUs
 def unserved(machine: Machine) -> list[Gpu]:
-    """Cards of their own memory that could be used, by another build."""
-    return [gpu for gpu in machine.gpus if _is_ready(gpu) and not gpu.shares_memory and not machine.backend_of(gpu)]
+    """Those that another build could use."""
+    return [gpu for gpu in machine.gpus if gpu.is_worth_building_for and not machine.backend_of(gpu)]
 
 
 def wanted_backend(facts: Facts) -> str | None:
@@ -129,7 +129,7 @@ def wanted_backend(facts: Facts) -> str | None:
     machine = facts.machine
     if machine.unified is not None:
         return None if "metal" in machine.llama_cpp.backends else "metal"
-    if any(_is_ready(gpu) and not gpu.shares_memory and machine.backend_of(gpu) for gpu in machine.gpus):
+    if any(gpu.is_worth_building_for and machine.backend_of(gpu) for gpu in machine.gpus):
         return None
     cards = unserved(machine)
     return backend_to_build(max(cards, key=lambda gpu: gpu.total_bytes or 0), facts.tools) if cards else None
@@ -143,17 +143,8 @@ def present_backend(facts: Facts) -> str | None:
     wanted = wanted_backend(facts)
     if wanted is not None:
         return wanted
-    cards = [gpu for gpu in machine.gpus if _is_ready(gpu) and not gpu.shares_memory]
+    cards = [gpu for gpu in machine.gpus if gpu.is_worth_building_for]
     return next((backend for gpu in cards if (backend := machine.backend_of(gpu))), None)
-
-
-def _is_mute(gpu: Gpu) -> bool:
-    """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
-    return gpu.vendor == "nvidia" and gpu.total_bytes is None and gpu.capability is None
-
-
-def _is_ready(gpu: Gpu) -> bool:
-    return not _is_mute(gpu) and gpu.driver != "vfio-pci"  # lent to a virtual machine
 
 
 def _names(gpus: list[Gpu]) -> str:

@@ -23,7 +23,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     """Raises UsageError, ModelFileError, IncompatibleError or ResourceError."""
     spec = parse_spec(wish.spec)
     _check_slots(wish.parallel)
-    target = find_target(wish.target, on_progress=on_progress)
+    target = find_target("demo" if wish.target is None else wish.target, on_progress=on_progress)
     n_ctx = context_size(wish.ctx, target)
     split, shares = _divided(wish.split)
     makes_embeddings = is_embedding_model(target.header)
@@ -40,7 +40,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         num_slots=wish.parallel,
         threads=wish.threads,
         gpu_layers=wish.gpu_layers,
-        kv_type=wish.kv_type,
+        kv_type=wish.kv_type or "f16",
         flash_attention=wish.flash_attn,
         device=wish.device,
         split=split,

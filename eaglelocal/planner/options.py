@@ -176,13 +176,33 @@ class OnDisk:
     acceptance: Acceptance | None = None
 
 
-def on_disk_of(header: Header, *, reference: str, label: str) -> OnDisk:
-    """Without a draft. Raises ModelFileError on senseless keys."""
+@dataclass(frozen=True, slots=True)
+class FileDraft:
+    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported."""
+
+    label: str
+    header: Header
+    acceptance: Acceptance | None = None
+
+
+def option_of_file(
+    header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
+) -> Option:
+    """Exactly, from what files say of themselves. Raises ModelFileError on senseless keys."""
     shape = shape_of(header)
     parameters, active = parameters_of(header, shape)
-    return OnDisk(
-        reference=reference, label=label, quant=header.main_type, shape=shape, parameters=parameters, active=active
+    there = OnDisk(
+        reference=reference,
+        label=label,
+        quant=header.main_type,
+        shape=shape,
+        parameters=parameters,
+        active=active,
+        draft=shape_of(draft.header) if draft else None,
+        draft_label=draft.label if draft else "",
+        acceptance=draft.acceptance if draft else None,
     )
+    return option_on_disk(there, catalog)
 
 
 def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:

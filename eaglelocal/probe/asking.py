@@ -39,18 +39,13 @@ def run(command: Sequence[str], *, timeout_s: float) -> Ran | None:
     return Ran(process.returncode, stdout, stderr)
 
 
-def ask(command: Sequence[str], *, timeout_s: float) -> bytes | None:
-    """What it writes to stdout; None where it cannot be started or fails. Raises NoAnswer."""
-    ran = run(command, timeout_s=timeout_s)
-    return ran.stdout if ran and ran.code == 0 else None
-
-
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
-    """The same as text without white space around it; None also for an empty answer, or for none in time."""
-    with contextlib.suppress(NoAnswer):
-        said = ask(command, timeout_s=timeout_s)
-        return (said or b"").decode(errors="replace").strip() or None
-    return None
+    """What it writes to stdout, without white space around it; None where it fails, says nothing or is out of time."""
+    try:
+        ran = run(command, timeout_s=timeout_s)
+    except NoAnswer:
+        return None
+    return ran.stdout.decode(errors="replace").strip() or None if ran and ran.code == 0 else None
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:

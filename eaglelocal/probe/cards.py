@@ -7,6 +7,7 @@ window through which the processor sees it, or by the model.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from eaglelocal.probe.pci_names import card_name
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
-FALLBACK_NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
+MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+BRIDGE_CLASS = "0x0604"
 DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, as AMD's Instinct
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
 # Intel's cards by device id: GiB, where one model has one size
@@ -66,7 +68,7 @@ def _card(root: Path, device: Path) -> Gpu | None:
     total, used = _memory(device, vendor, device_id)
     return Gpu(
         index=0,
-        name=name or f"{FALLBACK_NAMES[vendor]} {vendor_id}:{device_id}",
+        name=_full_name(vendor, name or f"GPU {vendor_id}:{device_id}"),
         vendor=vendor,
         backends=BACKENDS[vendor],
         shares_memory=_shares_memory(device, vendor, device_id, name or ""),
@@ -75,7 +77,7 @@ def _card(root: Path, device: Path) -> Gpu | None:
         used_bytes=used,
         driver=_driver(device),
         pci=device.name,
-        pcie=_link(device),
+        pcie=_link(_slot_end(device, vendor)),
         power_limit_w=_power_limit(device),
     )
 
@@ -111,6 +113,26 @@ def _driver(device: Path) -> str | None:
         return (device / "driver").readlink().name
     except OSError:
         return None
+
+
+def _full_name(vendor: str, name: str) -> str:
+    return name if name.startswith(MAKERS[vendor]) else f"{MAKERS[vendor]} {name}"
+
+
+def _slot_end(device: Path, vendor: str) -> Path:
+    """The end of the link that goes through the slot: cards with a switch on board state an inner link of their own.
+
+    That switch is two bridges of AMD's cards' own maker id; of Intel's, which processors have too, it is told by
+    the root port above it.
+    """
+    try:
+        bridges = [each for each in device.resolve().parents if _text(each / "class").startswith(BRIDGE_CLASS)]
+    except OSError:
+        return device
+    if vendor == "amd":
+        own = list(itertools.takewhile(lambda each: _text(each / "vendor") == "0x1002", bridges))
+        return own[-1] if own else device
+    return bridges[1] if vendor == "intel" and len(bridges) >= 3 else device
 
 
 def _link(device: Path) -> PcieLink | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_OTHERS_SHARE = 0.2
+LARGE_SHARED_GPUS = ("8060S", "8050S")  # AMD's Strix Halo; other processors' graphics gain little
+LENT_DRIVER = "vfio-pci"  # the device belongs to a virtual machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,17 @@ class Gpu:
     max_cuda: str | None = None  # the newest CUDA that the driver can run, such as 12.4
     mig: bool | None = None  # partitioned
     slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned
+
+    @property
+    def is_mute(self) -> bool:
+        """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
+        return self.vendor == "nvidia" and self.total_bytes is None and self.capability is None
+
+    @property
+    def is_worth_building_for(self) -> bool:
+        """Has it memory of its own, or is it far quicker than the processor that it shares memory with?"""
+        shares_well = self.vendor == "nvidia" or any(name in (self.name or "") for name in LARGE_SHARED_GPUS)
+        return not self.is_mute and self.driver != LENT_DRIVER and (not self.shares_memory or shares_well)
 
     @property
     def room_bytes(self) -> int | None:

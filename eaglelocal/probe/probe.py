@@ -25,7 +25,7 @@ from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
 from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
 from eaglelocal.probe.library import read_llama_cpp
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System
-from eaglelocal.probe.nvml_child import TIMEOUT_S, ask_gpus, has_driver
+from eaglelocal.probe.nvml_child import ask_gpus, has_driver
 from eaglelocal.probe.system import read_system
 from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
 
@@ -54,10 +54,10 @@ def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     """The GPUs, and the complaint where the driver does not answer."""
     try:
         return (ask_gpus() if has_driver() else ()), ()
-    except NoAnswer:
-        return (), (f"NVIDIA's driver gave no answer in {TIMEOUT_S:g} s",)
-    except Exception:  # as after a probe that was killed half way
-        return (), ()
+    except NoAnswer as complaint:
+        return (), (str(complaint),)
+    except Exception:  # as when the answer is cut off
+        return (), ("NVIDIA's library said nothing that could be understood",)
 
 
 def free_bytes(folder: Path) -> int:

@@ -22,6 +22,7 @@ from eaglelocal.probe.ports import is_taken, listener
 from eaglelocal.probe.probe import probe
 
 ROOT = Path(__file__).parents[2]
+LINUX = sys.platform.startswith("linux")
 Finding = dict[str, str]
 Examined = Callable[[], dict[str, Finding]]
 
@@ -93,6 +94,7 @@ def test_a_compiler_that_a_variable_names_is_not_there(
     assert examined()["compiler"]["text"].startswith("no C compiler")
 
 
+@pytest.mark.skipif(not LINUX, reason="the double is a library of Linux")
 def test_a_gpu_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> None:
     """A card behind the real NVML binding, and the build for the processor that is installed here."""
     library = tmp_path / "libnvidia-ml.so.1"
@@ -190,7 +192,7 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
         monkeypatch.setenv("EAGLELOCAL_PORT", str(port))
         findings = examined()
     assert findings["port"]["text"].startswith(f"port {port} is taken by ")
-    assert f"(pid {os.getpid()})" in findings["port"]["text"]
+    assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root is told
     assert findings["partial_downloads"]["text"].startswith("a download was broken off")
     assert findings["leftovers"]["level"] == "warning"
     assert main.run(["ps"]) == 0  # the command that it names
@@ -251,7 +253,7 @@ def test_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert is_taken("127.0.0.1", port)
-        assert (listener(port) or "").endswith(f"(pid {os.getpid()})")
+        assert not LINUX or (listener(port) or "").endswith(f"(pid {os.getpid()})")
     assert not is_taken("127.0.0.1", port)
     assert not is_taken("no.such.host.invalid", port)
     assert listener(port) is None

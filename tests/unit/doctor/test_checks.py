@@ -82,13 +82,13 @@ def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
         (
             "arc-a770",
             BUILT,
-            "llama.cpp cannot use Arc A770: this build has no Vulkan",
+            "llama.cpp cannot use Intel Arc A770: this build has no Vulkan",
             'CMAKE_ARGS="-DGGML_VULKAN=on" pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36',
         ),
         (
             "arc-a770",
             dataclasses.replace(BUILT, icpx=Path("/opt/icpx")),
-            "llama.cpp cannot use Arc A770: this build has no SYCL",
+            "llama.cpp cannot use Intel Arc A770: this build has no SYCL",
             'CMAKE_ARGS="-DGGML_SYCL=on -DCMAKE_C_COMPILER=icx -DCMAKE_CXX_COMPILER=icpx" '
             "pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36",
         ),
@@ -134,10 +134,36 @@ def test_the_processors_own_graphics_are_not_missed() -> None:
     assert levels(changed(WELL, gpus=(graphics,))) == {}
 
 
+@pytest.mark.parametrize(
+    ("gpu", "flag"),
+    [
+        (Gpu(index=0, name="NVIDIA GB10", capability="12.1", shares_memory=True), "-DGGML_CUDA=on"),
+        (
+            Gpu(
+                index=0,
+                name="AMD Radeon 8060S Graphics",
+                vendor="amd",
+                backends=("hip", "vulkan"),
+                shares_memory=True,
+                total_bytes=GIB,
+            ),
+            "-DGGML_VULKAN=on",
+        ),
+    ],
+)
+def test_large_gpus_that_share_memory_are_missed(gpu: Gpu, flag: str) -> None:
+    assert flag in found(changed(WELL, gpus=(gpu,)), "gpu_backend").command
+
+
+def test_a_card_that_is_lent_to_a_virtual_machine_is_not_missed() -> None:
+    lent = Gpu(index=0, name="AMD Radeon RX 7600", vendor="amd", backends=("hip", "vulkan"), driver="vfio-pci")
+    assert levels(changed(WELL, gpus=(lent,))) == {}
+
+
 def test_a_card_that_was_not_given_to_the_container(machine_of: MachineOf) -> None:
     facts = on(machine_of("container-without-nvml"))
     finding = found(facts, "gpu_driver")
-    assert finding.text == "GeForce RTX 3090 is there, but this container (docker) was not given it"
+    assert finding.text == "NVIDIA GeForce RTX 3090 is there, but this container (docker) was not given it"
     assert (finding.level, finding.command) == ("warning", "docker run --gpus all ...")
     assert found(facts, "gpu_backend").level == "ok"  # another build would not help
 
@@ -272,6 +298,11 @@ def test_a_token_is_missed_only_where_one_is_needed(hub: Hub, level: str) -> Non
     assert (finding.command == "hf auth login") == (level == "warning")
 
 
+def test_a_wrong_token_in_a_variable_is_not_mended_by_logging_in() -> None:
+    hub = Hub(cache=Path("/h"), has_token=True, token_looks_wrong=True, token_variable="HF_TOKEN")
+    assert found(dataclasses.replace(WELL, hub=hub), "hub_token").command == "unset HF_TOKEN"
+
+
 def test_which_references_are_gated() -> None:
     references = (
         "meta-llama/Llama-3.1-8B:Q4_K_M",
@@ -296,9 +327,10 @@ def test_stale_calibrations_are_named_with_their_build() -> None:
     facts = dataclasses.replace(WELL, stale_calibrations=one, current_build="llama-cpp-python 0.3.36 (cpu)")
     finding = found(facts, "calibration")
     assert finding.text.startswith("a calibration is stale: measured with llama-cpp-python 0.3.30 (cpu), and now")
-    assert (finding.level, finding.command) == ("warning", "rm '/s/a b.json'")
-    many = tuple((Path(f"/s/{i}.json"), "old") for i in range(5))
-    assert found(dataclasses.replace(WELL, stale_calibrations=many), "calibration").command == "rm -r /s"
+    assert (finding.level, finding.command) == ("warning", "(cd /s && rm 'a b.json')")
+    two = tuple((Path(f"/my state/{i}.json"), "old") for i in range(2))
+    finding = found(dataclasses.replace(WELL, stale_calibrations=two), "calibration")
+    assert finding.command == "(cd '/my state' && rm 0.json 1.json)"
 
 
 def test_settings_that_cannot_be_read_name_the_way_to_them() -> None:

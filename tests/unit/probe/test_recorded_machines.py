@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import parse_displays, unified_from, usual_working_set
-from eaglelocal.probe.cards import largest_window, link_generation
+from eaglelocal.probe.cards import largest_window, link_generation, read_cards
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified
 from eaglelocal.probe.pci_names import pci_name
 from eaglelocal.probe.report import to_json
@@ -45,13 +46,16 @@ def summary(gpu: Gpu) -> tuple[object, ...]:
                 (1, "NVIDIA GeForce RTX 4090", "nvidia", 24.0, "560.35.03"),
             ],
         ),
-        ("container-without-nvml", [(0, "GeForce RTX 3090", "nvidia", None, "nvidia")]),
+        ("container-without-nvml", [(0, "NVIDIA GeForce RTX 3090", "nvidia", None, "nvidia")]),
         ("wsl", [(0, "NVIDIA GeForce RTX 4070 Laptop GPU", "nvidia", 8.0, "566.14")]),
         (
             "rx-7900-xtx",
             [(0, "AMD Radeon RX 7900 XTX", "amd", 24.0, "amdgpu"), (1, "AMD Radeon Graphics", "amd", 0.5, "amdgpu")],
         ),
-        ("arc-a770", [(0, "UHD Graphics 630", "intel", None, "i915"), (1, "Arc A770", "intel", 16.0, "xe")]),
+        (
+            "arc-a770",
+            [(0, "Intel UHD Graphics 630", "intel", None, "i915"), (1, "Intel Arc A770", "intel", 16.0, "xe")],
+        ),
         ("cpu-only", []),
         ("cgroup-limited", []),
         ("m2-max", []),
@@ -79,13 +83,14 @@ def test_which_backend_serves_them(name: str, backends: list[str | None], machin
 def test_an_amd_card_by_its_drivers_files(machine_of: MachineOf) -> None:
     card, graphics = machine_of("rx-7900-xtx").gpus
     assert (card.free_bytes, card.used_bytes, card.power_limit_w) == (23250 * MIB, 1310 * MIB, 339.0)
-    assert card.pcie == PcieLink(generation=4, width=16, max_generation=4, max_width=16)
+    assert card.pcie == PcieLink(generation=4, width=4, max_generation=4, max_width=16)  # of the slot, not on board
     assert (card.backends, card.shares_memory, graphics.shares_memory) == (("hip", "vulkan"), False, True)
 
 
 def test_an_intel_card_is_told_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
     graphics, card = machine_of("arc-a770").gpus
     assert (graphics.shares_memory, card.shares_memory) == (True, False)
+    assert card.pcie == PcieLink(generation=4, width=16, max_generation=4, max_width=16)
     assert (graphics.backends, card.free_bytes) == (("sycl", "vulkan"), None)
 
 
@@ -211,3 +216,32 @@ def test_a_name_is_looked_for_at_its_maker_only() -> None:
     ]
     assert pci_name(lines, vendor="8086", device="3e98") == "UHD"
     assert pci_name(lines, vendor="8086", device="3e99") is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "device",
+                "revision",
+                "resource",
+                "product_name",
+                "max_link_speed",
+                "max_link_width",
+                "mem_info_vram_total",
+                "mem_info_vram_used",
+            ]
+        ),
+        st.text(st.characters(codec="utf-8"), max_size=30),
+    ),
+    st.sampled_from(["0x10de", "0x1002", "0x8086"]),
+)
+def test_cards_whose_files_say_anything(files: dict[str, str], vendor: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        device = Path(folder) / "sys/bus/pci/devices/0000:01:00.0"
+        device.mkdir(parents=True)
+        for name, text in ({"class": "0x030000", "vendor": vendor} | files).items():
+            (device / name).write_text(text)
+        (card,) = read_cards(Path(folder))
+    assert card.name
+    assert card.total_bytes is None or card.total_bytes >= 0
