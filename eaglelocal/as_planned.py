@@ -15,7 +15,6 @@ from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.cache import all_models
 from eaglelocal.hub.drafts import FoundDraft, find_draft
 from eaglelocal.hub.inventory import described
@@ -24,7 +23,7 @@ from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import Rig, rig_of
 from eaglelocal.planner.on_disk import best_on_disk
-from eaglelocal.planner.options import Option, on_disk_of, option_on_disk
+from eaglelocal.planner.options import FileDraft, Option, option_of_file
 from eaglelocal.planner.plan import Way
 from eaglelocal.probe.probe import probe
 
@@ -82,10 +81,8 @@ def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
 def option_of(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
     """With the draft that would be used. Raises what `find_draft` raises."""
     draft = find_draft(wish.draft, target) if wish.spec not in ("off", 0) else FoundDraft()
-    there = on_disk_of(target.header, reference=reference, label=target.label)
-    if draft.path is not None:
-        there = dataclasses.replace(there, draft=shape_of(read_header(draft.path)), draft_label=draft.label)
-    return option_on_disk(there, catalog)
+    beside = FileDraft(draft.label, read_header(draft.path)) if draft.path else None
+    return option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
 
 
 def this_rig() -> Rig:

@@ -50,7 +50,8 @@ def candidates(text: str | None, catalog: Catalog) -> Candidates:
         case Profile(id=id, quant=quant):
             return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
         case Repo(name=name, quant=quant):
-            return Candidates(_of_entry(_entry_with(name, catalog), quant, catalog), {})
+            entry = _entry_with(name, catalog)
+            return _pulled(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
 
 
 def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
@@ -60,11 +61,19 @@ def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Opti
     return tuple(options_of(target, catalog, quant=quant))
 
 
-def _entry_with(repo: str, catalog: Catalog) -> Target:
+def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     for target in catalog.targets.values():
         if repo.lower() in (each.lower() for each in target.repos):
             return target
-    raise UsageError(f"the catalogue does not know {repo}", hint="plan its file once it is here: eaglelocal plan FILE")
+    return None
+
+
+def _pulled(reference: str, catalog: Catalog) -> Candidates:
+    """Of a repository that the catalogue does not know, what is on disk. Raises ModelFileError where nothing is."""
+    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.references import any_reference
+
+    return _file(reference, find_cached(locations.hub_cache_dir(), any_reference(reference)).path, catalog)
 
 
 def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:

@@ -100,11 +100,11 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
 
 
 def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
-    """In the quantization that is asked for; one that was only planned may be missing."""
-    from eaglelocal.hub.ordering import order_model
+    """In the quantization that is asked for; one that was only planned may be missing. A head alone will do too."""
+    from eaglelocal.hub.ordering import order_draft, order_model
 
     try:
-        return order_model(want.target, patience)
+        return order_draft(want.target, patience)
     except UsageError as problem:
         if want.quant_is_asked_for:
             raise
@@ -208,8 +208,15 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
 
     Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
     """
+    from eaglelocal.hub.inventory import HEAD, described
+    from eaglelocal.hub.ordering import needs_import
     from eaglelocal.hub.targets import read_target
 
+    if needs_import(orders[0]):
+        return say_import(orders[0], "REF", output)
+    if described(path_of(orders[0])).kind == HEAD:
+        output.message(f"checked: {orders[0].reference}, a draft head; it drafts for the model that it was made for:")
+        return output.data(f"eaglelocal chat --target REF --draft {orders[0].reference}")
     target = read_target(path_of(orders[0]))
     about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
     output.message(f"checked: {orders[0].reference}, {about}")
@@ -223,7 +230,12 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
             raise
         output.message(f"its draft cannot be used: {problem.message}")
     output.message("run it with:")
-    output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
+    return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
+
+
+def say_import(order: Order, target: str, output: Output) -> None:
+    output.message("before it drafts, the head must be imported, once:")
+    output.message(f"  eaglelocal import {order.repo.id} --target {target}")
 
 
 def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
@@ -231,8 +243,7 @@ def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) ->
     from eaglelocal.hub.ordering import needs_import
 
     if needs_import(order):
-        output.message("before it drafts, the head must be imported, once:")
-        return output.message(f"  eaglelocal import {order.repo.id} --target {of.reference}")
+        return say_import(order, of.reference, output)
     found = checked_draft(order, target)
     remember(order, of)
     return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")

@@ -22,6 +22,7 @@ from eaglelocal.hub.sizes import TYPES
 from eaglelocal.hub.targets import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, HUB = "embedded", "generated", "hub"
+HEAD = "head"
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
 # llama.cpp's numbers in general.file_type, as files of that type are called
 FILE_TYPES = {
@@ -126,7 +127,7 @@ def describe(header: Header) -> Described:
 
 def _kind(header: Header, architecture: str) -> str:
     if architecture == "eagle3":
-        return "head"
+        return HEAD
     if architecture == "clip":
         return "image encoder"
     return "embedding model" if is_embedding_model(header) else "model"

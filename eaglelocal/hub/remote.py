@@ -19,6 +19,7 @@ from eaglelocal.hub.builds import Build, builds_of
 from eaglelocal.hub.troubles import Patience, page, patiently
 
 CHUNK_BYTES = 1 << 17
+MAX_ANSWER_BYTES = 20 << 30  # storage behind hubs refuses answers of more than 50 GB
 _AGENT = "eaglelocal"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -58,9 +59,10 @@ class RemoteRepo:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Bytes of a file from `start` on, as they come."""
+    """Bytes of a file from `start` up to `end`, as they come."""
 
     start: int
+    end: int
     chunks: Iterator[bytes]
 
 
@@ -104,11 +106,15 @@ def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None
 
 @contextmanager
 def opened(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
-    """The file's bytes from `start` on, or from 0 where the server does not resume. Raises what the client raises."""
+    """The file's bytes from `start` on, at most MAX_ANSWER_BYTES; all from 0 where the server knows no ranges.
+
+    Raises what the client raises.
+    """
     headers = build_hf_headers(library_name=_AGENT, library_version=__version__)
     headers["Accept-Encoding"] = "identity"  # what is counted and hashed are the file's own bytes
-    if start:
-        headers["Range"] = f"bytes={start}-"
+    end = min(file.size_bytes, start + MAX_ANSWER_BYTES)
+    if start or end < file.size_bytes:
+        headers["Range"] = f"bytes={start}-{end - 1}"
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     with get_session().stream("GET", _url(repo, file), headers=headers, timeout=timeout) as response:
         if response.status_code >= 400:
@@ -117,7 +123,9 @@ def opened(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
         told = response.headers.get("Content-Range", "")
         if response.status_code == 206 and not told.startswith(f"bytes {start}-"):
             raise OSError(f"asked for the bytes from {start} on, got {told or 'others'}")
-        yield Stream(start if response.status_code == 206 else 0, response.iter_bytes(CHUNK_BYTES))
+        is_part = response.status_code == 206
+        chunks = response.iter_bytes(CHUNK_BYTES)
+        yield Stream(start, end, chunks) if is_part else Stream(0, file.size_bytes, chunks)
 
 
 def _api() -> HfApi:

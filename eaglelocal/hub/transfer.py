@@ -147,7 +147,7 @@ def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: P
         try:
             with opened(repo, file, incoming.size_bytes) as stream:
                 incoming.take(stream)
-            if not incoming.is_whole:
+            if incoming.size_bytes < stream.end:
                 raise OSError(f"it ended after {incoming.size_bytes} of {file.size_bytes} bytes")
         except PROBLEMS as problem:
             if incoming.size_bytes > reached:

@@ -342,6 +342,18 @@ def test_a_draft_that_does_not_fit_is_told(person: Person) -> None:
     assert done.returncode == 1 and "does not fit" in done.stderr
 
 
+def test_a_head_can_be_pulled_alone(person: Person) -> None:
+    done = person.runs("pull", HEAD, "--yes")
+    assert done.returncode == 0 and "a draft head" in done.stderr
+    assert done.stdout.strip() == f"eaglelocal chat --target REF --draft {HEAD}:BF16"
+    person.hub.repos["someone/head"] = HubRepo({"config.json": HubFile(b"{}"), "model.safetensors": HubFile(b"x")})
+    done = person.runs("pull", "someone/head", "--yes")
+    assert done.returncode == 0 and "eaglelocal import someone/head --target REF" in done.stderr
+    person.hub.repos["someone/nothing"] = HubRepo({"README.md": HubFile(b"x")})
+    done = person.runs("pull", "someone/nothing", "--yes")
+    assert done.returncode == 2 and "has no GGUF files" in done.stderr
+
+
 def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(person: Person) -> None:
     files = {
         "config.json": HubFile(b"{}", is_lfs=False),

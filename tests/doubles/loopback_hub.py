@@ -240,18 +240,23 @@ class StorageHandler(_Handler):
             return self.refuse(status)
         user, repo, *path = unquote(self.path.removeprefix("/storage/")).split("/")
         content = self.hub.repos[f"{user}/{repo}"].files["/".join(path)].content
-        start = self._start()
+        start, end = self._wanted(len(content))
         if start >= len(content) > 0 and start:
             return self.reply(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-        headers = {"Content-Length": str(len(content) - start), "Accept-Ranges": "bytes", "ETag": '"storage"'}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.reply(206 if start else 200, b"", headers)
-        return self._send(content[start:]) if self.command == "GET" else None
+        is_part = (start, end) != (0, len(content))
+        headers = {"Content-Length": str(end - start), "Accept-Ranges": "bytes", "ETag": '"storage"'}
+        if is_part:
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        self.reply(206 if is_part else 200, b"", headers)
+        return self._send(content[start:end]) if self.command == "GET" else None
 
-    def _start(self) -> int:
+    def _wanted(self, size: int) -> tuple[int, int]:
+        """First byte, and the one behind the last."""
         told = self.headers.get("Range") or ""
-        return 0 if self.hub.faults.ignores_ranges or not told else int(told.removeprefix("bytes=").split("-")[0])
+        if self.hub.faults.ignores_ranges or not told:
+            return 0, size
+        first, last = told.removeprefix("bytes=").split("-")
+        return int(first), min(size, int(last) + 1) if last else size
 
     def _send(self, content: bytes) -> None:
         with self.hub.lock:

@@ -28,7 +28,7 @@ from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import rig_of
-from eaglelocal.planner.options import on_disk_of, option_on_disk
+from eaglelocal.planner.options import option_of_file
 from eaglelocal.planner.speed import curve_of, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
@@ -94,7 +94,7 @@ def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -
 
 def predicted(path: Path, machine: Machine) -> float:
     catalog = load()
-    option = option_on_disk(on_disk_of(read_header(path), reference=str(path), label=path.stem), catalog)
+    option = option_of_file(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
     rig = rig_of(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
     curve = curve_of(option.model, where, rig, None, kv_type="f16", measured=None)

@@ -366,16 +366,20 @@ def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target
         plan(target=str(Model("mamba").write(tmp_path / "m.gguf")), draft="ngram")
 
 
-def test_unknown_drafts(target: str) -> None:
+@pytest.mark.parametrize("reference", ["eagle", "demo", "a/b/c", ""])
+def test_unknown_drafts(target: str, reference: str) -> None:
     with pytest.raises(UsageError, match="unknown draft") as error:
-        plan(target=target, draft="eagle")
+        plan(target=target, draft=reference)
     assert "`auto`, `ngram`, `none`" in error.value.hint
 
 
-def test_a_draft_of_a_hub_that_was_not_pulled(target: str) -> None:
-    with pytest.raises(ModelFileError, match="user/repo is not on disk") as error:
-        plan(target=target, draft="user/repo")
-    assert "eaglelocal pull user/repo" in error.value.hint
+def test_a_hubs_model_that_is_not_here_is_told_and_not_fetched(target: str) -> None:
+    with pytest.raises(ModelFileError, match="user/repo:Q8_0 is not on disk") as error:
+        plan(target=target, draft="user/repo:Q8_0")
+    assert error.value.hint == "eaglelocal pull user/repo:Q8_0"
+    with pytest.raises(ModelFileError, match="qwen3-8b is not on disk") as error:
+        plan(target="qwen3-8b")
+    assert error.value.hint == "eaglelocal pull qwen3-8b (5.0 GB)"
 
 
 def test_a_missing_draft(target: str) -> None:

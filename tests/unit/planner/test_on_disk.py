@@ -15,7 +15,7 @@ from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.planner.machine import Device, Rig
 from eaglelocal.planner.on_disk import best_on_disk
-from eaglelocal.planner.options import Option, on_disk_of, option_on_disk
+from eaglelocal.planner.options import Option, option_of_file
 
 GIB = 2**30
 
@@ -33,7 +33,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Option]:
     found = {}
     for name in ("qwen3-0.6b", "qwen3-8b"):
         header = read_header(write_sketch(folder / f"{name}.gguf", REAL[name]))
-        found[name] = option_on_disk(on_disk_of(header, reference=name, label=name), load())
+        found[name] = option_of_file(header, reference=name, label=name, catalog=load())
     return found
 
 
