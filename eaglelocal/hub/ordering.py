@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.builds import Build, choose
 from eaglelocal.hub.download import Order
@@ -60,10 +58,6 @@ def order_draft(reference: HubReference, patience: Patience) -> Order:
 
 def needs_import(order: Order) -> bool:
     return order.files[0].name == CONFIG or order.files[-1].name.endswith(WEIGHTS)
-
-
-def total_bytes(orders: Sequence[Order]) -> int:
-    return sum(order.size_bytes for order in orders)
 
 
 def checked(order: Order, patience: Patience) -> Order:

@@ -57,13 +57,15 @@ class Incoming:
         for chunk in stream.chunks:
             if self.size_bytes + len(chunk) > self._expected.size_bytes:
                 raise _WrongBytes
-            try:
-                self._file.write(chunk)
-            except OSError as problem:
-                raise ResourceError(
-                    disk_trouble(problem, self._file.name), hint="make room; the same command goes on from there"
-                ) from problem
+            self._write(chunk)
             self._count(chunk)
+
+    def _write(self, chunk: bytes) -> None:
+        """Trouble with the disk must not look like trouble with the connection."""
+        try:
+            self._file.write(chunk)
+        except OSError as problem:
+            raise _unwritten(problem, self._file.name) from problem
 
     @property
     def is_whole(self) -> bool:
@@ -108,7 +110,13 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patien
             f"{file.name} of {repo.id} is not what the hub promised: its {_measure(file)} is wrong",
             hint="what came was deleted; try again, and tell the repository's owner if it stays so",
         ) from None
+    except OSError as problem:  # what was still in memory could not be written
+        raise _unwritten(problem, str(partial)) from problem
     os.replace(partial, blob)
+
+
+def _unwritten(problem: OSError, path: str) -> ResourceError:
+    return ResourceError(disk_trouble(problem, path), hint="make room; the same command goes on from there")
 
 
 def _measure(file: RemoteFile) -> str:
@@ -119,7 +127,8 @@ def _opened_partial(partial: Path) -> BinaryIO:
     """Open for reading and writing at any place, made if it is not there."""
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
-        return os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        partial.touch()
+        return partial.open("r+b")
     except OSError as problem:
         raise ResourceError(disk_trouble(problem, str(partial)), hint="HF_HUB_CACHE names another folder") from problem
 

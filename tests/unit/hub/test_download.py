@@ -326,6 +326,7 @@ def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(error, ResourceError) and "goes on from there" in error.hint
+    assert str(partial_path(tmp_path)) in error.message
     assert 0 < partials_in(tmp_path)[0].size_bytes <= 1_000_000
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
 
