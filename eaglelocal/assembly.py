@@ -27,7 +27,7 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError
-from eaglelocal.fitting import Fitted, fitted
+from eaglelocal.fitting import fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
@@ -83,7 +83,7 @@ class Builder:
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
-        notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, parts.shape), *notes_on_windows(parts))
+        notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, parts.shape), *parts.notes)
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
@@ -227,13 +227,6 @@ def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
     if problem := branch_problem(target):
         return (f"drafts are chains: {problem}",)
     return () if plan.is_unified else ("drafts are chains: with so many slots each has a cache of its own",)
-
-
-def notes_on_windows(parts: Fitted) -> tuple[str, ...]:
-    """A note where memory decided against what people are used to."""
-    if not parts.shape.has_windows or parts.plan.whole_windows is not False:
-        return ()
-    return ("memory is kept for windows only: a conversation that is changed, not continued, is read anew",)
 
 
 def notes_on_draft(part: Part | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ attention (backend/attention.py), and whether layers with a window keep more tha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,11 +49,27 @@ class Fitted:
     target: Part
     draft: Part | None
     shape: Shape  # the target's
+    has_gpu: bool
+
+    @property
+    def spares_windows(self) -> bool:
+        """Whether layers with a window keep nothing else."""
+        return self.shape.has_windows and self.plan.whole_windows is False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What came otherwise than people may think."""
+        notes = []
+        if self.spares_windows:
+            notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
+        if self.plan.gpu_layers and not self.has_gpu:
+            notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+        return tuple(notes)
 
     @property
     def can_cut(self) -> bool:
         """Whether the cache can forget its end: neither states nor windows bring back what lay before it."""
-        return not self.shape.has_state and not (self.shape.has_windows and self.plan.whole_windows is False)
+        return not self.shape.has_state and not self.spares_windows
 
 
 def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
@@ -62,17 +79,18 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)
     placements = placement_of(plan, machine), placement_of(plan, machine, of_draft=True)
-    candidates = list(window_choices(plan, sources[0].shape))
-    for last, candidate in enumerate(candidates, 1 - len(candidates)):
+
+    def attempt(candidate: Plan) -> Fitted:
         parts = parts_of(candidate, sources, placements, threads=threads)
-        try:
-            check_memory(candidate, sources, parts, library, there)
-        except ResourceError:
-            if last == 0:
-                raise
-        else:
-            return Fitted(candidate, parts[0], parts[1] if len(parts) > 1 else None, sources[0].shape)
-    raise AssertionError("there is always a last candidate")
+        check_memory(candidate, sources, parts, library, there)
+        draft = parts[1] if len(parts) > 1 else None
+        return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1)
+
+    *earlier, last = window_choices(plan, sources[0].shape)
+    for candidate in earlier:
+        with contextlib.suppress(ResourceError):
+            return attempt(candidate)
+    return attempt(last)
 
 
 def check_shares(plan: Plan, there: Sequence[Room]) -> None:
