@@ -100,6 +100,23 @@ def test_progress_into_a_file_names_each_thing_once() -> None:
     assert stderr.getvalue() == "making the model\nloading\n"
 
 
+def test_what_is_only_of_the_moment_stands_beside_a_bar_and_nowhere_else() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for stderr in (terminal, file):
+        progress = output(io.StringIO(), {}, stderr).progress()
+        for number in range(3):
+            progress(LoadProgress(0.5, "fetching 4.7 GB", f"{number} MB/s"))
+    assert "50%  fetching 4.7 GB, 0 MB/s" in terminal.getvalue()
+    assert "1 MB/s" not in terminal.getvalue()  # too soon after the one before
+    assert file.getvalue() == "fetching 4.7 GB\n"
+
+
+def test_a_question_leaves_the_cursor_behind_it() -> None:
+    stderr = io.StringIO()
+    output(io.StringIO(), {}, stderr).ask("fetch \x1b[31mit? [Y/n] ")
+    assert stderr.getvalue() == "fetch \ufffd[31mit? [Y/n] "
+
+
 @pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.37, 1.0, 2.0])
 def test_the_bar_fits_eighty_columns(fraction: float) -> None:
     assert len(bar_line(LoadProgress(fraction, "x" * 100))) == 79
