@@ -115,7 +115,7 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-LIGHT = ("--help", "--version", "probe --json", "config show", "ps", "doctor", "ls", "show demo@native", "pull demo")
+LIGHT = ("--help", "--version", "probe --json", "plan --json", "config show", "ps", "doctor", "ls", "show demo@native", "pull demo")
 
 
 @pytest.mark.parametrize("arguments", [command.split() for command in LIGHT], ids=" ".join)

@@ -15,6 +15,7 @@ BAR_CELLS = 30
 SHOWN, SHOWN_REASONS = 3, 5  # of what was rejected, and of reasons, without --all
 GIB = 2**30
 PROGRAM = "eaglelocal"
+CONTINUES = " \\"  # a shell reads on behind it
 
 
 # ---- for people
@@ -23,12 +24,12 @@ def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[st
     way = chosen.way
     return [
         *wrapped("machine  ", outcome.rig.name),
-        f"plan     {way.option.reference}, {draft_text(way)}",
-        f"         {setup_text(outcome, way)}",
-        f"speed    {speed_text(way)}",
+        *wrapped("plan     ", f"{way.option.reference}, {draft_text(way)}"),
+        *wrapped("         ", setup_text(outcome, way)),
+        *wrapped("speed    ", speed_text(way)),
         "",
         *(bar_line(load, outcome) for load in chosen.weighed.used),
-        f"         {sum_text(chosen)}",
+        *wrapped("         ", sum_text(chosen)),
         "",
         *reason_lines(reasons(outcome, chosen), show_all=show_all),
         "",
@@ -128,7 +129,7 @@ def command_lines(chosen: Chosen) -> Iterator[str]:
     found = commands(chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
-            yield from wrapped(f"{label:<9}", found[key] or "")
+            yield from continued(f"{label:<9}", found[key] or "")
 
 
 def commands(chosen: Chosen) -> dict[str, str | None]:
@@ -146,6 +147,16 @@ def commands(chosen: Chosen) -> dict[str, str | None]:
     source = way.draft.import_from
     head = f"{PROGRAM} import {source} --target {reference}" if source else None
     return {"pull": pull, "import": head, "run": run}
+
+
+def continued(begin: str, command: str) -> list[str]:
+    """A command that can be copied though it is longer than a line."""
+    *lines, last = textwrap.wrap(
+        command, WIDTH - len(begin) - len(CONTINUES), break_on_hyphens=False, break_long_words=False
+    )
+    indent = " " * len(begin)
+    shown = [*(line + CONTINUES for line in lines), last]
+    return [(begin if number == 0 else indent) + line for number, line in enumerate(shown)]
 
 
 def wrapped(begin: str, text: str) -> list[str]:

@@ -183,7 +183,7 @@ class _Search:
         heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, missed))
 
     def _way(self, option: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> Way:
-        prediction = self._scale.predict(option, draft, setup, gpu_layers)
+        prediction = self._scale.predict(option, draft, gpu_layers)
         return Way(
             option=option,
             draft=draft,

@@ -24,6 +24,7 @@ from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import places, shares_of, used_gpus
 from eaglelocal.planner.speed import Prediction, curve_of, predict
 
+SPEED_KV_TYPE = "f16"  # a quantized cache is for room: what it saves in reading goes into unpacking
 N_BATCH = 512  # as in core/plan.py
 NO_FILE = Path()  # nothing is downloaded yet
 
@@ -103,10 +104,10 @@ class Scale:
         buffers = estimate(plan, option.shape, way.shape, self.rooms)
         return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
 
-    def predict(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Prediction:
+    def predict(self, option: Option, way: DraftWay, gpu_layers: int | None) -> Prediction:
         where = self._where(option, gpu_layers)
         measured = self._measured.get(option.reference)
-        curve = curve_of(option.model, where, self._rig, way.shape, kv_type=setup.kv_type, measured=measured)
+        curve = curve_of(option.model, where, self._rig, way.shape, kv_type=SPEED_KV_TYPE, measured=measured)
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:

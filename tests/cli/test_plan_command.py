@@ -1,0 +1,154 @@
+"""`eaglelocal plan` as people and programs use it: screens of 80 columns, one object, errors with a way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglelocal.catalog.catalog import load
+from eaglelocal.cli import main
+from eaglelocal.cli.plan_report import WIDTH
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.hub.targets import demo_sources
+
+MACHINES = ("rtx-3090", "rtx-4090", "a6000", "m2-max-32gb", "2x-rtx-3090", "cpu-16gb", "cuda-8gb", "m1-8gb")
+MEMORY_KEYS = ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes", "compute_bytes")
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+
+def screen(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.run(["plan", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    lines = screen(capsys, *arguments, "--json").splitlines()
+    content: dict[str, Any] = json.loads(lines[-1])
+    return content
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine: str) -> None:
+    content = told(capsys, "--machine", machine)
+    assert {"machine", "chosen", "rejected"} <= content.keys()
+    chosen = content["chosen"]
+    assert {"target", "quant", "draft", "num_draft_tokens", "ctx", "memory", "predicted", "reasons"} <= chosen.keys()
+    memory = chosen["memory"]
+    assert memory["total_bytes"] == sum(memory[key] for key in MEMORY_KEYS)
+    assert memory["total_bytes"] <= memory["budget_bytes"]
+    assert all(device["used_bytes"] <= device["budget_bytes"] for device in memory["devices"])
+    assert chosen["predicted"]["spec_tok_s"] >= chosen["predicted"]["plain_tok_s"] > 0
+    assert (chosen["num_draft_tokens"] == 0) == (chosen["draft"] == "none")
+    assert chosen["reasons"] and len(content["rejected"]) > 100
+    assert all(each["target"] and each["quant"] and each["reason"] for each in content["rejected"])
+    assert any("not run yet" in each["reason"] for each in content["rejected"])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("goal", ["speed", "balanced", "quality"])
+def test_screens_fit_80_columns(capsys: pytest.CaptureFixture[str], machine: str, goal: str) -> None:
+    shown = screen(capsys, "--machine", machine, "--goal", goal)
+    assert all(len(line) <= WIDTH for line in shown.splitlines()), shown
+    assert "tokens/s" in shown and "█" in shown and "run it" in shown
+    assert "not taken" in shown and "--all" in shown
+
+
+def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    few, every = (screen(capsys, "--machine", "rtx-3090", *more) for more in ((), ("--all",)))
+    assert len(every.splitlines()) > 200 > 40 > len(few.splitlines())
+    assert "MTP drafting is not run yet" in every
+    assert all(len(line) <= WIDTH for line in every.splitlines())
+    for target in load().targets:
+        assert target in every
+
+
+def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = told(capsys, "--machine", "rtx-3090")["chosen"]
+    reference = f"{chosen['target']}:{chosen['quant']}"
+    assert chosen["commands"]["pull"] == f"eaglelocal pull {reference} --draft {chosen['draft']}"
+    repo = load().drafts[chosen["draft"]].repo
+    assert chosen["commands"]["import"] == f"eaglelocal import {repo} --target {reference}"
+    assert f"--target {reference} --ctx {chosen['ctx']} --kv-type {chosen['kv_type']}" in chosen["commands"]["run"]
+
+
+def test_a_target_a_quantization_and_a_context(capsys: pytest.CaptureFixture[str]) -> None:
+    content = told(capsys, "qwen3-8b:q5_k_m", "--machine", "rtx-3090", "--ctx", "12345", "--parallel", "3")
+    chosen = content["chosen"]
+    assert (chosen["target"], chosen["quant"], chosen["ctx"], chosen["parallel"]) == ("qwen3-8b", "Q5_K_M", 12345, 3)
+    assert {each["target"] for each in content["rejected"]} == {"qwen3-8b"}
+
+
+def test_a_repository_of_the_catalogue_is_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = told(capsys, "qwen/qwen3-8b-gguf:Q8_0", "--machine", "rtx-3090")["chosen"]
+    assert (chosen["target"], chosen["quant"]) == ("qwen3-8b", "Q8_0")
+
+
+def test_the_embedded_model_is_planned_without_being_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    chosen = told(capsys, "demo@8b:q4_0", "--machine", "rtx-3090")["chosen"]
+    assert chosen["draft_kind"] == "eagle3" and chosen["num_draft_tokens"] >= 1
+    assert 4.0 < chosen["memory"]["weights_bytes"] / 2**30 < 4.7  # 8e9 values of 4.5 bits
+    assert chosen["commands"]["pull"] is None
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_a_file_is_planned_from_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = demo_sources()
+    chosen = told(capsys, str(path), "--machine", "cpu-16gb")["chosen"]
+    assert chosen["reference"] == str(path)
+    assert chosen["memory"]["weights_bytes"] == pytest.approx(path.stat().st_size, rel=0.05)
+
+
+def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "eaglelocal" / "machines"
+    folder.mkdir(parents=True)
+    (folder / "shed.toml").write_text(
+        '[shed]\nname = "The one in the shed"\nkind = "cpu"\nmemory_mib = 16384\nbandwidth_gb_s = 60\n'
+        'source = "its board"\nconfidence = "page"\n'
+    )
+    assert told(capsys, "--machine", "shed")["machine"] == "The one in the shed"
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "qwen3-0.6b")["chosen"]["target"] == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (["--machine", "rtx3090"], UsageError, "rtx-3090"),
+        (["--goal", "balance"], UsageError, "did you mean balanced"),
+        (["--ctx", "0"], UsageError, "whole number of at least 1"),
+        (["--ctx", "many"], UsageError, "ctx"),
+        (["--parallel", "99"], UsageError, "16"),
+        (["qwen3-8x"], UsageError, "qwen3-8b"),
+        (["qwen3-8b:Q9"], UsageError, "Q4_K_M"),
+        (["nobody/knows-this"], UsageError, "nobody/knows-this"),
+        (["a b"], UsageError, "cannot read the reference"),
+        (["missing.gguf"], EagleLocalError, "does not exist"),
+        (["llama-3.3-70b", "--machine", "m1-8gb"], ResourceError, "nothing fits Apple M1"),
+        (["qwen3-8b", "--ctx", "99999999", "--machine", "a6000"], ResourceError, "trained for 40960"),
+    ],
+)
+def test_errors_have_a_way_out(arguments: list[str], kind: type[EagleLocalError], words: str) -> None:
+    with pytest.raises(kind) as wrong:
+        main.run(["plan", *arguments])
+    assert words in f"{wrong.value.message} {wrong.value.hint}"
+
+
+def test_nothing_fits_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ResourceError) as wrong:
+        main.run(["plan", "llama-3.3-70b", "--machine", "m1-8gb", "--json"])
+    content = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert content["chosen"] is None
+    assert len(content["rejected"]) >= 6 and all(each["reason"] for each in content["rejected"])
+    assert "free" in wrong.value.hint
