@@ -34,7 +34,7 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import branch_problem, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.pair import branch_problem, check_rolls_back, draft_warnings, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
@@ -93,7 +93,7 @@ class Builder:
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
-        notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, info))
+        notes = (*notes_on(model), *notes_on_draft(draft, header, info), *notes_on_trees(plan, info))
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
@@ -307,9 +307,16 @@ def notes_on_trees(plan: Plan, target: ModelInfo) -> tuple[str, ...]:
     return () if plan.is_unified else ("drafts are chains: with so many slots each has a cache of its own",)
 
 
-def notes_on_draft(part: Part | None) -> tuple[str, ...]:
-    """A draft model behind the end of what it knows drafts badly, never wrongly: a word, not a refusal."""
-    if part is None or isinstance(part.info, EagleInfo):
+def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+    """A draft that knows the target less than it could drafts badly, never wrongly: a word, not a refusal."""
+    if part is None:
+        return ()
+    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
+
+
+def notes_on_reach(part: Part) -> tuple[str, ...]:
+    """Of a draft model whose context ends before the target's."""
+    if isinstance(part.info, EagleInfo):
         return ()
     trained, n_ctx = part.info.context_length, part.context.n_ctx
     if not 0 < trained < n_ctx:

@@ -33,6 +33,11 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def heads_dir() -> Path:
+    """Imported draft heads, a folder for each kind of target."""
+    return state_dir() / "heads"
+
+
 def history_file() -> Path:
     return state_dir() / "chat_history"
 

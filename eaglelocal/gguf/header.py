@@ -50,6 +50,7 @@ class Header:
     version: int
     metadata: Mapping[str, Value]
     value_types: Mapping[str, ValueType]
+    value_offsets: Mapping[str, int]  # where in the first file each value lies
     tensors: Mapping[str, TensorInfo]
     shards: tuple[Shard, ...]
 

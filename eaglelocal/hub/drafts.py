@@ -15,6 +15,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file, looks_like_path
+from eaglelocal.hub.heads.store import heads_for
 from eaglelocal.hub.targets import FoundTarget, label_of
 
 UNDERSTOOD = "`auto`, `ngram`, `none`, or the path of a .gguf file"
@@ -65,7 +66,10 @@ def _automatic(target: FoundTarget) -> FoundDraft:
     problem = state_problem(target.info)
     if problem:
         return FoundDraft(reason=problem)
-    problem = head_obstacle(target.info)
-    if problem or target.head is None:
-        return lookup(target, reason=problem or "no head is known for this target")
-    return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
+    if problem := head_obstacle(target.info):
+        return lookup(target, reason=problem)
+    if imported := heads_for(target.header, target.info):
+        return draft_at(imported[0].path, target)
+    if target.head is not None:
+        return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
+    return lookup(target, reason="no head is known for this target")
