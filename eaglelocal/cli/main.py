@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, tune
+from eaglelocal.cli import bench, chat, config, import_head, probe, ps, serve, stop, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -36,6 +36,7 @@ app = typer.Typer(
 app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("serve", epilog=VARIABLES)(serve.serve)
 app.command("bench")(bench.bench)
+app.command("import")(import_head.import_head)
 app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)

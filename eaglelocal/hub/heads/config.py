@@ -149,40 +149,42 @@ def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
     return "SpecForge" if architecture == "LlamaForCausalLMEagle3" and layer_name == "midlayer" else "SafeAILab"
 
 
-def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int) -> Readings:
-    """What the head's configuration may mean for a target of `n_layer` layers."""
+def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
+    """What the configuration may mean for a target of `n_layer` layers, the last of whose inputs is `last_tap`."""
     residual = config.norm_before_residual
     if residual is not None:
         residuals: tuple[bool, ...] = (residual,)
     else:  # speculators' loader takes absence for yes, everybody else's for no
         residuals = (True, False) if config.dialect == "speculators" else (False,)
-    return Readings(tap_readings(config.layer_ids, config.ids_are_nested, num_taps, n_layer), residuals)
+    usual = (2, n_layer // 2, n_layer - 3)
+    if config.layer_ids is None and num_taps != len(usual):
+        raise ModelFileError(f"config.json does not say which {num_taps} layers are tapped ({TAPS_KEY})")
+    layer_ids = usual if config.layer_ids is None else config.layer_ids
+    if len(layer_ids) != num_taps:
+        raise ModelFileError(f"config.json names {len(layer_ids)} layers, fc reads {num_taps}")
+    taps = tap_readings(layer_ids, usual=usual, nested=config.ids_are_nested)
+    possible = tuple(layers for layers in taps if 0 <= min(layers) <= max(layers) <= last_tap)
+    if not possible:
+        message = f"the head taps layers {list(layer_ids)}; of this target those to {last_tap} can be had"
+        raise IncompatibleError(message, hint=OTHER)
+    return Readings(possible, residuals)
 
 
-def tap_readings(
-    layer_ids: tuple[int, ...] | None, nested: bool, num_taps: int, n_layer: int
-) -> tuple[tuple[int, ...], ...]:
-    """Layer inputs that the ids may mean.
+def tap_readings(layer_ids: tuple[int, ...], *, usual: tuple[int, ...], nested: bool) -> tuple[tuple[int, ...], ...]:
+    """Layer inputs that the ids may mean, the likeliest first.
 
     Ids count layer inputs (vLLM, speculators, llama.cpp) or layer outputs, which are one lower (SGLang, ModelOpt,
     below `eagle_config`). The usual three are known in both ways of counting; others stay open.
+
+    >>> tap_readings((1, 15, 28), usual=(2, 16, 29), nested=False)
+    ((2, 16, 29),)
+    >>> tap_readings((3, 9, 20), usual=(2, 16, 29), nested=True)
+    ((4, 10, 21), (3, 9, 20))
     """
-    usual = (2, n_layer // 2, n_layer - 3)
-    if layer_ids is None:
-        if num_taps != len(usual):
-            raise ModelFileError(f"config.json does not say which {num_taps} layers are tapped ({TAPS_KEY})")
-        return (usual,)
-    if len(layer_ids) != num_taps:
-        raise ModelFileError(f"config.json names {len(layer_ids)} layers, fc reads {num_taps}")
     inputs, outputs = layer_ids, tuple(layer + 1 for layer in layer_ids)
-    if inputs == usual or outputs == usual:
+    if usual in (inputs, outputs):
         return (usual,)
-    readings = tuple(
-        taps for taps in ((outputs, inputs) if nested else (inputs, outputs)) if 0 <= min(taps) <= max(taps) <= n_layer
-    )
-    if not readings:
-        raise IncompatibleError(f"the head taps layers {list(layer_ids)}, the target has {n_layer}", hint=OTHER)
-    return readings
+    return (outputs, inputs) if nested else (inputs, outputs)
 
 
 def _check_runnable(keys: ConfigKeys) -> None:

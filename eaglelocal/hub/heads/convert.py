@@ -13,6 +13,7 @@ import numpy as np
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
     FC_NORM_KEY,
     NORM_OUTPUT_KEY,
     NUM_TAPS,
@@ -89,7 +90,7 @@ class ReadHead:
         ]
 
 
-def read_head(published: Published, target: ModelInfo) -> ReadHead:
+def read_head(published: Published, target: ModelInfo, *, name: str) -> ReadHead:
     """Raises ModelFileError or IncompatibleError with the reason."""
     tensors = head_tensors(published.tensors)
     config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
@@ -98,7 +99,7 @@ def read_head(published: Published, target: ModelInfo) -> ReadHead:
     output = _output_of(tensors, config)
     num_rows = target.n_vocab if output is None else output.shape[0]
     return ReadHead(
-        name=published.folder.resolve().name,
+        name=name,
         config=config,
         tensors=tensors,
         num_taps=num_taps,
@@ -107,9 +108,14 @@ def read_head(published: Published, target: ModelInfo) -> ReadHead:
         target_tokens=target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        readings=readings_of(config, num_taps=num_taps, n_layer=target.n_layer),
+        readings=readings_of(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap(target)),
         notes=tuple(_notes(config, tensors, target, fc_norm=fc_norm)),
     )
+
+
+def last_tap(target: ModelInfo) -> int:
+    """The highest layer id that can be tapped; id n_layer is the state behind the last layer."""
+    return target.n_layer - (target.final_state is None)
 
 
 def _num_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
@@ -193,6 +199,7 @@ def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelIn
         *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
         Entry("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
         Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
+        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
         *config.rope.keys(),
         *_tokenizer(beside),
     ]

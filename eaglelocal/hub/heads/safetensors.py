@@ -7,6 +7,7 @@ Knows no tensor's meaning.
 
 from __future__ import annotations
 
+import itertools
 import json
 import stat
 from collections.abc import Mapping
@@ -172,6 +173,6 @@ def _counts(entry: Mapping[str, object], key: str) -> tuple[int, ...] | None:
 
 def _check_no_overlap(path: Path, tensors: list[StoredTensor]) -> None:
     ordered = sorted(tensors, key=lambda tensor: tensor.offset)
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in itertools.pairwise(ordered):
         if before.offset + before.nbytes > after.offset:
             raise refuse(path.name, f"tensor {after.name} overlaps {before.name}")

@@ -1,4 +1,4 @@
-"""Tensors of a published head -> tensors of a GGUF, a few rows at a time, so that a head of any size needs little memory.
+"""Tensors of a published head -> tensors of a GGUF, a few rows at a time, so that any size needs little memory.
 
 What changes on the way: rows of queries and keys are reordered (transformers turn pairs i and i + d/2 of a head,
 llama.cpp's eagle3 graph pairs 2i and 2i + 1), columns of fc take in the gains of fc_norm, and all of it is encoded.
