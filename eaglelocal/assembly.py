@@ -222,7 +222,7 @@ class Builder:
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, part.info.target_layers, branches=branches)
+            return Eagle3(head_context, part.info.target_layers, branches=branches, window=part.info.window)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context, branches=branches)

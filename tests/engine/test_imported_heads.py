@@ -108,6 +108,16 @@ def test_types_keep_what_they_can(kind: str, tolerance: float, target: Path, tmp
         np.testing.assert_allclose(after, before, atol=tolerance * np.abs(before).max())
 
 
+def test_a_window_is_what_is_left_when_older_cells_are_forgotten(target: Path, tmp_path: Path) -> None:
+    head = random_checkpoint(Kind())
+    path = imported_from(head, "speculators", target, tmp_path)
+    ours, features = run(path, target, window=8)
+    narrow, wide = (reference(head, features, target, window=window) for window in (8, None))
+    drafted = np.isfinite(narrow)
+    np.testing.assert_allclose(ours[drafted], narrow[drafted], atol=TOLERANCE)
+    assert np.abs(narrow[drafted] - wide[drafted]).max() > 10 * TOLERANCE
+
+
 def check_same(head: Checkpoint, dialect: str, target: Path, folder: Path) -> None:
     path = imported_from(head, dialect, target, folder)
     assert EagleInfo.from_header(read_header(path)).target_layers[: len(head.taps)] == head.taps
@@ -128,12 +138,12 @@ def imported_from(head: Checkpoint, dialect: str, target: Path, folder: Path) ->
 # ---- llama.cpp, through the backend as the engine uses it
 
 
-def run(path: Path, target: Path) -> tuple[np.ndarray, np.ndarray]:
+def run(path: Path, target: Path, *, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Logits [depth, vocab] behind TEXT along CHAIN, and the states that the head read [rows, taps, n_embd]."""
-    return next(iter(opened(path, target)))
+    return next(iter(opened(path, target, window)))
 
 
-def opened(path: Path, target: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     header = read_header(path)
     info = EagleInfo.from_header(header)
     models = Model(load_library(), target, repack=False), Model(load_library(), path, repack=False)
@@ -147,6 +157,8 @@ def opened(path: Path, target: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         head.decode(PairBatch(TEXT[1:], fused[:-1], list(range(n - 1)), [0] * (n - 1), []), 1, confident=False)
         logits, state = [], fused[-1]
         for step, token in enumerate(CHAIN):
+            if window is not None:
+                head.forget(0, n + step - window)
             said = head.decode(PairBatch([token], [state], [n - 1 + step], [0], [0]), 1, confident=True)
             logits.append(logits_of(models[1], head))
             state = said.states[0]
@@ -166,7 +178,7 @@ def logits_of(model: Model, head: LlamaHeadContext) -> np.ndarray:
 # ---- torch
 
 
-def reference(head: Checkpoint, features: np.ndarray, target: Path) -> np.ndarray:
+def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: int | None = None) -> np.ndarray:
     """Logits [depth, vocab], minus infinity for tokens that the head does not draft."""
     weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
     lent = read_tensor(target, read_header(target), "token_embd.weight")
@@ -184,6 +196,8 @@ def reference(head: Checkpoint, features: np.ndarray, target: Path) -> np.ndarra
         step(head, weights, embeddings[tokens[position]], state, position, keys, values)
     state = states[-1]
     for depth, token in enumerate(CHAIN):
+        if window is not None:
+            del keys[: 1 - window], values[: 1 - window]
         before = step(head, weights, embeddings[token], state, len(TEXT) - 1 + depth, keys, values)
         after = norm(before, weights["norm.weight"], head.eps)
         logits.append(scattered(head, weights["lm_head.weight"] @ after))
