@@ -67,7 +67,8 @@ def import_head(
     check_asked(settings.target, type)
     found = find(settings, output)
     read = understand(head, found)
-    path = Path(os.path.expanduser(out)) if out else place_of(found.header, found.info, read.name, type)
+    place = place_of(found.header, found.info, read.name, type)
+    path = asked_place(out, place.name) if out else place
     with written(path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
         for line in head_lines(read, found, warnings):
@@ -84,6 +85,12 @@ def check_asked(target: str | None, kind: str) -> None:
         raise UsageError("no target: a head drafts for one model", hint="eaglelocal import HEAD --target FILE.gguf")
     if kind not in TYPES:
         raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {kind!r}")
+
+
+def asked_place(out: str, name: str) -> Path:
+    """The file that is asked for; in a folder, the head's own name."""
+    path = Path(os.path.expanduser(out))
+    return path / name if path.is_dir() else path
 
 
 def find(settings: Settings, output: Output) -> FoundTarget:

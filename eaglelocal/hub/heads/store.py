@@ -43,8 +43,7 @@ def folder_of(beside: Header, target: ModelInfo) -> Path:
     """Where heads for this kind of target lie."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
-    for text in beside.string_bytes(TOKENS_KEY) or ():
-        digest.update(len(text).to_bytes(4, "little") + text)
+    digest.update(b"\0".join(beside.string_bytes(TOKENS_KEY) or []))
     return locations.heads_dir() / digest.hexdigest()
 
 
@@ -56,6 +55,8 @@ def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
 
 def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
     """Heads that fit this target, those made for it first, then the newest. A file that is damaged is passed over."""
+    if not locations.heads_dir().is_dir():
+        return []
     found = []
     for path in _newest_first(folder_of(beside, target)):
         info = _fitting(path, target)
@@ -94,9 +95,16 @@ def written(
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial
-        os.replace(partial, path)
+        _appear(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _appear(partial: Path, path: Path) -> None:
+    try:
+        os.replace(partial, path)
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror}", hint="`--out FILE` elsewhere") from error
 
 
 def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
