@@ -48,6 +48,13 @@ class Outcome:
     def is_as_stated(self) -> bool:
         return self.best is self.tried[0]
 
+    @property
+    def is_alike(self) -> bool:
+        """Both recurrences are accepted alike, as where the last norm's gains are nearly equal: either will do."""
+        flipped = replace(self.best.reading, norm_output=not self.best.reading.norm_output)
+        others = [tried.figures for tried in self.tried if tried.reading == flipped]
+        return bool(others) and not goes_on_better(self.best.figures, others[0])
+
 
 class Trial:
     """Loads a head in one reading after the other. `open_engine` starts an engine with the head at a path."""

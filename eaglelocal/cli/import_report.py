@@ -90,9 +90,10 @@ def trial_line(tried: Tried, outcome: Outcome) -> str:
 
 def verdict(outcome: Outcome) -> str:
     reading = told(outcome.best.reading, beside=outcome)
+    alike = "; pre-norm and post-norm are accepted alike" if outcome.is_alike else ""
     if outcome.is_as_stated:
-        return f"as its configuration says: {reading}"
-    return f"otherwise than its configuration says, and recorded so: {reading}"
+        return f"as its configuration says: {reading}{alike}"
+    return f"otherwise than its configuration says, and recorded so: {reading}{alike}"
 
 
 def told(reading: Reading, *, beside: Outcome) -> str:

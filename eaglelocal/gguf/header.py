@@ -91,6 +91,16 @@ class Header:
         except (OSError, ValueError) as error:
             raise refuse(self.path.name, f"cannot read {key}: {error}") from error
 
+    def array_bytes(self, key: str) -> bytes:
+        """An array as it lies in the file, to be compared or hashed; empty where there is none."""
+        value = self.metadata.get(key)
+        if not isinstance(value, ArrayValue):
+            return b""
+        try:
+            return self._raw(value)
+        except OSError as error:
+            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+
     def _raw(self, array: ArrayValue) -> bytes:
         with self.path.open("rb") as file:
             file.seek(array.offset)

@@ -1,6 +1,6 @@
 """Do two files mean the same by every token id? Compares the texts of tokens, not only how many there are.
 
-Both lists of 152 000 tokens are read and compared in some 50 ms. Knows nothing of heads or targets.
+Equal lists of 152 000 tokens are told in a few milliseconds, as bytes; only lists that differ are taken apart.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class TokenDifference:
 
 def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
     """None where all tokens are equal, or where either file has no list to compare."""
+    if header.array_bytes(TOKENS_KEY) == beside.array_bytes(TOKENS_KEY):
+        return None
     ours, theirs = header.string_bytes(TOKENS_KEY), beside.string_bytes(TOKENS_KEY)
-    if ours is None or theirs is None or ours == theirs:
+    if ours is None or theirs is None:
         return None
     shared = min(len(ours), len(theirs))
     differing = [token for token in range(shared) if ours[token] != theirs[token]]

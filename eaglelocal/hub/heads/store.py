@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def folder_of(beside: Header, target: ModelInfo) -> Path:
     """Where heads for this kind of target lie."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
-    digest.update(b"\0".join(beside.string_bytes(TOKENS_KEY) or []))
+    digest.update(beside.array_bytes(TOKENS_KEY))
     return locations.heads_dir() / digest.hexdigest()
 
 
@@ -97,7 +97,8 @@ def written(
         yield partial
         _appear(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing was written, perhaps not even the folder
+            partial.unlink()
 
 
 def _appear(partial: Path, path: Path) -> None:
