@@ -117,7 +117,7 @@ def understand(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.source import head_folder
 
     folder, name = head_folder(reference)
-    return read_head(read_published(folder), found.info, name=name)
+    return read_head(read_published(folder), found.header, found.info, name=name)
 
 
 def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[Entry], list[StreamedTensor]]:

@@ -50,11 +50,11 @@ def layer_line(head: ReadHead) -> str:
 
 def token_line(head: ReadHead, found: FoundTarget) -> str:
     drafted = found.info.n_vocab if head.target_tokens is None else len(head.target_tokens)
-    own = [
-        word
-        for word, name in (("embeddings", "embed_tokens.weight"), ("output", "lm_head.weight"))
-        if head.tensors.get(name) is not None
-    ]
+    has = {
+        "embeddings": not head.shares_embeddings,
+        "output": head.tensors.get("lm_head.weight") is not None,
+    }
+    own = [word for word, is_own in has.items() if is_own]
     lent = [word for word in ("embeddings", "output") if word not in own]
     parts = [f"its own {' and '.join(own)}"] if own else []
     parts += [f"the target's {' and '.join(lent)}"] if lent else []

@@ -13,7 +13,8 @@ from eaglelocal.hub.heads.store import written
 
 
 def understood(folder: Path, target: Path) -> ReadHead:
-    return read_head(read_published(folder), ModelInfo.from_header(read_header(target)), name=folder.name)
+    header = read_header(target)
+    return read_head(read_published(folder), header, ModelInfo.from_header(header), name=folder.name)
 
 
 def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: Reading | None = None) -> Path:

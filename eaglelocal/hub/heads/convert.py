@@ -23,6 +23,7 @@ from eaglelocal.gguf.eagle_info import (
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.config import OTHER, HeadConfig, Readings, read_config, readings_of
@@ -48,6 +49,10 @@ MATRICES = {
 }
 
 
+SAMPLED_ROWS = 64
+SAME_SHARE = 0.02  # of an embedding's length: what rounding to six bits or more moves it by
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One way to read what a head's configuration leaves open."""
@@ -68,6 +73,7 @@ class ReadHead:
     fc_norm: bool
     norm_before_fc: bool
     target_tokens: Ints | None  # [draft vocabulary]
+    shares_embeddings: bool  # its own are the target's, or it has none
     readings: Readings
     notes: tuple[str, ...]
 
@@ -90,8 +96,8 @@ class ReadHead:
         ]
 
 
-def read_head(published: Published, target: ModelInfo, *, name: str) -> ReadHead:
-    """Raises ModelFileError or IncompatibleError with the reason."""
+def read_head(published: Published, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
+    """`beside` is the header of the target. Raises ModelFileError or IncompatibleError with the reason."""
     tensors = head_tensors(published.tensors)
     config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
     num_taps = _num_taps(tensors["fc.weight"], config, target)
@@ -108,6 +114,7 @@ def read_head(published: Published, target: ModelInfo, *, name: str) -> ReadHead
         target_tokens=target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
+        shares_embeddings=_shares_embeddings(tensors.get("embed_tokens.weight"), beside, target),
         readings=readings_of(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap(target)),
         notes=tuple(_notes(config, tensors, target, fc_norm=fc_norm)),
     )
@@ -150,6 +157,22 @@ def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[boo
     if norm_before_fc and num_taps != NUM_TAPS:
         raise IncompatibleError(f"the head normalises {num_taps} taps at once, llama.cpp {NUM_TAPS}", hint=OTHER)
     return fc_norm, norm_before_fc
+
+
+def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
+    """Many heads come with a copy of the target's embeddings, which are as large as the rest of the head twice over.
+
+    Told by some of the rows. Where the target's are rounded to fewer bits the head keeps its own.
+    """
+    if own is None:
+        return True
+    lent = beside.tensors.get("token_embd.weight")
+    if lent is None or lent.shape != own.shape[::-1]:
+        return False
+    rows = np.linspace(0, target.n_vocab - 1, SAMPLED_ROWS).astype(int).tolist()
+    theirs = read_rows(beside.path, beside, lent.name, rows)
+    ours = np.concatenate([own.rows(row, row + 1) for row in rows])
+    return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 
 
 def _output_of(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
@@ -247,7 +270,7 @@ def _fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
 def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
     """Rows behind the target's vocabulary pad it; no token asks for them."""
     embeddings, output = head.tensors.get("embed_tokens.weight"), _output_of(head.tensors, head.config)
-    if embeddings is not None:
+    if embeddings is not None and not head.shares_embeddings:
         yield _plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)
     if output is not None:
         yield _plain("output.weight", output, kind, most_rows=target.n_vocab)

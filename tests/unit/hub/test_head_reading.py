@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.eagle_checkpoints import DIALECTS, Kind, random_checkpoint, write_checkpoint
+from doubles.eagle_checkpoints import DIALECTS, Kind, changed, named, random_checkpoint, write_checkpoint, write_tensors
 from doubles.imported_heads import imported, understood
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_rows, read_tensor
 from eaglelocal.hub.heads.config import read_config, tap_readings
 from eaglelocal.hub.heads.names import common_name
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
@@ -187,8 +188,6 @@ def test_a_tensor_too_few_is_named(name: str, says: str, target: Path, tmp_path:
     arrays = {key: array for key, array in HEAD.arrays.items() if key != name}
     complete = write_checkpoint(tmp_path, HEAD, "SafeAILab")
     config = (complete / "config.json").read_text()
-    from doubles.eagle_checkpoints import named, write_tensors
-
     write_tensors(complete, {named(key, "SafeAILab"): (array, "float32") for key, array in arrays.items()}, 1)
     (complete / "config.json").write_text(config)
     with pytest.raises(ModelFileError, match=says):
@@ -199,6 +198,28 @@ def test_what_changes_nothing_is_left_out(target: Path, tmp_path: Path) -> None:
     more = {"layer.self_attn.q_proj.bias": np.zeros(128, np.float32), "layer.self_attn.rotary_emb.inv_freq": ONES[0]}
     head = understood(write_checkpoint(tmp_path, replace(HEAD, arrays={**HEAD.arrays, **more}), "SafeAILab"), target)
     assert "2 tensors" in head.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0"])
+def test_a_copy_of_the_targets_embeddings_is_not_stored(kind: str, tmp_path: Path) -> None:
+    """speculators saves one. Where the target's are much coarser than the copy, the copy stays."""
+    path = write_target(tmp_path / f"{kind}.gguf", replace(SHAPE, type=kind))
+    fine = write_target(tmp_path / "fine.gguf", SHAPE)
+    copied = read_tensor(fine, read_header(fine), "token_embd.weight")
+    folder = write_checkpoint(tmp_path / "published", changed(HEAD, embed_tokens__weight=copied), "speculators")
+    stored = "token_embd.weight" in read_header(imported(folder, path, tmp_path / "head.gguf")).tensors
+    assert stored is (kind == "Q4_0")
+    assert understood(folder, path).shares_embeddings is not stored
+
+
+def test_embeddings_of_its_own_are_kept(target: Path, tmp_path: Path) -> None:
+    head = random_checkpoint(Kind(own_embeddings=True))
+    path = imported(write_checkpoint(tmp_path / "published", head, "speculators"), target, tmp_path / "head.gguf")
+    kept = read_tensor(path, read_header(path), "token_embd.weight")
+    np.testing.assert_array_equal(kept, head.arrays["embed_tokens.weight"])
+    np.testing.assert_array_equal(
+        read_rows(path, read_header(path), "token_embd.weight", [7, 0, 299]), kept[[7, 0, 299]]
+    )
 
 
 class Table:
