@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 TYPES = ("f16", "bf16", "q8_0", "f32")
 
-Head = Annotated[str, typer.Argument(metavar="HEAD", help="A folder with config.json and *.safetensors, or user/repo.")]
+Head = Annotated[
+    str, typer.Argument(metavar="HEAD", help="A folder with config.json and weights, or user/repo in the hub's cache.")
+]
 Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
 Type = Annotated[str, typer.Option(metavar="|".join(TYPES), help="Of the weights.")]
 NoTrial = Annotated[bool, typer.Option("--no-trial", help="Believe its configuration; do not load the target.")]
@@ -90,7 +92,20 @@ def check_asked(target: str | None, kind: str) -> None:
 def asked_place(out: str, name: str) -> Path:
     """The file that is asked for; in a folder, the head's own name."""
     path = Path(os.path.expanduser(out))
-    return path / name if path.is_dir() else path
+    path = path / name if path.is_dir() else path
+    if path.exists() and not is_head(path):
+        raise UsageError(f"{path} is there and is no head", hint="choose another name for --out")
+    return path
+
+
+def is_head(path: Path) -> bool:
+    from eaglelocal.errors import ModelFileError
+    from eaglelocal.gguf.reader import read_header
+
+    try:
+        return read_header(path).metadata.get("general.architecture") == "eagle3"
+    except ModelFileError:
+        return False
 
 
 def find(settings: Settings, output: Output) -> FoundTarget:

@@ -113,6 +113,7 @@ def test_without_a_trial_its_configuration_is_believed(environ: dict[str, str], 
         (("{head}/config.json", "--target", "demo@native"), 2, "is a file"),
         (("{head}", "--target", "{head}/none.gguf"), 1, "does not exist"),
         (("{head}", "--target", "demo@native", "--no-trial", "--out", "{head}/config.json/x"), 1, "cannot write"),
+        (("{head}", "--target", "demo@native", "--no-trial", "--out", "{head}/config.json"), 2, "is no head"),
     ],
 )
 def test_wrong_words_are_told(

@@ -1,4 +1,4 @@
-"""A folder with a head as it was published: config.json and safetensors, in one file or in shards.
+"""A folder with a head as it was published: config.json and weights, in one file or in shards.
 
 Finds and reads the files; knows neither dialects nor what a head is.
 """
@@ -6,17 +6,33 @@ Finds and reads the files; knows neither dialects nor what a head is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.errors import ModelFileError
+from eaglelocal.hub.heads.pickled import read_pickled
 from eaglelocal.hub.heads.safetensors import StoredTensor, read_safetensors
 
-CONFIG, INDEX, SUFFIX = "config.json", "model.safetensors.index.json", ".safetensors"
+CONFIG, SUFFIX = "config.json", ".safetensors"
 MAX_JSON_BYTES = 16 << 20
-MAX_SHARDS = 1000
-PICKLES = ("*.bin", "*.pt", "*.pth")
+MAX_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How weights are stored: files by their names, and the index that lists the shards."""
+
+    suffix: str
+    stem: str
+    read: Callable[[Path], dict[str, StoredTensor]]
+
+    @property
+    def index(self) -> str:
+        return f"{self.stem}{self.suffix}.index.json"
+
+
+FORMATS = (Format(SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_model", read_pickled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +52,9 @@ def read_published(folder: Path) -> Published:
         raise ModelFileError(f"{folder} has no {CONFIG}", hint="give the folder of a published head")
     config = read_json(folder / CONFIG)
     tensors: dict[str, StoredTensor] = {}
-    for path in _tensor_files(folder):
-        for name, tensor in read_safetensors(path).items():
+    form, paths = _tensor_files(folder)
+    for path in paths:
+        for name, tensor in form.read(path).items():
             if name in tensors:
                 raise ModelFileError(f"tensor {name} is in {tensors[name].path.name} and in {path.name}")
             tensors[name] = tensor
@@ -62,35 +79,25 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def _tensor_files(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        return _shards(folder)
-    files = sorted(folder.glob(f"*{SUFFIX}"))
-    if not files:
-        raise _no_tensors(folder)
-    return files[:MAX_SHARDS]
+def _tensor_files(folder: Path) -> tuple[Format, list[Path]]:
+    """Of the first format that is there."""
+    for form in FORMATS:
+        if (folder / form.index).is_file():
+            return form, _shards(folder, form)
+        if files := sorted(folder.glob(f"{'*' if form.suffix == SUFFIX else form.stem}{form.suffix}")):
+            return form, files[:MAX_FILES]
+    raise ModelFileError(f"{folder} has no *{SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head")
 
 
-def _shards(folder: Path) -> list[Path]:
+def _shards(folder: Path, form: Format) -> list[Path]:
     """The files that the index names, which must lie in the folder itself."""
-    names = read_json(folder / INDEX).get("weight_map")
+    names = read_json(folder / form.index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise ModelFileError(f"{INDEX}: no weight_map")
+        raise ModelFileError(f"{form.index}: no weight_map")
     files = sorted({str(name) for name in names.values()})
     for name in files:
-        if Path(name).name != name or not name.endswith(SUFFIX):
-            raise ModelFileError(f"{INDEX} names {name!r}, which is no *{SUFFIX} beside it")
+        if Path(name).name != name or not name.endswith(form.suffix):
+            raise ModelFileError(f"{form.index} names {name!r}, which is no *{form.suffix} beside it")
         if not (folder / name).is_file():
             raise ModelFileError(f"{folder} lacks the shard {name}", hint="fetch the rest of the head")
     return [folder / name for name in files]
-
-
-def _no_tensors(folder: Path) -> ModelFileError:
-    pickled = next((path.name for pattern in PICKLES for path in sorted(folder.glob(pattern))), None)
-    if pickled is None:
-        return ModelFileError(f"{folder} has no *{SUFFIX}", hint="fetch the rest of the head")
-    convert = (
-        "python -c 'import torch; from safetensors.torch import save_file; "
-        f'save_file(torch.load("{pickled}", weights_only=True), "model.safetensors")\''
-    )
-    return ModelFileError(f"{folder} has its weights as {pickled}, a pickle, which is code", hint=f"there: {convert}")

@@ -112,8 +112,8 @@ def test_eight_bit_floats_are_refused_by_name(tmp_path: Path) -> None:
     [
         ({}, "no config.json"),
         ({"config.json": "{"}, "config.json: no JSON"),
-        ({"config.json": "{}"}, "has no \\*.safetensors"),
-        ({"config.json": "{}", "pytorch_model.bin": "x"}, "a pickle, which is code"),
+        ({"config.json": "{}"}, "has no \\*.safetensors and no"),
+        ({"config.json": "{}", "pytorch_model.bin": "x"}, "not in torch's present format"),
         ({"config.json": "{}", "model.safetensors.index.json": "{}"}, "no weight_map"),
         (
             {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"w": "../x.safetensors"}}'},
