@@ -28,6 +28,8 @@ STORAGES: Mapping[str, str] = MappingProxyType(
     {"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"}
     | {"LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "BoolStorage": "BOOL"}
 )
+# what the zip reader raises on damaged directories, encrypted entries and unknown compressions
+DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OverflowError, struct.error)
 CONVERT = "convert it where torch is: torch.load(..., weights_only=True), then safetensors.torch.save_file"
 
 
@@ -52,7 +54,7 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
             entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
             views = _views(path, archive, entries.get("data.pkl"))
             return {name: _located(path, file, name, view, entries) for name, view in views.items()}
-    except (zipfile.BadZipFile, NotImplementedError) as error:
+    except DAMAGED as error:
         raise refuse(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error
     except OSError as error:
         raise refuse(path.name, f"cannot be read: {error.strerror}") from error
