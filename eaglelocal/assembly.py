@@ -10,15 +10,12 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from eaglelocal.backend.attention import scores_bytes, settled
-from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.devices import rooms
-from eaglelocal.backend.fit import RAM, Asked, Room, at_least, check_fits, joined
+from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
-from eaglelocal.backend.rehearsal import Part, Placement, rehearse
+from eaglelocal.backend.rehearsal import Part
 from eaglelocal.calibrations import acceptance_key_of, key_of
 from eaglelocal.calibrations import load as load_learned
 from eaglelocal.calibrations import save as save_learned
@@ -29,15 +26,15 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.errors import ModelFileError
+from eaglelocal.fitting import fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import branch_problem, check_rolls_back, draft_warnings, read_draft, read_model
-from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.pair import branch_problem, draft_warnings, read_model
+from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
@@ -48,7 +45,6 @@ from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
 MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
-DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
 def build(plan: Plan, report: Report) -> Engine:
@@ -69,53 +65,37 @@ class Builder:
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
         self._num_branches = 0  # of each slot's trees
+        self._can_cut = True
         self._min_fork: int | None = None  # prompt tokens that are worth copying another slot's cells
-        self._placement = Placement(
-            gpu_layers=plan.gpu_layers, devices=plan.device, split=plan.split, repack=not has_amx(self._machine)
-        )
 
     def build(self) -> Engine:
         check_batch(self._plan.num_slots, self._plan.n_batch)
-        header = read_header(self._plan.target)
-        info = read_model(header)
         library = load_library()
-        plan = self._plan = self._with_attention(library, info)
-        draft = self._draft_part(header, info)
-        taps = draft.info.target_layers if draft and isinstance(draft.info, EagleInfo) else ()
-        self._num_branches = 0 if branch_problem(info) else plan.num_branches
-        self._min_fork = None if branch_problem(info) else min_fork(plan)
-        context_params = self._params(self._max_rows(), num_branches=plan.num_slots * self._num_branches)
-        target = Part(header=header, info=info, context=context_params, taps=taps)
-        self._check_memory(library, [target, draft] if draft else [target])
+        parts = fitted(self._plan, self._machine, library, threads=self._threads)
+        plan, target, draft = parts.plan, parts.target, parts.draft
+        info = read_model(target.header)
+        self._plan = plan
+        self._num_branches = target.context.num_branches // plan.num_slots
+        self._min_fork = None if branch_problem(parts.shape) else min_fork(plan)
+        self._can_cut = parts.can_cut
         model = self._model(library, target, share=(0.0, 0.9))
         by_nextn = info.final_state is FinalState.NEXTN
-        context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
+        context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
-        notes = (*notes_on(model), *notes_on_draft(draft, header, info), *notes_on_trees(plan, info))
+        notes = (
+            *notes_on(model),
+            *notes_on_draft(draft, target.header, info),
+            *notes_on_trees(plan, parts.shape),
+            *parts.notes,
+        )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
         return engine
-
-    def _with_attention(self, library: Library, info: ModelInfo) -> Plan:
-        """The plan, with what `--flash-attn auto` means here."""
-        plan = self._plan
-        num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
-        chosen = settled(
-            plan.flash_attention,
-            on_gpu=plan.gpu_layers != 0 and any(room.device != RAM for room in self._rooms(library)),
-            kv_type=plan.kv_type,
-            scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=max(info.n_head)),
-        )
-        return dataclasses.replace(plan, flash_attention=chosen)
-
-    def _rooms(self, library: Library) -> tuple[Room, ...]:
-        unified = self._machine.unified is not None
-        return rooms(library, ram_bytes=self._machine.memory.available_bytes, unified=unified)
 
     def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
         """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
@@ -139,53 +119,15 @@ class Builder:
         acceptance.restore(load_learned(key))
         self._opened.callback(lambda: save_learned(key, acceptance.state()))
 
-    def _draft_part(self, beside: Header, target: ModelInfo) -> Part | None:
-        """The model that drafts, checked against the target; None where there is none."""
-        plan = self._plan
-        if plan.draft_kind not in DRAFT_KINDS:
-            raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
-        if not plan.speculates:
-            return None
-        check_rolls_back(target)
-        if plan.draft_kind == "ngram":
-            return None
-        if plan.draft is None:
-            raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
-        header = read_header(plan.draft)
-        info = read_draft(header, beside=beside, target=target, kind=plan.draft_kind)
-        # every row of a chunk of features is an output of the head; a draft model is asked for one a slot
-        num_outputs = plan.n_batch if isinstance(info, EagleInfo) else plan.num_slots
-        context = self._params(num_outputs)
-        if isinstance(info, EagleInfo):  # slots wait with unequal numbers of pairs; its one layer attends cheaply
-            context = dataclasses.replace(context, unified=True)
-        return Part(header=header, info=info, context=context)
-
-    def _check_memory(self, library: Library, parts: list[Part]) -> None:
-        """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
-        plan = self._plan
-        asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers)
-        there = self._rooms(library)
-        check_fits(list(at_least((part.info for part in parts), asked, kv_type=plan.kv_type)), [joined(there)], asked)
-        devices = [room.device for room in there if room.device != RAM]
-        check_fits(rehearse(library, parts, self._placement, devices=devices), there, asked)
-
     def _model(self, library: Library, part: Part, *, share: tuple[float, float]) -> Model:
         low, high = share
-        path, placement = part.header.path, self._placement
+        path = part.header.path
         self._report(LoadProgress(low, path.name))
 
         def on_progress(fraction: float) -> None:
             self._report(LoadProgress(low + fraction * (high - low), path.name))
 
-        model = Model(
-            library,
-            path,
-            gpu_layers=placement.gpu_layers,
-            devices=placement.devices,
-            split=placement.split,
-            repack=placement.repack,
-            on_progress=on_progress,
-        )
+        model = Model(library, path, part.placement, on_progress=on_progress)
         self._opened.callback(model.close)
         self._model_bytes += model.size_bytes
         return model
@@ -193,20 +135,6 @@ class Builder:
     def _max_rows(self) -> int:
         """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
         return self._plan.num_slots * (1 + self._plan.max_draft)
-
-    def _params(self, max_outputs: int, *, num_branches: int = 0) -> ContextParams:
-        plan = self._plan
-        return ContextParams(
-            n_ctx=plan.n_ctx,
-            num_sequences=plan.num_slots,
-            num_branches=num_branches,
-            unified=plan.is_unified,
-            n_batch=plan.n_batch,
-            max_outputs=max_outputs,
-            threads=self._threads,
-            kv_type=plan.kv_type,
-            flash_attention=plan.flash_attention,
-        )
 
     def _drafters(self, library: Library, context: LlamaContext, part: Part | None) -> tuple[Drafter, ...]:
         """The cheapest first: what a lookup promises can spare the other its work."""
@@ -260,7 +188,7 @@ class Builder:
             n_ctx=plan.n_ctx,
             n_batch=plan.n_batch,
             reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
-            can_cut=not model.is_hybrid,
+            can_cut=self._can_cut and not model.is_hybrid,
             min_fork=self._min_fork,
         )
         return Engine(
@@ -298,7 +226,7 @@ def notes_on(model: Model) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def notes_on_trees(plan: Plan, target: ModelInfo) -> tuple[str, ...]:
+def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
     """Why drafts are chains where another choice could have made them trees."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
@@ -331,8 +259,3 @@ def head_norms(header: Header, info: EagleInfo) -> HeadNorms:
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
     )
-
-
-def has_amx(machine: Machine) -> bool:
-    """Built by GCC 12, llama.cpp's AMX kernels crash on quantized weights: half their tile configuration is unset."""
-    return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())

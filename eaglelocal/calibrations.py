@@ -57,17 +57,23 @@ def key_of(
 ) -> Key:
     return Key(
         machine=machine_name(machine),
-        model=shape_of(target),
-        weights=main_type(target),
-        draft=shape_of(draft) if draft else plan.draft_kind,
+        model=shape_hash(target),
+        weights=target.main_type,
+        draft=shape_hash(draft) if draft else plan.draft_kind,
         threads=threads,
         num_slots=plan.num_slots,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention,
-        placement=f"{plan.gpu_layers}, {plan.device}, {plan.split}",
+        placement=placement_key(plan),
         unified=unified,
         library=build_of(library, machine),
     )
+
+
+def placement_key(plan: Plan) -> str:
+    """GPU layers, device and split; shares and the draft's layers where they were asked for."""
+    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
+    return ", ".join(map(str, parts)) + ("" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}")
 
 
 def acceptance_key_of(plan: Plan) -> AcceptanceKey:
@@ -106,36 +112,53 @@ def build_of(library: str, machine: Machine) -> str:
     return f"{library} ({backends})" + "".join(f", driver {driver}" for driver in drivers)
 
 
-def shape_of(header: Header) -> str:
+def shape_hash(header: Header) -> str:
     """What decides over speed: two models of one shape share a curve, whatever they have learnt."""
     architecture = header.metadata.get("general.architecture")
     tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
     return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
 
 
-def main_type(header: Header) -> str:
-    num_bytes: dict[str, int] = {}
-    for tensor in header.tensors.values():
-        num_bytes[tensor.type.name] = num_bytes.get(tensor.type.name, 0) + tensor.nbytes
-    return max(num_bytes, key=lambda name: num_bytes[name], default="none")
-
-
 def load(key: Key | AcceptanceKey) -> object | None:
     """The state that was saved under this very key; None if there is none that can be read."""
-    path = folder() / file_name_of(key)
+    content = _content_of(folder() / file_name_of(key))
+    state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
+    return state
+
+
+def newest_costs(machine: Machine, target: Header, library: str) -> object | None:
+    """What was learnt last of this model's costs on this machine with this build, for one slot in any set-up."""
+    wanted = {
+        "machine": machine_name(machine),
+        "model": shape_hash(target),
+        "library": build_of(library, machine),
+        "num_slots": 1,
+    }
+    found = [path for path in folder().glob("*.json") if wanted.items() <= _key_in(path).items()]
+    content = _content_of(max(found, key=_age_of)) if found else {}
+    state: object = content.get("state")
+    return state
+
+
+def _age_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # dropped a moment ago
+        return 0.0
+
+
+def _content_of(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(MAX_FILE_BYTES))
     except (OSError, ValueError, RecursionError):
-        return None
-    if (
-        not isinstance(content, dict)
-        or content.get("format") != FORMAT
-        or content.get("key") != dataclasses.asdict(key)
-    ):
-        return None
-    state: object = content.get("state")
-    return state
+        return {}
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
+
+
+def _key_in(path: Path) -> dict[str, object]:
+    key = _content_of(path).get("key")
+    return key if isinstance(key, dict) else {}
 
 
 def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
@@ -147,12 +170,8 @@ def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
 
 def _build_in(path: Path, machine: str) -> str | None:
     """The build that a file of costs of this machine names; None for other machines' and for acceptance."""
-    try:
-        with path.open("rb") as file:
-            key = json.loads(file.read(MAX_FILE_BYTES))["key"]
-        build = key["library"] if key["machine"] == machine else None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None
+    key = _key_in(path)
+    build = key.get("library") if key.get("machine") == machine else None
     return build if isinstance(build, str) else None
 
 

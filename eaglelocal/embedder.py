@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from eaglelocal.assembly import has_amx
 from eaglelocal.backend.devices import rooms
 from eaglelocal.backend.embedding import EmbeddingContext, EmbeddingParams
 from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, at_least, check_fits, joined
@@ -19,11 +18,14 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.fitting import placement_of
+from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import read_model
 from eaglelocal.gguf.pooling import POOLINGS, RANKS, pooling_of
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
@@ -90,8 +92,8 @@ def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffe
     """What is sure to be needed. A decoder computes logits of every row, which nobody reads, in its compute buffer."""
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
-    asked = Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers)
-    return [*at_least((info,), asked, kv_type=plan.kv_type), Buffer(RAM, Kind.BUFFERS, logits_bytes)]
+    sizes = CacheSizes(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
+    return [*at_least(shape_of(header), sizes), Buffer(RAM, Kind.BUFFERS, logits_bytes)]
 
 
 def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
@@ -101,12 +103,5 @@ def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan:
 
 def _model(library: Library, plan: Plan, machine: Machine, report: Report) -> Model:
     name = plan.target.name
-    return Model(
-        library,
-        plan.target,
-        gpu_layers=plan.gpu_layers,
-        devices=plan.device,
-        split=plan.split,
-        repack=not has_amx(machine),
-        on_progress=lambda fraction: report(LoadProgress(fraction, name)),
-    )
+    placement = placement_of(plan, machine)
+    return Model(library, plan.target, placement, on_progress=lambda fraction: report(LoadProgress(fraction, name)))

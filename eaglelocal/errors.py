@@ -6,6 +6,7 @@
     ├── IncompatibleError      a draft that does not fit its target, a target that cannot be drafted for
     ├── LibraryError           llama.cpp is missing, of another version, or lacks a symbol
     ├── ResourceError          not enough memory, disk or context
+    ├── DownloadError          a hub that refuses, cannot be reached or sends something else than it promised
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
     ├── EngineError            the engine process failed, ended or does not answer
     └── Cancelled              the person stopped it (exit 130)
@@ -55,6 +56,10 @@ class LibraryError(EagleLocalError):
 
 
 class ResourceError(EagleLocalError):
+    pass
+
+
+class DownloadError(EagleLocalError):
     pass
 
 

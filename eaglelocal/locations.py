@@ -43,20 +43,30 @@ def heads_dir() -> Path:
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """The model hub's own folder, shared with every other tool that uses it."""
     if environ.get("HF_HOME"):
-        return Path(environ["HF_HOME"]).expanduser()
+        return _named(environ["HF_HOME"])
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the hub's client keeps what it downloads."""
     named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(named).expanduser() if named else hub_home(environ) / "hub"
+    return _named(named) if named else hub_home(environ) / "hub"
 
 
 def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Where `hf auth login` leaves its token."""
     named = environ.get("HF_TOKEN_PATH")
-    return Path(named).expanduser() if named else hub_home(environ) / "token"
+    return _named(named) if named else hub_home(environ) / "token"
+
+
+def _named(text: str) -> Path:
+    """As the hub's client reads its variables."""
+    return Path(os.path.expandvars(text)).expanduser()
+
+
+def pulled_drafts_file() -> Path:
+    """Which draft was fetched for which target."""
+    return state_dir() / "pulled_drafts.json"
 
 
 def history_file() -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
+from eaglelocal.core.split import parse_split
 from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
@@ -71,6 +72,10 @@ class Settings:
             values[name] = _read(name, value, place)
             places[name] = place
         return cls(**values, set_by=tuple(places.items()))
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody said it, be it the default."""
+        return any(option == name for option, _ in self.set_by)
 
     def origins(self) -> Mapping[str, str]:
         """Option -> `default`, the config file's path, the variable or the flag that set it."""
@@ -166,6 +171,12 @@ def _choice(*names: str) -> Reader:
     return read
 
 
+def _split(value: object) -> str:
+    text = _text(value).replace(" ", "")
+    parse_split(text)
+    return text
+
+
 def _whole(low: float, high: float | None = None) -> Reader:
     what = f"a whole number of at least {low:g}" if high is None else f"a whole number from {low:g} to {high:g}"
 
@@ -229,7 +240,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "threads": _or("auto", None, _whole(1)),
         "gpu_layers": _or("auto", None, _whole(0)),
         "device": _text,
-        "split": _choice("layer", "row", "none"),
+        "split": _split,
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
         "ctx": _or("auto", None, _whole(1)),

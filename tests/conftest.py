@@ -13,8 +13,12 @@ settings.load_profile("shared")
 
 @pytest.fixture(autouse=True, scope="session")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What engines learn in tests is no experience: it must not reach the person who runs them."""
+    """What engines learn in tests is no experience: it must not reach the person who runs them.
+
+    Nor do tests see that person's models: without a target, the best of them would answer.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 

@@ -115,10 +115,11 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("probe", "--json"), ("config", "show"), ("ps",), ("doctor",)]
-)
-def test_light_commands_load_nothing_heavy(arguments: tuple[str, ...]) -> None:
+LIGHT = ("--help", "--version", "probe --json", "config show", "ps", "doctor", "ls", "show demo@native", "pull demo")
+
+
+@pytest.mark.parametrize("arguments", [command.split() for command in LIGHT], ids=" ".join)
+def test_light_commands_load_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(*arguments) == set()
 
 

@@ -34,7 +34,11 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextParams:
-    """Sizes of a context. `n_ctx` counts positions per sequence."""
+    """Sizes of a context. `n_ctx` counts positions per sequence.
+
+    whole_windows  layers with a sliding window keep all positions, so that a cache can be cut anywhere
+    num_snapshots  earlier recurrent states kept of each sequence
+    """
 
     n_ctx: int
     num_sequences: int = 1
@@ -45,6 +49,8 @@ class ContextParams:
     threads: int = 1
     kv_type: str = "f16"
     flash_attention: str = "auto"
+    whole_windows: bool = True
+    num_snapshots: int = 0
 
     def __post_init__(self) -> None:
         if self.num_branches and self.num_ids > self.num_outputs:  # llama.cpp would abort
@@ -256,6 +262,8 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
     native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
     native.kv_unified = params.unified
+    native.swa_full = params.whole_windows
+    native.n_rs_seq = params.num_snapshots
     native.no_perf = True
     if other is not None:
         native.ctx_other = other

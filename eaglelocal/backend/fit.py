@@ -2,7 +2,7 @@
 
 On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: what
 lies where comes from rehearsal.py (exactly) or `at_least` (at once), what is free from devices.py. What a GPU's
-own library takes while it computes is in no figure here.
+own library takes while it computes is in no figure of those; planner/memory.py adds it to its estimates.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.errors import ResourceError
+from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
+from eaglelocal.gguf.shape import Shape
 
-BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 RAM = "RAM"
 CTX_STEP = 256  # a hinted --ctx is a multiple; a smaller one is no help
 HINTED_SHARE = 0.9  # of what would just fit: free memory moves, and `at_least` knows no buffers
@@ -24,7 +23,8 @@ HINTED_SHARE = 0.9  # of what would just fit: free memory moves, and `at_least` 
 class Kind(StrEnum):
     WEIGHTS = "weights"
     CACHE = "cache"
-    BUFFERS = "buffers"  # compute and output
+    BUFFERS = "buffers"  # compute, output and features
+    RUNTIME = "runtime"  # what drivers and the process itself take
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Buffer:
     device: str  # RAM, or a device as llama.cpp names it
     kind: Kind
     num_bytes: int
+    of_draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +82,13 @@ class Load:
         return max(spare, 0) / self.cache if self.cache else 0.0
 
 
-def at_least(infos: Iterable[ModelInfo | EagleInfo], asked: Asked, *, kv_type: str) -> Iterator[Buffer]:
-    """Weights, and keys and values of all layers for every slot (more than that with sliding windows), in one room.
+def at_least(shape: Shape, sizes: CacheSizes, *, of_draft: bool = False) -> Iterator[Buffer]:
+    """Weights and cache, exactly, in one room.
 
     A gate before llama.cpp is asked, which notes 48 bytes a position even when it only plans.
     """
-    if kv_type not in BYTES_PER_VALUE:
-        raise UsageError(f"--kv-type cannot be {kv_type}", hint=f"one of: {', '.join(BYTES_PER_VALUE)}")
-    for info in infos:
-        kv_heads = info.n_kv_head * info.n_layer if isinstance(info, EagleInfo) else sum(info.n_kv_head)
-        values = kv_heads * (info.head_dim + info.value_dim) * asked.n_ctx * asked.num_slots
-        yield Buffer(RAM, Kind.WEIGHTS, info.weights_bytes)
-        yield Buffer(RAM, Kind.CACHE, int(values * BYTES_PER_VALUE[kv_type]))
+    yield Buffer(RAM, Kind.WEIGHTS, shape.weights_bytes, of_draft)
+    yield Buffer(RAM, Kind.CACHE, cache_bytes(shape, sizes), of_draft)
 
 
 def joined(rooms: Iterable[Room]) -> Room:
@@ -124,7 +120,7 @@ def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Loa
     for buffer in buffers:
         if buffer.device in held:
             sums[buffer.kind] += buffer.num_bytes
-    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS])
+    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS] + sums[Kind.RUNTIME])
 
 
 def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:

@@ -13,13 +13,12 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.errors import EngineError
 from eaglelocal.gguf.header import TensorInfo
+from eaglelocal.gguf.shape import block_of, is_input
 
 BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|compute|output|RS)\s+buffer size\s*=\s*([\d.]+)\s*MiB")
 LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+),")
 CACHE_LAYER_LINE = re.compile(r"layer\s+\d+: dev = (\S+)")
 CACHE_SIZE_LINE = re.compile(r"size =\s*([\d.]+) MiB \(\s*\d+ cells,")  # of the layers named before it
-BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
-INPUT_TENSORS = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")  # llama.cpp keeps them in RAM
 MIB = 2**20
 
 
@@ -99,8 +98,8 @@ def weight_buffers(tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, 
     output = layers[max(layers)] if layers else RAM
     names = {tensor.name: tensor for tensor in tensors}
     for name, tensor in names.items():
-        block = BLOCK_TENSOR.match(name)
-        where = layers.get(int(block.group(1)), RAM) if block else RAM if name.startswith(INPUT_TENSORS) else output
+        block = block_of(name)
+        where = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
         yield Buffer(where, Kind.WEIGHTS, tensor.nbytes)
     embeddings = names.get("token_embd.weight")
     if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.backend.constraint import LlamaConstraints
@@ -33,35 +34,64 @@ def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
     return (C.c_void_p * (len(wanted) + 1))(*(by_name[name] for name in wanted), None)
 
 
-class Model:
-    """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a model lies.
 
-    devices names of llama.cpp devices, separated by commas; None: all
-    split   how a model is divided among several
-    repack  let llama.cpp keep quantized weights in a layout of its own for this processor
+    gpu_layers  the last so many, of which the output is one; None: all
+    devices     names of llama.cpp devices, separated by commas; None: all
+    split       how a model is divided among several
+    shares      of each of those devices; empty: by what is free there
+    repack      let llama.cpp keep quantized weights in a layout of its own for this processor
     """
+
+    gpu_layers: int | None = None
+    devices: str | None = None
+    split: str = "layer"
+    shares: tuple[float, ...] = ()
+    repack: bool = True
+
+
+class NativePlacement:
+    """The placement as llama.cpp takes it; owns what the parameters point to, so it must outlive the loading."""
+
+    def __init__(self, library: Library, placement: Placement) -> None:
+        api = library.api
+        self.params = params = api.llama_model_default_params()
+        if placement.gpu_layers is not None:
+            params.n_gpu_layers = placement.gpu_layers
+        params.use_extra_bufts = placement.repack
+        params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
+        self._devices = device_array(library, placement.devices) if placement.devices else None
+        if self._devices is not None:
+            params.devices = C.cast(self._devices, C.c_void_p)
+        self._shares = share_array(placement.shares, api.llama_max_devices()) if placement.shares else None
+        if self._shares is not None:
+            params.tensor_split = C.cast(self._shares, C.POINTER(C.c_float))
+
+
+def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]:
+    """As long as llama.cpp reads it, whatever devices there are."""
+    if len(shares) > max_devices:
+        raise UsageError(f"--split names {len(shares)} shares; llama.cpp knows at most {max_devices} devices")
+    return (C.c_float * max_devices)(*shares)
+
+
+class Model:
+    """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words."""
 
     def __init__(
         self,
         library: Library,
         path: Path,
+        placement: Placement | None = None,
         *,
-        gpu_layers: int | None = None,
-        devices: str | None = None,
-        split: str = "layer",
-        repack: bool = True,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self.library, self.path = library, path
         api = library.api
-        params = api.llama_model_default_params()
-        if gpu_layers is not None:
-            params.n_gpu_layers = gpu_layers
-        params.use_extra_bufts = repack
-        params.split_mode = look_up(SPLIT_MODES, split, "--split")
-        chosen = device_array(library, devices) if devices else None
-        if chosen is not None:
-            params.devices = C.cast(chosen, type(params.devices))
+        native = NativePlacement(library, placement or Placement())
+        params = native.params
 
         def report(fraction: float, user_data: object) -> bool:
             if on_progress is not None:
@@ -75,7 +105,7 @@ class Model:
         if not self.handle:
             raise ModelFileError(
                 f"llama.cpp cannot load {path}: {library.log.reason()}",
-                hint="check the file, or try a smaller --ctx or fewer --gpu-layers",
+                hint=LOAD_HINT,
             )
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)

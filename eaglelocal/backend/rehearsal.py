@@ -8,33 +8,23 @@ Not planned by it, and added here: the buffers that grow with the first decodes.
 from __future__ import annotations
 
 import contextlib
-import ctypes as C
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, create_context
 from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
-from eaglelocal.backend.model import LOAD_HINT, SPLIT_MODES, Model, device_array, look_up
+from eaglelocal.backend.model import LOAD_HINT, Model, NativePlacement, Placement
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.shape import loaded_tensors
 
 FLOAT_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where models lie; the fields are those of Model."""
-
-    gpu_layers: int | None = None
-    devices: str | None = None
-    split: str = "layer"
-    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +35,7 @@ class Part:
     info: ModelInfo | EagleInfo
     context: ContextParams
     taps: tuple[int, ...] = ()
+    placement: Placement = field(default_factory=Placement)
 
     @property
     def is_head(self) -> bool:
@@ -71,15 +62,9 @@ class PlannedModel(Model):
 
     def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # asks nothing of the model
         self.library, self.path = library, path
-        params = library.api.llama_model_default_params()
+        native = NativePlacement(library, placement)
+        params = native.params
         params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # with mmap it aborts
-        if placement.gpu_layers is not None:
-            params.n_gpu_layers = placement.gpu_layers
-        params.use_extra_bufts = placement.repack
-        params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
-        chosen = device_array(library, placement.devices) if placement.devices else None
-        if chosen is not None:
-            params.devices = C.cast(chosen, type(params.devices))
         self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}", hint=LOAD_HINT)
@@ -101,10 +86,8 @@ class Transcript(Log):
         return "".join(self._texts).split("\n")
 
 
-def rehearse(
-    library: Library, parts: Sequence[Part], placement: Placement, *, devices: Sequence[str]
-) -> tuple[Buffer, ...]:
-    """What would lie where. `devices` are the names of the GPUs; all else is RAM.
+def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
+    """What would lie where: of the target, then of its draft. `devices` are the names of the GPUs; all else is RAM.
 
     Raises ModelFileError or ResourceError, in llama.cpp's words, where the real loading would.
     """
@@ -113,11 +96,11 @@ def rehearse(
     with contextlib.ExitStack() as opened:
         for part in parts:
             with transcript_of(library) as transcript:
-                model = PlannedModel(library, part.header.path, placement)
+                model = PlannedModel(library, part.header.path, part.placement)
                 opened.callback(model.close)
                 context = create_context(model, part.context, other=lender if part.is_head else None)
                 opened.callback(library.api.llama_free, context)
-            buffers += buffers_of(part, transcript.lines, devices)
+            buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
             lender = context
     return tuple(buffers)
 
@@ -134,7 +117,8 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     layers = layer_devices(lines, devices)
-    yield from weight_buffers(part.header.tensors.values(), layers, borrows=part.is_head)
+    tensors = loaded_tensors(part.header, n_layer=part.info.n_layer)
+    yield from weight_buffers(tensors, layers, borrows=part.is_head)
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
     yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)

@@ -14,10 +14,12 @@ VARIABLES = (
 )
 
 # what answers
-Target = Annotated[str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, ./model.gguf.")]
+Target = Annotated[
+    str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
+]
 Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
 Draft = Annotated[
-    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a GGUF: a head or a small model.")
+    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a head or small model: user/repo, a GGUF.")
 ]
 Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft ahead; auto: as pays.")]
 
@@ -34,7 +36,7 @@ MinP = Annotated[str | None, typer.Option(metavar="P", help="No token below P ti
 Threads = Annotated[str | None, typer.Option(metavar="N", help="Unset: the cores this process may use.")]
 GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU.")]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
-Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row or none.")]
+Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row, none; or shares: 3,1.")]
 KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]
 FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flash attention.")]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]

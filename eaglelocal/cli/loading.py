@@ -51,7 +51,7 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     draft = "auto" if choice.target and settings.draft != "none" else settings.draft
     spec = settings.spec if choice.spec is None else choice.spec
     return Wish(
-        target=choice.target or settings.target or "demo",
+        target=choice.target or settings.target,
         draft=draft,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=settings.ctx,
@@ -60,13 +60,28 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
         gpu_layers=settings.gpu_layers,
         device=settings.device,
         split=settings.split,
-        kv_type=settings.kv_type,
+        kv_type=settings.kv_type if settings.is_set("kv_type") else None,
         flash_attn=settings.flash_attn,
     )
 
 
 def make_plan(wish: Wish, output: Output) -> Plan:
-    """Find the files; the inflated embedded model is written now if it is not there."""
+    """The wish as planned for this machine, and its files."""
+    return find_files(settle(wish, output), output)
+
+
+def settle(wish: Wish, output: Output) -> Wish:
+    """What is open, the target above all, as planned; what was decided is said."""
+    from eaglelocal.as_planned import as_planned
+
+    settled = as_planned(wish)
+    if settled.note:
+        output.aside(f"as planned: {settled.note}")
+    return settled.wish
+
+
+def find_files(wish: Wish, output: Output) -> Plan:
+    """The inflated embedded model is written now if it is not there."""
     from eaglelocal.hub.resolve import resolve
 
     progress = output.progress()

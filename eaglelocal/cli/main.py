@@ -15,7 +15,23 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, doctor, import_head, probe, ps, serve, stop, tune
+from eaglelocal.cli import (
+    bench,
+    chat,
+    config,
+    doctor,
+    import_head,
+    ls,
+    plan,
+    probe,
+    ps,
+    pull,
+    rm,
+    serve,
+    show,
+    stop,
+    tune,
+)
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -41,7 +57,12 @@ app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("probe")(probe.probe)
+app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("pull")(pull.pull)
+app.command("ls")(ls.ls)
+app.command("show")(show.show)
+app.command("rm")(rm.rm)
 app.add_typer(config.app, name="config")
 
 

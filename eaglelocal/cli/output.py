@@ -79,6 +79,10 @@ class Output:
         """A line for the person. Nothing is lost with it: a closed stderr is no failure."""
         self._say(_harmless(text))
 
+    def ask(self, question: str) -> None:
+        """A question on stderr; the cursor stays behind it."""
+        self._say(_harmless(question), end="")
+
     def aside(self, text: str) -> None:
         """A message that stands back, such as the figures after an answer."""
         text = _harmless(text)
@@ -101,10 +105,10 @@ class Output:
         """The last line of stderr, redrawn in place; nothing where stderr is no terminal."""
         return StatusLine(self._stderr)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, end: str = "\n") -> None:
         try:
             self._stdout.flush()
-            print(text, file=self._stderr, flush=True)
+            print(text, end=end, file=self._stderr, flush=True)
         except OSError:
             return
 
@@ -222,10 +226,11 @@ class StatusLine:
 
 
 def bar_line(progress: LoadProgress) -> str:
-    """`━━━━━━━━────  62 %  loading the target`, at most 79 columns."""
+    """`━━━━━━━━────  62 %  loading the target`, with the detail behind it, at most 79 columns."""
     fraction = min(1.0, max(0.0, progress.fraction))
     full = int(fraction * BAR_CELLS)
-    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(progress.what)}"[:79]
+    told = ", ".join(part for part in (progress.what, progress.detail) if part)
+    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(told)}"[:79]
 
 
 def _harmless(text: str) -> str:

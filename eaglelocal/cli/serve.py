@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import make_plan, sampling_of, settings_of, start_engine, wish_of
+from eaglelocal.cli.loading import (
+    find_files,
+    make_plan,
+    sampling_of,
+    settings_of,
+    settle,
+    start_engine,
+    wish_of,
+)
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.report import model_line
 from eaglelocal.cli.session import Choice
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
     from eaglelocal.server.models import Models
     from eaglelocal.server.serving import Serving
 
-DEFAULT_TARGET = "demo"
 DEFAULT_PARALLEL = 4
 
 
@@ -109,12 +116,12 @@ def run_server(settings: Settings, output: Output, *, has_status: bool) -> None:
 
 def plans_of(settings: Settings, output: Output) -> dict[str, Plan]:
     """By the name under which each model is asked for, the first to be loaded first; what is missing is found now."""
-    first = settings.target or DEFAULT_TARGET
     parallel = settings.parallel or DEFAULT_PARALLEL
-    plans = {}
-    for name in dict.fromkeys((first, *settings.models)):
-        choice = Choice() if name == first else Choice(target=name)
-        plans[name] = make_plan(wish_of(settings, choice, parallel=parallel), output)
+    first = settle(wish_of(settings, Choice(), parallel=parallel), output)
+    plans = {str(first.target): find_files(first, output)}
+    for name in dict.fromkeys(settings.models):
+        if name not in plans:
+            plans[name] = make_plan(wish_of(settings, Choice(target=name), parallel=parallel), output)
     return plans
 
 

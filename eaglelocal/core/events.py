@@ -50,7 +50,8 @@ class LoadFailed:
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     fraction: float  # 0..1
-    what: str
+    what: str  # the same text while the same thing goes on
+    detail: str = ""  # of the moment: shown beside the bar only
 
 
 @dataclass(frozen=True, slots=True)

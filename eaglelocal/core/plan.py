@@ -35,11 +35,20 @@ class Plan:
     flash_attention: str = "auto"
     device: str | None = None
     split: str = "layer"
+    shares: tuple[float, ...] = ()  # of each GPU; empty: by what is free there
+    draft_gpu_layers: int | None = None  # None: all of them, where the target has any on a GPU
+    # layers with a sliding window keep all positions, so that any prefix can be used again; None: where that fits
+    whole_windows: bool | None = None
     makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property
     def speculates(self) -> bool:
         return self.draft_kind != "none" and self.spec.max_draft > 0
+
+    @property
+    def layers_of_draft(self) -> int | None:
+        """The draft's layers on the GPU; None: all of them."""
+        return 0 if self.draft_gpu_layers is None and self.gpu_layers == 0 else self.draft_gpu_layers
 
     @property
     def is_unified(self) -> bool:

@@ -83,6 +83,14 @@ HYBRID_ARCHITECTURES = frozenset(
     }
 )
 
+# earlier states of a sequence can be kept (`n_rs_seq`) and gone back to; on others llama.cpp keeps none, without a word
+SNAPSHOT_ARCHITECTURES = frozenset(
+    {
+        "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen4exp",
+    }
+)  # fmt: skip
+
 # keys whose presence means recurrent state, in an architecture that these lists do not know yet
 RECURRENT_KEY_STEMS = ("ssm.", "wkv.", "shortconv.")
 

@@ -71,6 +71,14 @@ class Header:
     def tensor_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    @property
+    def main_type(self) -> str:
+        """The type that most bytes of the tensors have, such as Q4_K; `none` without any."""
+        sizes: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.nbytes
+        return max(sizes, key=lambda name: sizes[name], default="none")
+
     def array(self, key: str) -> tuple[Scalar, ...] | None:
         """The elements of an array, read from the file now; None where there is no such array."""
         value = self.metadata.get(key)

@@ -13,6 +13,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.token_lists import compare_tokens, differing_specials
 
 DraftInfo = EagleInfo | ModelInfo
@@ -68,12 +69,12 @@ def state_problem(info: ModelInfo) -> str:
     return f"{info.architecture} keeps recurrent state, which cannot be rolled back yet" if info.has_state else ""
 
 
-def branch_problem(info: ModelInfo) -> str:
+def branch_problem(target: Shape) -> str:
     """Why drafts for this target must be chains; empty where they may be trees."""
-    if info.has_state:
-        return f"{info.architecture} keeps recurrent state, which has no branches"
-    if info.sliding_window is not None:  # cells that leave the window are reused only if no branch shares them
-        return f"{info.architecture} attends through a sliding window, whose cells cannot be shared"
+    if target.has_state:
+        return f"{target.architecture} keeps recurrent state, which has no branches"
+    if target.has_windows:  # cells that leave the window are reused only if no branch shares them
+        return f"{target.architecture} attends through a sliding window, whose cells cannot be shared"
     return ""
 
 

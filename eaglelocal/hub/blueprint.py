@@ -77,7 +77,7 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     target, head = Source(read_header(source_target)), Source(read_header(source_head))
     model, eagle = ModelInfo.from_header(target.header), EagleInfo.from_header(head.header)
     check_pair(eagle, model)
-    small, small_head = _target_shape(model), _head_shape(eagle)
+    small, small_head = target_shape(model), head_shape(eagle)
     growth = Growth(small, choose_target(reference.num_parameters, small))
     draft_vocab = eagle.draft_vocab or eagle.n_vocab
     head_growth = Growth(small_head, choose_head(growth.new, small_head, draft_vocab))
@@ -88,7 +88,7 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     )
 
 
-def _target_shape(model: ModelInfo) -> Shape:
+def target_shape(model: ModelInfo) -> Shape:
     heads, kv_heads, ffn = set(model.n_head), set(model.n_kv_head), set(model.n_ff)
     if model.architecture != "llama" or len(heads) + len(kv_heads) + len(ffn) != 3:
         raise IncompatibleError(f"cannot inflate {model.name}: only llama models with equal layers can grow")
@@ -97,7 +97,7 @@ def _target_shape(model: ModelInfo) -> Shape:
     return shape
 
 
-def _head_shape(eagle: EagleInfo) -> Shape:
+def head_shape(eagle: EagleInfo) -> Shape:
     if eagle.norm_before_fc:  # its norm spans all taps with the head's eps, which growth would bend
         raise IncompatibleError(f"cannot inflate {eagle.name}: heads with norm_before_fc cannot grow exactly")
     shape = Shape(eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab)

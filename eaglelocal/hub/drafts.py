@@ -7,18 +7,26 @@ automatic one that is not to be had is a reason. What fits is judged by gguf/pai
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.errors import UsageError
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.reference import File, parse_reference
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.files import existing_file, looks_like_path
+from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.heads.store import heads_for
+from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.pulled_drafts import pulled_draft
+from eaglelocal.hub.references import draft_reference
 from eaglelocal.hub.targets import FoundTarget, label_of
 
-UNDERSTOOD = "`auto`, `ngram`, `none`, or the path of a .gguf file"
+WORDS = ("auto", "ngram", "none")
+UNDERSTOOD = "`auto`, `ngram`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +45,25 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "none":
             return FoundDraft(reason="switched off")
         case "auto":
-            return _automatic(target)
+            return _imported(target) or _pulled_with(target) or _automatic(target)
         case "ngram":
             return lookup(target, reason="")
-    if not looks_like_path(reference):
-        raise UsageError(f"unknown draft {reference!r}", hint=f"understood are {UNDERSTOOD}")
-    return draft_at(existing_file(reference), target)
+    return draft_at(_path_of(reference), target)
+
+
+def _path_of(reference: str) -> Path:
+    """Raises ModelFileError with the command that would fetch it, UsageError on what is no draft at all."""
+    catalog = load()
+    try:
+        parsed = parse_reference(reference)
+        if isinstance(parsed, File):
+            return existing_file(reference)
+        wanted = draft_reference(reference, catalog)
+    except UsageError:
+        near = difflib.get_close_matches(reference, [*WORDS, *catalog.drafts, *catalog.targets], n=1)
+        guess = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}") from None
+    return find_cached(locations.hub_cache_dir(), wanted).path
 
 
 def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
@@ -62,14 +83,31 @@ def lookup(target: FoundTarget, reason: str) -> FoundDraft:
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
 
 
+def _imported(target: FoundTarget) -> FoundDraft | None:
+    """A head that was tried with this model, or with one of its kind."""
+    if head_obstacle(target.info):
+        return None
+    heads = heads_for(target.header, target.info)
+    return draft_at(heads[0].path, target) if heads else None
+
+
+def _pulled_with(target: FoundTarget) -> FoundDraft | None:
+    """What was fetched to draft for it; None where nothing was, or where it does not fit this file."""
+    path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
+    if path is None:
+        return None
+    try:
+        return draft_at(path, target)
+    except (IncompatibleError, ModelFileError):
+        return None
+
+
 def _automatic(target: FoundTarget) -> FoundDraft:
     problem = state_problem(target.info)
     if problem:
         return FoundDraft(reason=problem)
     if problem := head_obstacle(target.info):
         return lookup(target, reason=problem)
-    if imported := heads_for(target.header, target.info):
-        return draft_at(imported[0].path, target)
     if target.head is not None:
         return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
     return lookup(target, reason="no head is known for this target")

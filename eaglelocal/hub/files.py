@@ -15,13 +15,6 @@ SUFFIX = ".gguf"
 MAX_LISTED = 500  # names looked at in a folder, so that a wrong path never walks a whole disk
 
 
-def looks_like_path(reference: str) -> bool:
-    """`x.gguf`, `./x`, `/x`, `~/x`, or the name of something that is there."""
-    if reference.endswith(SUFFIX) or reference.startswith(("/", "./", "../", "~")):
-        return True
-    return os.path.exists(reference)
-
-
 def existing_file(reference: str) -> Path:
     """The file's path. Raises ModelFileError when there is none, or a folder."""
     path = Path(os.path.expanduser(reference))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.split import parse_split
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.hub.drafts import FoundDraft, find_draft
@@ -22,8 +23,9 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     """Raises UsageError, ModelFileError, IncompatibleError or ResourceError."""
     spec = parse_spec(wish.spec)
     _check_slots(wish.parallel)
-    target = find_target(wish.target, on_progress=on_progress)
+    target = find_target("demo" if wish.target is None else wish.target, on_progress=on_progress)
     n_ctx = context_size(wish.ctx, target)
+    split, shares = _divided(wish.split)
     makes_embeddings = is_embedding_model(target.header)
     draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
     return Plan(
@@ -38,10 +40,11 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         num_slots=wish.parallel,
         threads=wish.threads,
         gpu_layers=wish.gpu_layers,
-        kv_type=wish.kv_type,
+        kv_type=wish.kv_type or "f16",
         flash_attention=wish.flash_attn,
         device=wish.device,
-        split=wish.split,
+        split=split,
+        shares=shares,
         makes_embeddings=makes_embeddings,
     )
 
@@ -61,6 +64,13 @@ def context_size(ctx: int | None, target: FoundTarget) -> int:
         message = f"--ctx must lie between 1 and {trained}, which {target.label} was trained for, not {ctx}"
         raise UsageError(message, hint=f"`--ctx {trained}`")
     return ctx
+
+
+def _divided(split: str) -> tuple[str, tuple[float, ...]]:
+    try:
+        return parse_split(split)
+    except ValueError as error:
+        raise UsageError(f"--split must be {error}, not {split}") from None
 
 
 def _check_slots(num_slots: int) -> None:

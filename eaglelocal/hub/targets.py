@@ -1,25 +1,30 @@
 """A target reference -> its file, its header and a label for people.
 
-Understands `demo`, `demo@SIZE[:TYPE]`, `demo@native` and paths; other references are refused with what is
-understood. Does not know drafts, except that the embedded model comes with its head.
+Whatever is on disk already: the embedded model, files, and what was fetched from a hub, by its repository or by its
+entry in the catalogue. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
+from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.reference import UNDERSTOOD, Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.files import existing_file, gguf_names, looks_like_path
+from eaglelocal.hub.cache import CachedModel
+from eaglelocal.hub.files import existing_file, gguf_names
 from eaglelocal.hub.inflate import Progress, inflate, parse_demo_reference
+from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.references import hub_reference
 
 NATIVE = "demo@native"
-UNDERSTOOD = "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, `demo@native`, or the path of a .gguf file"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
 NOT_TARGETS = {
@@ -30,25 +35,27 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk. `head` is the draft head that belongs to it, where one is known."""
+    """A target on disk. `head` is the draft head that belongs to it, where one is known; `repo`: of a hub."""
 
     path: Path
     label: str
     header: Header
     info: ModelInfo
     head: Path | None = None
+    repo: str = ""
 
 
 def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
-    """Raises UsageError on a reference that is not understood, ModelFileError on a bad file."""
-    if reference == NATIVE:
-        target, head = demo_sources()
-        return read_target(target, label="embedded guide (native size)", head=head)
-    if reference == "demo" or reference.startswith("demo@"):
-        return _inflated(reference, on_progress)
-    if looks_like_path(reference):
-        return read_target(existing_file(reference))
-    raise unknown_reference(reference)
+    """Raises UsageError on a reference that is not understood, ModelFileError on a bad file or one that is not here."""
+    parsed = parse_reference(reference)
+    match parsed:
+        case Embedded():
+            return _embedded(reference, on_progress)
+        case File():
+            return read_target(existing_file(reference))
+        case Profile() | Repo():
+            model = _in_hub_cache(parsed)
+            return replace(read_target(model.path), repo=model.repo)
 
 
 def read_target(path: Path, *, label: str = "", head: Path | None = None) -> FoundTarget:
@@ -76,14 +83,25 @@ def label_of(name: str, path: Path) -> str:
     return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
 
 
-def unknown_reference(reference: str) -> UsageError:
-    if "/" in reference or ":" in reference:
-        message = f"cannot use the target {reference!r}: models of a hub or a profile are not available yet"
-    else:
-        message = f"unknown target {reference!r}"
-    near = difflib.get_close_matches(reference, [*EXAMPLES, *gguf_names(Path())], n=1)
+def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
+    near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *gguf_names(Path())], n=1)
     guess = f"did you mean `{near[0]}`? " if near else ""
-    return UsageError(message, hint=f"{guess}understood are {UNDERSTOOD}")
+    return UsageError(f"unknown target {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}")
+
+
+def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:
+    """Raises ModelFileError with the command that would fetch it; nothing is fetched here."""
+    catalog = load()
+    if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
+        raise unknown_reference(parsed.id, catalog.targets)
+    return find_cached(locations.hub_cache_dir(), hub_reference(parsed, catalog))
+
+
+def _embedded(reference: str, on_progress: Progress) -> FoundTarget:
+    if reference == NATIVE:
+        target, head = demo_sources()
+        return read_target(target, label="embedded guide (native size)", head=head)
+    return _inflated(reference, on_progress)
 
 
 def _inflated(reference: str, on_progress: Progress) -> FoundTarget:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Wish:
     """A target and draft as a person writes them, and what goes into the plan beside them."""
 
-    target: str = "demo"
+    target: str | None = None  # None: the embedded model, or what as_planned.py finds
     draft: str = "auto"  # auto, ngram, none, or the path of a .gguf
     spec: str | int = "auto"  # auto, off, pid, or the number of draft tokens
     ctx: int | None = None
@@ -21,5 +21,5 @@ class Wish:
     gpu_layers: int | None = None
     device: str | None = None
     split: str = "layer"
-    kv_type: str = "f16"
+    kv_type: str | None = None
     flash_attn: str = "auto"

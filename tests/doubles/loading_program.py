@@ -13,7 +13,7 @@ from pathlib import Path
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.errors import EagleLocalError
 
@@ -34,7 +34,7 @@ def use_target(model: Model) -> None:
 
 
 def head_user(target: Path) -> Callable[[Model], None]:
-    model = Model(load_library(), target, repack=False)
+    model = Model(load_library(), target, Placement(repack=False))
     context = LlamaContext(model, PARAMS, taps=(1, 2, 3))
 
     def use_head(draft: Model) -> None:
@@ -53,7 +53,7 @@ def head_user(target: Path) -> Callable[[Model], None]:
 
 def outcome(path: Path, use: Callable[[Model], None]) -> str:
     try:
-        model = Model(load_library(), path, repack=False)
+        model = Model(load_library(), path, Placement(repack=False))
         try:
             use(model)
         finally:

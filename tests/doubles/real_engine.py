@@ -8,7 +8,7 @@ from pathlib import Path
 from eaglelocal.assembly import build
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
@@ -45,7 +45,7 @@ class RawLogits:
     """The target's logits behind a text, decoded on its own."""
 
     def __init__(self, target: Path) -> None:
-        self._model = Model(load_library(), target, repack=False)
+        self._model = Model(load_library(), target, Placement(repack=False))
         self._context = LlamaContext(self._model, ContextParams(n_ctx=256, flash_attention="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:

@@ -14,7 +14,7 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals, State
 
 N = 6
@@ -28,8 +28,8 @@ def models(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Mod
     """A target and a head."""
     reduced = HeadShape(width=64, n_ff=64, draft_vocab=200, own_output=True)
     shape = HeadShape(width=64, n_ff=64) if request.param == "borrowed" else reduced
-    target = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), repack=False)
-    draft = Model(load_library(), write_head(tmp_path / "head.gguf", shape, TINY), repack=False)
+    target = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
+    draft = Model(load_library(), write_head(tmp_path / "head.gguf", shape, TINY), Placement(repack=False))
     yield target, draft
     draft.close()
     target.close()

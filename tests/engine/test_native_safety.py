@@ -16,7 +16,7 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError, ResourceError
@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def model(files: tuple[Path, Path]) -> Iterator[Model]:
-    opened = Model(load_library(), files[0], repack=False)
+    opened = Model(load_library(), files[0], Placement(repack=False))
     yield opened
     opened.close()
 
@@ -185,7 +185,7 @@ def test_a_full_cache_is_unchanged_by_the_decode_that_finds_no_room(context: Lla
 
 def test_a_head_closes_before_its_target_and_twice(files: tuple[Path, Path], model: Model) -> None:
     target, head_file = LlamaContext(model, PLAIN, taps=(1, 2, 3)), files[1]
-    draft = Model(load_library(), head_file, repack=False)
+    draft = Model(load_library(), head_file, Placement(repack=False))
     head = LlamaHeadContext(draft, PLAIN, target=target)
     features = target.decode(rows([5, 6, 7])).features([0, 2])
     assert features is not None

@@ -18,7 +18,7 @@ from doubles.rig import Told
 from eaglelocal.assembly import build
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(files: Path) -> Iterator[Model]:
-    model = Model(load_library(), files / "tiny.gguf", repack=False)
+    model = Model(load_library(), files / "tiny.gguf", Placement(repack=False))
     yield model
     model.close()
 

@@ -17,7 +17,7 @@ from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.plan import MAX_BRANCHES
@@ -59,7 +59,7 @@ def kv_type(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def context(files: Path, kv_type: str) -> Iterator[LlamaContext]:
-    model = Model(load_library(), files / "F32.gguf", repack=False)
+    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
     params = ContextParams(n_ctx=64, num_sequences=2, num_branches=6, n_batch=64, kv_type=kv_type)
     exact = replace(params, flash_attention="off") if kv_type == "f32" else params
     opened = LlamaContext(model, exact, taps=(1, 2, 3))
@@ -130,7 +130,7 @@ def test_behind_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
 
 def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
     """Rejected cells are given back: more trees than the cache has cells, at its very end."""
-    model = Model(load_library(), files / "F32.gguf", repack=False)
+    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
     context = LlamaContext(model, ContextParams(n_ctx=256, num_branches=3, n_batch=64))
     branches = Branches(context, 1)
     rows = 1 + len(COMB)
@@ -150,7 +150,7 @@ def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
 
 
 def test_sequences_with_caches_of_their_own_share_no_part_and_nothing_when_closed(files: Path) -> None:
-    model = Model(load_library(), files / "F32.gguf", repack=False)
+    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
     context = LlamaContext(model, ContextParams(n_ctx=64, num_sequences=2, unified=False, n_batch=64))
     with pytest.raises(EngineError, match="copied from the beginning"):
         context.share(0, 1, 1, 2)

@@ -17,8 +17,8 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.memory import buffer_bytes
-from eaglelocal.backend.model import Model
-from eaglelocal.backend.rehearsal import Part, Placement, rehearse, transcript_of
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.rehearsal import Part, rehearse, transcript_of
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -34,7 +34,7 @@ def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = (
     header = read_header(path)
     is_head = architecture_of(header) == "eagle3"
     info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
-    return Part(header=header, info=info, context=context, taps=taps)
+    return Part(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
 def sums(buffers: Iterable[Buffer]) -> dict[Kind, int]:
@@ -45,15 +45,15 @@ def sums(buffers: Iterable[Buffer]) -> dict[Kind, int]:
     return dict(counted)
 
 
-def planned(parts: Sequence[Part], placement: Placement = PLACEMENT) -> dict[Kind, int]:
-    return sums(rehearse(load_library(), parts, placement, devices=()))
+def planned(parts: Sequence[Part]) -> dict[Kind, int]:
+    return sums(rehearse(load_library(), parts, devices=()))
 
 
 def really_taken(parts: Sequence[Part]) -> dict[str, int]:
     """As llama.cpp logs it when the parts are loaded and, where there are taps, decode once."""
     library = load_library()
     with transcript_of(library) as transcript:
-        models = [Model(library, part.header.path, repack=False) for part in parts]
+        models = [Model(library, part.header.path, PLACEMENT) for part in parts]
         target = LlamaContext(models[0], parts[0].context, taps=parts[0].taps)
         contexts: list[LlamaContext | LlamaHeadContext] = [target]
         if len(parts) > 1:
@@ -114,8 +114,9 @@ def test_a_target_whose_state_is_allocated_even_so(tmp_path: Path) -> None:
 def test_nothing_stays_behind_and_the_log_is_as_before(tmp_path: Path) -> None:
     library = load_library()
     log, lines = library.log, list(library.log.buffer_lines)
-    parts = [part(write_target(tmp_path / "target.gguf", replace(SHAPE, type="Q4_0")))]
-    assert planned(parts, Placement(repack=True)) == planned(parts, Placement(repack=True))
+    repacked = part(write_target(tmp_path / "target.gguf", replace(SHAPE, type="Q4_0")))
+    parts = [replace(repacked, placement=Placement(repack=True))]
+    assert planned(parts) == planned(parts)
     assert library.log is log and log.buffer_lines == lines
 
 

@@ -18,7 +18,7 @@ def buffers(**gib: tuple[float, float, float]) -> list[Buffer]:
     return [
         Buffer(device, kind, int(amount * GIB))
         for device, amounts in gib.items()
-        for kind, amount in zip(Kind, amounts, strict=True)
+        for kind, amount in zip((Kind.WEIGHTS, Kind.CACHE, Kind.BUFFERS), amounts, strict=True)
     ]
 
 

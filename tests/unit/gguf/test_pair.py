@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.hybrid_model import write_hybrid
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
@@ -21,6 +22,7 @@ from eaglelocal.gguf.pair import (
     read_model,
 )
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
 HEAD = HeadShape(width=64, n_ff=64)
@@ -81,10 +83,10 @@ def test_what_stands_in_the_way_of_any_head(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_of_trees(tmp_path: Path) -> None:
-    plain = ModelInfo.from_header(read_header(write_target(tmp_path / "llama.gguf", SHAPE)))
-    hybrid = ModelInfo.from_header(read_header(write_target(tmp_path / "lfm2.gguf", replace(SHAPE, arch="lfm2"))))
+    plain = shape_of(read_header(write_target(tmp_path / "llama.gguf", SHAPE)))
+    hybrid = shape_of(read_header(write_hybrid(tmp_path / "lfm2.gguf")))
     assert branch_problem(plain) == ""
-    assert "sliding window" in branch_problem(replace(plain, sliding_window=128))
+    assert "sliding window" in branch_problem(replace(plain, windows=(128, *plain.windows[1:])))
     assert "recurrent state" in branch_problem(hybrid)
 
 

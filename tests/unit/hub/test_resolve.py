@@ -145,6 +145,13 @@ def test_a_path_becomes_a_plan(target: str) -> None:
     assert found.speculates
 
 
+def test_shares_of_gpus_divide_by_layers(target: str) -> None:
+    found = plan(target=target, split="3,1")
+    assert (found.split, found.shares) == ("layer", (3.0, 1.0))
+    with pytest.raises(UsageError, match="--split must be one of layer, row, none, or the share of each GPU"):
+        plan(target=target, split="3;1")
+
+
 def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     found = plan(target="demo@native")
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
@@ -193,9 +200,8 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
     [
         ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
         ("demo-native", "unknown target", "did you mean `demo@native`?"),
-        ("", "unknown target ''", "understood are"),
-        ("qwen3-8b:Q4_K_M", "not available yet", "understood are `demo`"),
-        ("user/repo", "not available yet", "understood are `demo`"),
+        ("", "cannot read the reference ''", "understood are"),
+        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x'", "did you mean `qwen3-8b`?"),
     ],
 )
 def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:
@@ -360,11 +366,20 @@ def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target
         plan(target=str(Model("mamba").write(tmp_path / "m.gguf")), draft="ngram")
 
 
-@pytest.mark.parametrize("reference", ["eagle", "user/repo"])
+@pytest.mark.parametrize("reference", ["eagle", "demo", "a/b/c", ""])
 def test_unknown_drafts(target: str, reference: str) -> None:
     with pytest.raises(UsageError, match="unknown draft") as error:
         plan(target=target, draft=reference)
     assert "`auto`, `ngram`, `none`" in error.value.hint
+
+
+def test_a_hubs_model_that_is_not_here_is_told_and_not_fetched(target: str) -> None:
+    with pytest.raises(ModelFileError, match="user/repo:Q8_0 is not on disk") as error:
+        plan(target=target, draft="user/repo:Q8_0")
+    assert error.value.hint == "eaglelocal pull user/repo:Q8_0"
+    with pytest.raises(ModelFileError, match="qwen3-8b is not on disk") as error:
+        plan(target="qwen3-8b")
+    assert error.value.hint == "eaglelocal pull qwen3-8b (5.0 GB)"
 
 
 def test_a_missing_draft(target: str) -> None:

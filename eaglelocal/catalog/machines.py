@@ -1,0 +1,80 @@
+"""A machine as profiles/machines/*.toml tells it, to plan for one that is not here.
+
+Knows what is sold, not what is free: other processes and the screen take their part on a real machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.table import Table, Value
+
+CUDA, METAL, CPU = "cuda", "metal", "cpu"
+KINDS = (CUDA, METAL, CPU)
+MIB, GIB = 2**20, 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownMachine:
+    """`memory_bytes` is of one GPU where there are GPUs, else what CPU (and an Apple GPU) share."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    kind: str  # one of KINDS
+    num_gpus: int  # discrete ones
+    memory_bytes: int
+    gpu_limit_bytes: int | None  # of unified memory: what the GPU may take
+    bandwidth_gb_s: float  # 10^9 bytes a second, of that memory
+    fp16_tflops: float | None
+    capability: str | None
+    ram_bytes: int  # of the host; the same as memory_bytes where it is shared
+    host_bandwidth_gb_s: float
+    reported_tok_s: Mapping[str, Value]
+    notes: str
+    source: str
+    confidence: str
+    field_confidence: Mapping[str, Value]
+
+
+def read_machine(id: str, table: Table) -> KnownMachine:
+    """Raises UsageError that names file and key."""
+    kind, memory, bandwidth = table.text("kind"), table.count("memory_mib") * MIB, table.number("bandwidth_gb_s")
+    is_discrete = kind == CUDA
+    limit = table.optional_count("gpu_limit_mib")
+    num_gpus = table.optional_count("num_gpus")
+    ram_gib = table.optional_number("ram_gib")
+    host_bandwidth = table.optional_number("host_bandwidth_gb_s")
+    machine = KnownMachine(
+        id=id,
+        name=table.text("name"),
+        aliases=table.texts("aliases"),
+        kind=kind,
+        num_gpus=(num_gpus or 1) if is_discrete else 0,
+        memory_bytes=memory,
+        gpu_limit_bytes=limit * MIB if limit is not None else None,
+        bandwidth_gb_s=bandwidth,
+        fp16_tflops=table.optional_number("fp16_tflops"),
+        capability=table.optional_text("capability"),
+        ram_bytes=round(ram_gib * GIB) if ram_gib is not None else memory,
+        host_bandwidth_gb_s=bandwidth if host_bandwidth is None else host_bandwidth,
+        reported_tok_s=MappingProxyType(dict(table.values("reported_tok_s"))),
+        notes=table.optional_text("notes") or "",
+        source=table.text("source"),
+        confidence=table.text("confidence"),
+        field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
+    )
+    table.close()
+    _check(machine, table)
+    return machine
+
+
+def _check(machine: KnownMachine, table: Table) -> None:
+    if machine.kind not in KINDS:
+        raise table.error(f"{machine.id}.kind must be one of {', '.join(KINDS)}, not {machine.kind!r}")
+    if not machine.memory_bytes or not machine.bandwidth_gb_s or not machine.host_bandwidth_gb_s:
+        raise table.error(f"{machine.id} has no memory or no bandwidth")
+    if machine.kind == CUDA and machine.ram_bytes == machine.memory_bytes and not machine.ram_bytes:
+        raise table.error(f"{machine.id} lacks ram_gib")

@@ -1,0 +1,84 @@
+"""What a person writes for a model -> which kind of thing is meant. The one place that tells them apart.
+
+    demo, demo@SIZE[:TYPE], demo@native   the embedded model
+    qwen3-8b[:Q5_K_M]                     an entry of the catalogue
+    user/repo[:Q4_K_M]                    a repository of a hub
+    user/repo:dir/x.gguf                  one file of it, where the quantization does not tell them apart
+    ./x.gguf, /x, ~/x, x.gguf             a file; so is the name of anything that is there
+
+Does not know whether the entry, the repository or the file exists, except for the last rule.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.errors import UsageError
+
+SUFFIX = ".gguf"
+UNDERSTOOD = (
+    "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalogue entry such as `qwen3-8b:Q5_K_M`, "
+    "`user/repo:Q4_K_M`, or the path of a .gguf file"
+)
+_QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
+_PROFILE = re.compile(rf"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
+_REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
+_REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The embedded model, as written: hub/sizes.py reads what is behind the `@`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An entry of the catalogue. `quant` as written; None: whichever is planned."""
+
+    id: str
+    quant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """A repository of a hub."""
+
+    name: str  # user/repo
+    quant: str | None = None  # or the name of a file
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: Path
+
+
+Reference = Embedded | Profile | Repo | File
+
+
+def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
+    """Raises UsageError on what can be none of these."""
+    if text == "demo" or text.startswith("demo@"):
+        return Embedded(text)
+    named = _REPO_FILE.fullmatch(text)
+    if named is not None and not exists(text):
+        return Repo(named["name"], named["file"])
+    if looks_like_path(text, exists=exists):
+        return File(Path(os.path.expanduser(text)))
+    repo = _REPO.fullmatch(text)
+    if repo is not None:
+        return Repo(f"{repo['user']}/{repo['name']}", repo["quant"])
+    profile = _PROFILE.fullmatch(text)
+    if profile is not None:
+        return Profile(profile["id"], profile["quant"])
+    raise UsageError(f"cannot read the reference {text!r}", hint=f"understood are {UNDERSTOOD}")
+
+
+def looks_like_path(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> bool:
+    """`x.gguf`, `./x`, `/x`, `~/x`, or the name of something that is there."""
+    return text.endswith(SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)

@@ -1,0 +1,188 @@
+"""The shape of a catalogue entry, about: what a page tells of a model, spread over layers and tensors.
+
+Sizes of files are as pages state them; how they split into embeddings, layers and output follows llama.cpp's habits
+of quantizing (src/llama-quant.cpp). Exact figures come from gguf/shape.py, once there is a header to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.drafts import EAGLE, DraftEntry
+from eaglelocal.catalog.targets import Layers, Outline
+from eaglelocal.gguf.shape import Shape
+
+Q6_K_BITS, Q8_0_BITS = 6.5625, 8.5
+# bits of an embedding by the beginning of the quantization's name; the output is at least Q6_K
+EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
+    {
+        "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8": Q8_0_BITS, "MXFP4": Q8_0_BITS, "Q6": Q6_K_BITS, "Q5": 5.5,
+        "Q4": 4.5, "IQ4": 4.25, "QAT": 4.5, "Q3": 3.4375, "IQ3": 3.4375, "Q2": 2.625, "IQ2": 2.625,
+    }
+)  # fmt: skip
+HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
+SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
+HEAD_TYPE = "q8_0"  # that an imported head is planned in, where its size is known
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Bytes of the parts of a file."""
+
+    embedding: int
+    output: int  # a tensor of its own; 0 where the embeddings are the output too
+    layers: int
+    read_as_output: int
+
+
+def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
+    """Of a file of num_bytes in this quantization."""
+    split = _split(outline, quant, num_bytes)
+    kept = _kept_layers(outline)
+    widths = [layers for layers in kept if layers is not None]
+    states = _states(outline, kept)
+    windowed = outline.windowed
+    return Shape(
+        architecture=outline.architecture,
+        n_layer=outline.n_layer,
+        n_embd=outline.n_embd,
+        n_vocab=outline.n_vocab,
+        n_head=outline.n_head,
+        key_dim=outline.full.head_dim,
+        value_dim=outline.full.head_dim,
+        kv_heads=tuple(layers.kv_heads if layers else 0 for layers in kept),
+        windows=tuple(layers.window if layers else None for layers in kept),
+        layer_states=states,
+        n_ff=max(outline.n_ff, outline.experts.n_ff * outline.experts.used if outline.experts else 0),
+        weights_bytes=num_bytes,
+        embedding_bytes=split.embedding,
+        output_bytes=split.output,
+        active_bytes=_active_bytes(outline, split),
+        ties_embeddings=outline.ties_embeddings,
+        max_context=outline.max_context,
+        n_expert=outline.experts.count if outline.experts else 0,
+        n_expert_used=outline.experts.used if outline.experts else 0,
+        window_key_dim=windowed.head_dim if windowed and windowed in widths else None,
+        window_value_dim=windowed.head_dim if windowed and windowed in widths else None,
+        n_inner=2 * outline.n_embd if any(states) else 0,
+    )
+
+
+def embedding_bits(quant: str) -> float:
+    """Bits of a value of the token embeddings in this quantization; a name that is not known counts as eight."""
+    name = quant.upper().removeprefix("UD-")
+    return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
+
+
+def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
+    """Tied embeddings are stored as an output would be; of the rest, what is neither lies in the layers."""
+    values, bits = outline.n_vocab * outline.n_embd, embedding_bits(quant)
+    output = int(values * max(bits, Q6_K_BITS) / 8)
+    tokens = output if outline.ties_embeddings else int(values * bits / 8)
+    own_output = 0 if outline.ties_embeddings else output
+    if tokens + own_output > num_bytes // 2:  # not what it says it is
+        tokens, own_output, output = num_bytes // 4, own_output and num_bytes // 4, num_bytes // 4
+    embedding = tokens + _embeddings_of_layers(outline, num_bytes)
+    return _Split(embedding, own_output, num_bytes - embedding - own_output, read_as_output=output)
+
+
+def _embeddings_of_layers(outline: Outline, num_bytes: int) -> int:
+    """Of models that look up a vector for every layer (gemma-4-e4b): parameters that are never multiplied."""
+    if outline.experts is not None:
+        return 0
+    return int(num_bytes * max(1.0 - outline.active_parameters_b / outline.parameters_b, 0.0))
+
+
+def _active_bytes(outline: Outline, split: _Split) -> int:
+    return split.read_as_output + int(split.layers * (1.0 - idle_share(outline)))
+
+
+def idle_share(outline: Outline) -> float:
+    """The part of the layers that one token does not read: experts it is not sent to."""
+    experts = outline.experts
+    if experts is None or not experts.count:
+        return 0.0
+    embeddings = outline.n_vocab * outline.n_embd * (1 if outline.ties_embeddings else 2)
+    in_layers = max(outline.parameters_b * 1e9 - embeddings, 1.0)
+    in_experts = 3.0 * outline.n_layer * outline.n_embd * experts.n_ff * experts.count
+    return min(in_experts / in_layers, 0.98) * (1.0 - experts.used / experts.count)
+
+
+def _kept_layers(outline: Outline) -> list[Layers | None]:
+    """What each layer keeps; None: no keys and values. Whole layers are spread evenly, as they are in all such models.
+
+    Layers that keep nothing lie behind the others (they read an earlier one's), but between them where they are
+    recurrent.
+    """
+    windowed = outline.windowed
+    keeping = outline.full.num_layers + (windowed.num_layers if windowed else 0)
+    total = outline.n_layer if outline.state_bytes else keeping
+    other = None if outline.state_bytes else windowed
+    count = outline.full.num_layers
+    layers = [
+        outline.full if (layer + 1) * count // total > layer * count // total else other for layer in range(total)
+    ]
+    return layers + [None] * (outline.n_layer - total)
+
+
+def _states(outline: Outline, kept: list[Layers | None]) -> tuple[int, ...]:
+    recurrent = sum(layers is None for layers in kept) if outline.state_bytes else 0
+    each = outline.state_bytes // recurrent if recurrent else 0
+    return tuple(each if layers is None else 0 for layers in kept)
+
+
+def draft_type(draft: DraftEntry) -> str | None:
+    """The type that a draft is planned in; None: nothing is known of its size."""
+    return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
+
+
+def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
+    """Of a head or a small model for this target; None where its size is not known."""
+    kind = draft_type(draft)
+    if kind is None or draft.kv_bytes_per_token is None:
+        return None
+    is_head = draft.kind == EAGLE
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
+    width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
+    num_bytes = draft.sizes[kind]
+    embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
+    return Shape(
+        architecture=EAGLE if is_head else target.architecture,
+        n_layer=num_layers,
+        n_embd=width,
+        n_vocab=target.n_vocab,
+        n_head=max(width // head_dim, kv_heads),
+        key_dim=head_dim,
+        value_dim=head_dim,
+        kv_heads=(kv_heads,) * num_layers,
+        windows=(None,) * num_layers,
+        layer_states=(0,) * num_layers,
+        n_ff=n_ff,
+        weights_bytes=num_bytes,
+        embedding_bytes=embedding,
+        output_bytes=0,
+        active_bytes=num_bytes - embedding if is_head else num_bytes,
+        ties_embeddings=not is_head,
+        max_context=target.max_context,
+    )
+
+
+def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
+    """(layers, head dimension, key heads of each layer) that keep so much in f16: keys and values, two bytes each."""
+    values = kv_bytes_per_token // 4
+    for num_layers in layers:
+        for head_dim in HEAD_DIMS:
+            if values and values % (num_layers * head_dim) == 0:
+                return num_layers, head_dim, values // (num_layers * head_dim)
+    return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
+
+
+def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:
+    """Left out where the file cannot hold them: published heads often borrow the target's even so."""
+    if not draft.own_embeddings:
+        return 0
+    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8)
+    return embedding if embedding < num_bytes else 0

@@ -1,0 +1,151 @@
+"""One table of a TOML file, read strictly: a key that nobody asked for and a value of another type are errors.
+
+Every error names the file and the whole key, because people write such files themselves. Does not know what the
+figures mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from eaglelocal.errors import UsageError
+
+Value = str | int | float | bool
+T = TypeVar("T")
+
+
+class Table:
+    """Keys are asked for one after the other; `close` says what is left over."""
+
+    def __init__(self, content: Mapping[str, object], *, path: Path, name: str = "") -> None:
+        self._content = content
+        self._path = path
+        self._name = name
+        self._asked: set[str] = set()
+
+    @classmethod
+    def of_file(cls, path: Path) -> Table:
+        """Raises UsageError where the file cannot be read or is not TOML."""
+        try:
+            return cls(tomllib.loads(path.read_text(encoding="utf-8")), path=path)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+    # ---- what there is
+    def text(self, key: str) -> str:
+        return self._required(key, self.optional_text(key))
+
+    def optional_text(self, key: str) -> str | None:
+        value = self._get(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise self._wrong(key, "a text", value)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        value = self._get(key)
+        if value is None or isinstance(value, bool):
+            return bool(default if value is None else value)
+        raise self._wrong(key, "true or false", value)
+
+    def count(self, key: str) -> int:
+        return self._required(key, self.optional_count(key))
+
+    def optional_count(self, key: str) -> int | None:
+        value = self._get(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+            return value
+        raise self._wrong(key, "a whole number that is not negative", value)
+
+    def number(self, key: str) -> float:
+        return self._required(key, self.optional_number(key))
+
+    def optional_number(self, key: str) -> float | None:
+        value = self._get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise self._wrong(key, "a number that is not negative", value)
+        return float(value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            raise self._wrong(key, "a list of texts", value)
+        return tuple(value)
+
+    def pairs(self, key: str) -> tuple[tuple[int, float], ...]:
+        """A list of `[whole number, number]`."""
+        value = self._get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(_is_pair(part) for part in value):
+            raise self._wrong(key, "a list of [whole number, number]", value)
+        return tuple((first, float(second)) for first, second in value)
+
+    def values(self, key: str) -> Mapping[str, Value]:
+        """A table of plain values under names of any kind."""
+        value = self._get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or not all(isinstance(part, Value) for part in value.values()):
+            raise self._wrong(key, "a table of texts and numbers", value)
+        return value
+
+    def table(self, key: str) -> Table:
+        return self._required(key, self.optional_table(key))
+
+    def optional_table(self, key: str) -> Table | None:
+        value = self._get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self._wrong(key, "a table", value)
+        return Table(value, path=self._path, name=self._whole(key))
+
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Every key, each of which must be a table."""
+        for key in self._content:
+            yield key, self.table(key)
+
+    def close(self) -> None:
+        """Raises UsageError on a key that nothing asked for."""
+        for key in self._content:
+            if key not in self._asked:
+                near = difflib.get_close_matches(key, sorted(self._asked), n=1)
+                known = ", ".join(sorted(self._asked))
+                hint = f"did you mean {near[0]}?" if near else f"known are {known}"
+                raise self.error(f"unknown key {self._whole(key)}", hint=hint)
+
+    def error(self, message: str, *, hint: str = "") -> UsageError:
+        return UsageError(f"{self._path}: {message}", hint=hint)
+
+    # ---- inside
+    def _get(self, key: str) -> object:
+        self._asked.add(key)
+        return self._content.get(key)
+
+    def _required(self, key: str, value: T | None) -> T:
+        if value is None:
+            raise self.error(f"lacks the key {self._whole(key)}")
+        return value
+
+    def _wrong(self, key: str, what: str, value: object) -> UsageError:
+        return self.error(f"{self._whole(key)} must be {what}, not {value!r:.60}")
+
+    def _whole(self, key: str) -> str:
+        return f"{self._name}.{key}" if self._name else key
+
+
+def _is_pair(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 2 or any(isinstance(part, bool) for part in value):
+        return False
+    return isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float)

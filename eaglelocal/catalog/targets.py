@@ -1,0 +1,178 @@
+"""A target as profiles/targets/ID.toml tells it: where it is to be had, in which quantizations, and its shape.
+
+Figures come with their confidence (`page`: seen on a public page or in a source file, `inferred`: computed or
+recalled) and source. What a GGUF itself says is exact and overrides all of this: `shape` is for planning before
+anything is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.table import Table, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """One file of a target."""
+
+    name: str  # such as Q4_K_M
+    num_bytes: int
+    confidence: str
+    seen_in: str | None = None  # repository and file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """Layers that keep keys and values, all alike. `window`: tokens that they keep; None: all."""
+
+    num_layers: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    count: int
+    used: int
+    n_ff: int  # of one expert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The shape of a target as far as pages tell it."""
+
+    architecture: str
+    parameters_b: float  # in 10^9
+    active_parameters_b: float  # that one token is multiplied with
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_ff: int
+    n_vocab: int
+    max_context: int
+    ties_embeddings: bool
+    full: Layers
+    windowed: Layers | None
+    experts: Experts | None
+    state_bytes: int  # recurrent, of one slot; 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model that answers. `files`: `{Q}` stands for the quantization, `{q}` for it in lower case."""
+
+    id: str
+    name: str
+    family: str
+    outline: Outline
+    quantizations: Mapping[str, Quantization]
+    drafts: tuple[str, ...]  # ids, the preferred first
+    repos: tuple[str, ...]  # with GGUF files
+    files: tuple[str, ...]
+    source_repo: str | None  # of the original weights
+    license: str
+    gated: bool
+    chat_template: str
+    notes: str
+    source: str
+    confidence: str
+    field_confidence: Mapping[str, Value]
+
+    def quantization(self, name: str) -> Quantization | None:
+        """By its name in any case."""
+        return next((q for q in self.quantizations.values() if q.name.lower() == name.lower()), None)
+
+
+def read_target(id: str, table: Table) -> Target:
+    """Raises UsageError that names file and key."""
+    target = Target(
+        id=id,
+        name=table.text("name"),
+        family=table.text("family"),
+        outline=_outline(table.table("shape")),
+        quantizations=_quantizations(table.table("quants")),
+        drafts=table.texts("drafts"),
+        repos=table.texts("repos"),
+        files=table.texts("files"),
+        source_repo=table.optional_text("source_repo"),
+        license=table.text("license"),
+        gated=table.flag("gated"),
+        chat_template=table.optional_text("chat_template") or "",
+        notes=table.optional_text("notes") or "",
+        source=table.text("source"),
+        confidence=table.text("confidence"),
+        field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
+    )
+    table.close()
+    return target
+
+
+def _quantizations(table: Table) -> Mapping[str, Quantization]:
+    found = {name: _quantization(name, entry) for name, entry in table.tables()}
+    if not found:
+        raise table.error("quants names no quantization")
+    return MappingProxyType(found)
+
+
+def _quantization(name: str, table: Table) -> Quantization:
+    quantization = Quantization(
+        name=name,
+        num_bytes=table.count("bytes"),
+        confidence=table.text("confidence"),
+        seen_in=table.optional_text("seen_in"),
+    )
+    table.close()
+    return quantization
+
+
+def _outline(table: Table) -> Outline:
+    full, windowed = table.table("full_attention"), table.optional_table("window_attention")
+    experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
+    outline = Outline(
+        architecture=table.text("architecture"),
+        parameters_b=table.number("parameters_b"),
+        active_parameters_b=table.number("active_parameters_b"),
+        n_layer=table.count("n_layer"),
+        n_embd=table.count("n_embd"),
+        n_head=table.count("n_head"),
+        n_ff=table.count("n_ff"),
+        n_vocab=table.count("n_vocab"),
+        max_context=table.count("max_context"),
+        ties_embeddings=table.flag("ties_embeddings"),
+        full=_layers(full, is_windowed=False),
+        windowed=_layers(windowed, is_windowed=True) if windowed else None,
+        experts=_experts(experts) if experts else None,
+        state_bytes=_state(recurrent) if recurrent else 0,
+    )
+    table.close()
+    kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
+    if not 1 <= kept <= outline.n_layer:
+        raise table.error(f"shape: {kept} of {outline.n_layer} layers keep keys and values")
+    return outline
+
+
+def _layers(table: Table, *, is_windowed: bool) -> Layers:
+    layers = Layers(
+        num_layers=table.count("layers"),
+        kv_heads=table.count("kv_heads"),
+        head_dim=table.count("head_dim"),
+        window=table.count("window") if is_windowed else None,
+    )
+    table.close()
+    return layers
+
+
+def _experts(table: Table) -> Experts:
+    experts = Experts(count=table.count("count"), used=table.count("used"), n_ff=table.count("n_ff"))
+    table.close()
+    return experts
+
+
+def _state(table: Table) -> int:
+    num_bytes = table.count("state_bytes")
+    table.close()
+    return num_bytes

@@ -1,0 +1,45 @@
+"""Amounts for people: bytes on disk, rates, ages. Decimal units, as disks and hubs count. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def size_text(num_bytes: float) -> str:
+    """`11.9 MB`, `4.68 GB`, `512 B`."""
+    for index, (unit_bytes, unit) in enumerate(_UNITS):
+        if num_bytes >= unit_bytes * 0.99995:
+            digits = 2 if index < 2 and num_bytes < 10 * unit_bytes else 1
+            return f"{num_bytes / unit_bytes:.{digits}f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """`8 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def age_text(seconds: float) -> str:
+    """`now`, `12 min`, `5 h`, `3 d`, `7 mo`: at most five characters."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return "now"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h"
+    days = hours // 24
+    return f"{days} d" if days < 100 else f"{days // 30} mo"
+
+
+def path_text(path: Path) -> str:
+    """With `~` for the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,0 +1,26 @@
+"""One question before something that costs: asked on a terminal, answered by --yes elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+from eaglelocal.cli.output import Output
+from eaglelocal.errors import Cancelled, UsageError
+
+YES = frozenset({"y", "yes"})
+
+
+def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
+    """Returns when the answer is yes. Raises Cancelled on no, UsageError where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is at a terminal to be asked", hint="the same command with --yes")
+    output.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
+    answer = sys.stdin.readline()
+    if not answer:  # ctrl-d
+        output.message()
+    said = answer.strip().lower()
+    if said in YES or (answer and not said and default):
+        return
+    raise Cancelled("not wanted")

@@ -1,0 +1,111 @@
+"""`eaglelocal ls`: the models on this disk, for people and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eaglelocal.cli import flags
+from eaglelocal.cli.amounts import age_text, size_text
+from eaglelocal.cli.output import standard_output
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.cache import Partial
+    from eaglelocal.hub.inventory import Entry
+
+WIDTH = 79
+HEADINGS = ("MODEL", "SIZE", "CONTEXT", "KIND", "AGE")
+KINDS = {"head": "draft head", "embedding model": "embeddings", "image encoder": "images only"}
+
+
+def ls(as_json: flags.AsJson = False) -> None:
+    """Show the models on this disk.
+
+    \b
+    eaglelocal ls
+    eaglelocal ls --json | jq -r '.models[].reference'
+    """
+    from eaglelocal import locations
+    from eaglelocal.hub.cache import partials_in
+    from eaglelocal.hub.inventory import inventory
+
+    output = standard_output()
+    cache = locations.hub_cache_dir()
+    entries, partials = inventory(cache), partials_in(cache)
+    if as_json:
+        return output.object(
+            {
+                "models": [entry_object(entry) for entry in entries],
+                "unfinished": [partial_object(partial) for partial in partials],
+            }
+        )
+    for line in table(entries, now=time.time(), width=WIDTH if output.is_terminal else None):
+        output.data(line)
+    for line in partial_lines(partials):
+        output.message(line)
+    return None
+
+
+def table(entries: Sequence[Entry], *, now: float, width: int | None) -> list[str]:
+    """Lines of at most `width` columns: a reference that leaves no room for the rest has a line of its own."""
+    rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(1, len(HEADINGS))]
+    rest = sum(widths) + 2 * len(widths)
+    longest = max(len(row[0]) for row in rows)
+    first = longest if width is None else min(longest, width - rest)
+    lines = []
+    for reference, *cells in rows:
+        told = "".join(f"  {cell:<{w}}" for cell, w in zip(cells, widths, strict=True)).rstrip()
+        lines += [f"{reference:<{first}}{told}"] if len(reference) <= first else [reference, f"{'':<{first}}{told}"]
+    return lines
+
+
+def _row(entry: Entry, now: float) -> tuple[str, ...]:
+    about = entry.described
+    context = f"{about.context}" if about.context else ""
+    age = "" if entry.origin == "embedded" else age_text(now - entry.modified_at)
+    return entry.reference, size_text(entry.size_bytes), context, _kind(entry), age
+
+
+def _kind(entry: Entry) -> str:
+    if entry.described.problem:
+        return "unreadable"
+    if entry.is_outdated:
+        return "outdated"
+    if entry.origin != "hub":
+        return entry.origin
+    return KINDS.get(entry.described.kind, entry.described.architecture)
+
+
+def partial_lines(partials: Sequence[Partial]) -> list[str]:
+    """One line for each repository with an unfinished download."""
+    lines = []
+    for repo in dict.fromkeys(partial.repo for partial in partials):
+        came = sum(partial.size_bytes for partial in partials if partial.repo == repo)
+        lines.append(f"unfinished: {repo}, {size_text(came)} so far")
+    return lines
+
+
+def entry_object(entry: Entry) -> dict[str, object]:
+    about = entry.described
+    return {
+        "reference": entry.reference,
+        "origin": entry.origin,
+        "repo": entry.repo or None,
+        "quant": about.quant or None,
+        "size_bytes": entry.size_bytes,
+        "context": about.context,
+        "architecture": about.architecture or None,
+        "kind": about.kind,
+        "is_draft": about.kind == "head",
+        "is_outdated": entry.is_outdated,
+        "modified_at": entry.modified_at,
+        "path": str(entry.path),
+        "files": len(entry.paths),
+        "problem": about.problem or None,
+    }
+
+
+def partial_object(partial: Partial) -> dict[str, object]:
+    return {"repo": partial.repo, "size_bytes": partial.size_bytes, "path": str(partial.path)}

@@ -1,0 +1,227 @@
+"""How a plan is shown: a screen of 80 columns with memory bars, and one object. Pure: an outcome in, text out."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from eaglelocal.backend.fit import Load
+from eaglelocal.planner.plan import Chosen, Outcome, Rejected, Way
+from eaglelocal.planner.reasons import reasons
+
+WIDTH = 79
+BAR_CELLS = 30
+SHOWN, SHOWN_REASONS = 3, 5  # of what was rejected, and of reasons, without --all
+GIB = 2**30
+PROGRAM = "eaglelocal"
+
+
+# ---- for people
+def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+    """At most WIDTH columns; fits a screen of 24 lines with few reasons."""
+    way = chosen.way
+    return [
+        *wrapped("machine  ", outcome.rig.name),
+        f"plan     {way.option.reference}, {draft_text(way)}",
+        f"         {setup_text(outcome, way)}",
+        f"speed    {speed_text(way)}",
+        "",
+        *(bar_line(load, outcome) for load in chosen.weighed.used),
+        f"         {sum_text(chosen)}",
+        "",
+        *reason_lines(reasons(outcome, chosen), show_all=show_all),
+        "",
+        *rejected_lines(outcome, chosen, show_all=show_all),
+        *command_lines(chosen),
+    ]
+
+
+def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
+    shown = found if show_all else found[:SHOWN_REASONS]
+    return [line for reason in shown for line in wrapped("- ", reason)]
+
+
+def draft_text(way: Way) -> str:
+    count = way.prediction.num_draft_tokens
+    if way.draft.kind == "none":
+        return "no draft"
+    return f"draft {way.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
+
+
+def setup_text(outcome: Outcome, way: Way) -> str:
+    slots = outcome.asked.num_slots
+    tokens = f"{slots} x {way.setup.n_ctx} tokens" if slots > 1 else f"{way.setup.n_ctx} tokens"
+    return f"{tokens} of context, cache {way.setup.kv_type}{layers_text(outcome, way)}"
+
+
+def layers_text(outcome: Outcome, way: Way) -> str:
+    if not outcome.rig.gpus:
+        return ""
+    blocks = way.option.shape.n_layer + 1
+    on_gpu = blocks if way.gpu_layers is None else min(way.gpu_layers, blocks)
+    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}"
+
+
+def speed_text(way: Way) -> str:
+    prediction = way.prediction
+    source = "measured here" if prediction.is_measured else "predicted"
+    if way.draft.acceptance is None:
+        return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
+    return (
+        f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
+        f"({prediction.gain:.2f}x), {source}"
+    )
+
+
+def bar_line(load: Load, outcome: Outcome) -> str:
+    """`CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`"""
+    free = load.room.free_bytes
+    name = load.room.device
+    if free is None:
+        return f"{name:<8} {load.total / GIB:.1f} GiB, free memory unknown"
+    full = min(BAR_CELLS, -(-BAR_CELLS * load.total // max(free, 1)))
+    shared = ", a part of RAM" if load.room.in_ram else ""
+    return f"{name:<8} {'█' * full}{'░' * (BAR_CELLS - full)} {load.total / GIB:5.1f} of {free / GIB:.1f} GiB{shared}"
+
+
+def sum_text(chosen: Chosen) -> str:
+    sum = chosen.weighed.sum
+    parts = [("weights", sum.weights_bytes), ("cache", sum.kv_bytes)]
+    if sum.draft_bytes:
+        parts += [("draft", sum.draft_bytes), ("its cache", sum.draft_kv_bytes)]
+    parts.append(("buffers", sum.compute_bytes))
+    return ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in parts) + " GiB"
+
+
+def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+    if not outcome.rejected:
+        return []
+    shown = list(outcome.rejected) if show_all else telling(outcome, chosen)
+    if not shown:
+        return []
+    more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
+    lines = [line for each in shown for line in wrapped("  ", f"{name_of(each)}: {each.reason}")]
+    return [f"not taken{more}", *lines, ""]
+
+
+def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
+    """The best of each other target, and the chosen target's own drafts that lost."""
+    best: dict[str, Rejected] = {}
+    for each in outcome.rejected:
+        if each.way is None or each.option.target == chosen.way.option.target:
+            continue
+        known = best.get(each.option.target)
+        if known is None or known.way is None or each.way.score > known.way.score:
+            best[each.option.target] = each
+    ranked = sorted(best.values(), key=lambda each: -each.way.score if each.way else 0.0)
+    same = [each for each in outcome.rejected if each.option is chosen.way.option]
+    return [*same[:2], *ranked][:SHOWN]
+
+
+def name_of(rejected: Rejected) -> str:
+    draft = f" with {rejected.draft}" if rejected.draft not in ("", "none") else ""
+    return f"{rejected.option.reference}{draft}"
+
+
+def command_lines(chosen: Chosen) -> Iterator[str]:
+    found = commands(chosen)
+    for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
+        if found[key]:
+            yield from wrapped(f"{label:<9}", found[key] or "")
+
+
+def commands(chosen: Chosen) -> dict[str, str | None]:
+    """What to type; None where there is nothing to do."""
+    way = chosen.way
+    reference, setup = shlex.quote(way.option.reference), way.setup
+    run = f"{PROGRAM} chat --target {reference} --ctx {setup.n_ctx}"
+    if setup.kv_type != "f16":
+        run += f" --kv-type {setup.kv_type}"
+    if way.gpu_layers is not None:
+        run += f" --gpu-layers {way.gpu_layers}"
+    if way.option.is_here:
+        return {"pull": None, "import": None, "run": run}
+    pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
+    source = way.draft.import_from
+    head = f"{PROGRAM} import {source} --target {reference}" if source else None
+    return {"pull": pull, "import": head, "run": run}
+
+
+def wrapped(begin: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+# ---- for programs
+def outcome_object(outcome: Outcome) -> dict[str, object]:
+    """As design/interface says; `chosen` is null where nothing fits."""
+    chosen = outcome.chosen
+    return {
+        "machine": outcome.rig.name,
+        "goal": outcome.asked.goal.name,
+        "devices": [
+            {
+                "device": device.name,
+                "name": device.label,
+                "total_bytes": device.total_bytes,
+                "free_bytes": device.free_bytes,
+                "bandwidth_bytes_s": device.bytes_s,
+            }
+            for device in outcome.rig.devices
+        ],
+        "chosen": chosen_object(outcome, chosen) if chosen else None,
+        "rejected": [rejected_object(each) for each in outcome.rejected],
+    }
+
+
+def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
+    way, sum = chosen.way, chosen.weighed.sum
+    return {
+        "target": way.option.target,
+        "quant": way.option.quant,
+        "reference": way.option.reference,
+        "draft": way.draft.id,
+        "draft_kind": way.draft.kind,
+        "num_draft_tokens": way.prediction.num_draft_tokens,
+        "ctx": way.setup.n_ctx,
+        "parallel": outcome.asked.num_slots,
+        "kv_type": way.setup.kv_type,
+        "gpu_layers": way.gpu_layers,
+        "memory": {
+            "weights_bytes": sum.weights_bytes,
+            "kv_bytes": sum.kv_bytes,
+            "draft_bytes": sum.draft_bytes,
+            "draft_kv_bytes": sum.draft_kv_bytes,
+            "compute_bytes": sum.compute_bytes,
+            "total_bytes": sum.total_bytes,
+            "budget_bytes": chosen.weighed.budget_bytes,
+            "devices": [
+                {"device": load.room.device, "used_bytes": load.total, "budget_bytes": load.room.free_bytes}
+                for load in chosen.weighed.used
+            ],
+        },
+        "predicted": {
+            "plain_tok_s": way.prediction.plain_tok_s,
+            "spec_tok_s": way.prediction.spec_tok_s,
+            "is_measured": way.prediction.is_measured,
+        },
+        "score": way.score,
+        "reasons": list(reasons(outcome, chosen)),
+        "commands": commands(chosen),
+    }
+
+
+def rejected_object(rejected: Rejected) -> dict[str, object]:
+    return {
+        "target": rejected.option.target,
+        "quant": rejected.option.quant,
+        "draft": rejected.draft or None,
+        "reason": rejected.reason,
+    }

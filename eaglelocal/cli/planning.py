@@ -1,0 +1,135 @@
+"""What `eaglelocal plan` plans for: the options that a TARGET means, and the machine. Reads headers, runs nothing.
+
+A file is planned from its header, a demo that was not written yet from its proportions, everything else from the
+catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.targets import Target
+from eaglelocal.errors import UsageError
+from eaglelocal.planner.acceptance import Acceptance
+from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk, options_of
+
+if TYPE_CHECKING:
+    from eaglelocal.core.costs import MeasuredCosts
+    from eaglelocal.gguf.header import Header
+    from eaglelocal.hub.sizes import DemoSize
+    from eaglelocal.probe.machine import Machine
+
+DEMO_HEAD = "its own EAGLE-3.1 head"
+DEMO_ACCEPTANCE = ((5, 3.41), (7, 3.8))  # of the embedded head, on held-out prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """`headers`: of the targets that are on disk, by reference."""
+
+    options: tuple[Option, ...]
+    headers: Mapping[str, Header]
+
+
+def candidates(text: str | None, catalog: Catalog) -> Candidates:
+    """None: the whole catalogue. Raises UsageError, ModelFileError or IncompatibleError."""
+    if text is None:
+        every = [option for target in catalog.targets.values() for option in options_of(target, catalog)]
+        return Candidates(tuple(every), {})
+    match parse_reference(text):
+        case Embedded(text=demo):
+            return _embedded(demo, catalog)
+        case File(path=path):
+            return _file(text, path, catalog)
+        case Profile(id=id, quant=quant):
+            return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
+        case Repo(name=name, quant=quant):
+            entry = _entry_with(name, catalog)
+            return _pulled(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
+
+
+def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
+    if quant is not None and target.quantization(quant) is None:
+        known = ", ".join(target.quantizations)
+        raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
+    return tuple(options_of(target, catalog, quant=quant))
+
+
+def _entry_with(repo: str, catalog: Catalog) -> Target | None:
+    for target in catalog.targets.values():
+        if repo.lower() in (each.lower() for each in target.repos):
+            return target
+    return None
+
+
+def _pulled(reference: str, catalog: Catalog) -> Candidates:
+    """Of a repository that the catalogue does not know, what is on disk. Raises ModelFileError where nothing is."""
+    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.references import any_reference
+
+    return _file(reference, find_cached(locations.hub_cache_dir(), any_reference(reference)).path, catalog)
+
+
+def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:
+    from eaglelocal.hub.files import existing_file
+    from eaglelocal.hub.targets import read_target
+
+    found = read_target(existing_file(str(path)))
+    option = option_of_file(found.header, reference=reference, label=found.label, catalog=catalog)
+    return Candidates((option,), {reference: found.header})
+
+
+def _embedded(reference: str, catalog: Catalog) -> Candidates:
+    """From the files if they were written, else from the proportions that they will have."""
+    from eaglelocal.gguf.reader import read_header
+    from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
+    from eaglelocal.hub.targets import NATIVE, demo_sources
+
+    target, head = demo_sources()
+    if reference != NATIVE:
+        size = parse_demo_reference(reference)
+        paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+        if not paths.complete:
+            return Candidates((option_on_disk(_sketched(reference, size, target, head), catalog),), {})
+        target, head = paths.target, paths.head
+    header = read_header(target)
+    draft = FileDraft(DEMO_HEAD, read_header(head), Acceptance.of(DEMO_ACCEPTANCE, default=0.0))
+    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
+    return Candidates((option,), {reference: header})
+
+
+def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
+    from eaglelocal.hub.sketch import sketch
+
+    drawn = sketch(size, target, head)
+    return OnDisk(
+        reference=reference,
+        label=reference,
+        quant=size.type.upper(),
+        shape=drawn.target,
+        parameters=drawn.num_parameters,
+        active=drawn.num_parameters,
+        draft=drawn.head,
+        draft_label=DEMO_HEAD,
+        acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
+    )
+
+
+def measured_costs(headers: Mapping[str, Header], machine: Machine) -> Mapping[str, MeasuredCosts]:
+    """What engines learnt of these files on this machine, by reference."""
+    from eaglelocal.backend.library import BUILD
+    from eaglelocal.calibrations import newest_costs
+    from eaglelocal.speculation.costs import StepCosts
+
+    found = {}
+    for reference, header in headers.items():
+        costs, state = StepCosts(), newest_costs(machine, header, BUILD)
+        if state is not None and costs.restore(state):
+            found[reference] = costs.measured()
+    return found

@@ -1,0 +1,277 @@
+"""`eaglelocal pull`: fetch a model, and what drafts for it, after one question; check it; say what to run then.
+
+What is to be fetched is decided first, from what the hub lists; nothing is fetched before it is shown and wanted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli.amounts import duration_text, path_text, size_text
+from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import (
+    DownloadError,
+    EagleLocalError,
+    IncompatibleError,
+    ModelFileError,
+    ResourceError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.download import Order, Progress
+    from eaglelocal.hub.drafts import FoundDraft
+    from eaglelocal.hub.references import Wanted
+    from eaglelocal.hub.targets import FoundTarget
+    from eaglelocal.hub.troubles import Patience
+
+MAX_FILES_SHOWN = 8
+LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
+FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
+KINDS = {"eagle3": "a draft head", "draft_model": "a small model"}
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
+Draft = Annotated[str, typer.Option(metavar="REF|auto|none", help="What drafts: user/repo, or as the catalogue says.")]
+Quant = Annotated[str | None, typer.Option(metavar="Q", help="As behind the colon: Q4_K_M, Q8_0.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = False) -> None:
+    """Fetch a model and its draft from a hub.
+
+    \b
+    eaglelocal pull qwen3-8b
+    eaglelocal pull user/repo-GGUF:Q4_K_M --draft none
+    eaglelocal pull qwen3-8b --quant Q5_K_M --yes
+    """
+    output = standard_output()
+    want = wanted_here(target, draft, quant, output)
+    if want is None:
+        return output.message(f"{target} is embedded: there is nothing to fetch")
+    orders = ordered(want, output)
+    if orders:
+        fetch_all(orders, output, yes=yes)
+        check(want, orders, output)
+    return None
+
+
+def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
+    """As asked; what was left open of a catalogue entry is as planned for this machine."""
+    from eaglelocal.cli.planned import planned_for_here
+    from eaglelocal.hub.references import wanted
+
+    planned = planned_for_here(target) if quant is None else None
+    if planned is None:
+        return wanted(target, draft=draft, quant=quant)
+    if planned.problem:
+        output.message(f"as planned, {target} does not fit this machine: {planned.problem}")
+        return wanted(target, draft=draft)
+    chosen = planned.draft if draft == "auto" else draft
+    output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
+    want = wanted(target, draft=chosen, quant=planned.quant)
+    by_name = draft not in ("auto", "none")
+    return want if want is None else replace(want, quant_is_asked_for=False, draft_is_asked_for=by_name)
+
+
+def ordered(want: Wanted, output: Output) -> list[Order]:
+    """What the hub has of it. Empty where no hub answers and the model is here already, which is said."""
+    from eaglelocal.hub.on_disk import find_cached
+
+    patience = patience_of(output, LOOK_UP_WAITS_S)
+    try:
+        orders = [ordered_target(want, patience, output)]
+    except DownloadError as problem:
+        try:
+            there = find_cached(locations.hub_cache_dir(), want.target)
+        except EagleLocalError:
+            raise with_nearest(problem, want.target.repos[0]) from None
+        output.message(f"{there.reference} is on disk; whether it is the newest is not known: {problem.message}")
+        return []
+    return [*orders, *ordered_draft(want, patience, output)]
+
+
+def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
+    """In the quantization that is asked for; one that was only planned may be missing. A head alone will do too."""
+    from eaglelocal.hub.ordering import order_draft, order_model
+
+    try:
+        return order_draft(want.target, patience)
+    except UsageError as problem:
+        if want.quant_is_asked_for:
+            raise
+        output.message(f"{problem.message}: the usual one instead")
+        return order_model(replace(want.target, quant=None), patience)
+
+
+def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
+    """The same; of a repository that is not there, with the one in the catalogue that may have been meant."""
+    from eaglelocal.hub.references import nearest_repo
+    from eaglelocal.hub.troubles import is_missing
+
+    near = nearest_repo(repo) if is_missing(problem) else None
+    return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
+
+
+def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Order]:
+    """A draft that was not asked for by name is no reason to stop: the model runs without."""
+    from eaglelocal.hub.ordering import order_draft
+
+    if want.draft is None:
+        return []
+    try:
+        return [order_draft(want.draft, patience)]
+    except (DownloadError, UsageError) as problem:
+        if want.draft_is_asked_for:
+            raise
+        output.message(f"its draft cannot be fetched: {problem.message}")
+        return []
+
+
+def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> Patience:
+    from eaglelocal.hub.remote import silence_client
+    from eaglelocal.hub.troubles import Patience
+
+    silence_client()
+    return Patience(waits_s, on_wait=output.aside)
+
+
+def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
+    """Show, ask, fetch. Raises Cancelled where it is not wanted."""
+    from eaglelocal.hub.download import check_disk, fetch, free_bytes, missing_bytes
+
+    cache = locations.hub_cache_dir()
+    missing, free = missing_bytes(orders, cache), free_bytes(cache)
+    for line in order_lines(orders):
+        output.message(line)
+    if missing:
+        check_disk(orders, cache, free=free)
+        output.message(f"into {path_text(cache)}, {size_text(free)} free")
+        confirm(f"fetch {amount(orders, missing)}?", output, yes=yes, default=True)
+    progress = output.progress()
+    try:
+        fetch(orders, cache, patience=patience_of(output), on_progress=lambda told: progress(shown(told, orders)))
+    except KeyboardInterrupt:
+        progress.finish()
+        output.message("stopped; what came is kept, and the same command goes on from there")
+        raise
+    finally:
+        progress.finish()
+
+
+def order_lines(orders: Sequence[Order]) -> list[str]:
+    """What each repository gives: its licence, its files and their sizes."""
+    lines = []
+    for order in orders:
+        licence = f", licence {order.repo.licence}" if order.repo.licence else ""
+        gated = ", gated: you have access" if order.repo.is_gated else ""
+        lines.append(f"{order.repo.id}{licence}{gated}")
+        shown_files = order.files[:MAX_FILES_SHOWN]
+        lines += [f"  {size_text(file.size_bytes):>9}  {file.name}" for file in shown_files]
+        left = order.files[MAX_FILES_SHOWN:]
+        if left:
+            lines.append(f"  {size_text(sum(file.size_bytes for file in left)):>9}  in {len(left)} more files")
+    return lines
+
+
+def amount(orders: Sequence[Order], missing_bytes: int) -> str:
+    """`4.7 GB`, or what is left of it."""
+    total = sum(order.size_bytes for order in orders)
+    rest = size_text(missing_bytes)
+    return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
+
+
+def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
+    """`━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
+    if progress.waits_for:
+        return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
+    count = sum(len(order.files) for order in orders)
+    files = f" in {count} files" if count > 1 else ""
+    details = []
+    if progress.rate:
+        details.append(f"{size_text(progress.rate)}/s")
+    if progress.left_s is not None and progress.fraction < 1.0:
+        details.append(f"{duration_text(progress.left_s)} left")
+    return LoadProgress(progress.fraction, f"fetching {size_text(progress.total_bytes)}{files}", ", ".join(details))
+
+
+def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
+    """Read the headers, compare draft and target, and say how to run them.
+
+    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
+    """
+    from eaglelocal.hub.inventory import HEAD, described
+    from eaglelocal.hub.ordering import needs_import
+    from eaglelocal.hub.targets import read_target
+
+    if needs_import(orders[0]):
+        return say_import(orders[0], "REF", output)
+    if described(path_of(orders[0])).kind == HEAD:
+        output.message(f"checked: {orders[0].reference}, a draft head; it drafts for the model that it was made for:")
+        return output.data(f"eaglelocal chat --target REF --draft {orders[0].reference}")
+    target = read_target(path_of(orders[0]))
+    about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
+    output.message(f"checked: {orders[0].reference}, {about}")
+    try:
+        if len(orders) > 1:
+            check_draft(orders[1], orders[0], target, output)
+        elif want.advice:
+            output.message(want.advice)
+    except (IncompatibleError, ModelFileError) as problem:
+        if want.draft_is_asked_for:
+            raise
+        output.message(f"its draft cannot be used: {problem.message}")
+    output.message("run it with:")
+    return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
+
+
+def say_import(order: Order, target: str, output: Output) -> None:
+    output.message("before it drafts, the head must be imported, once:")
+    output.message(f"  eaglelocal import {order.repo.id} --target {target}")
+
+
+def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
+    """A draft that fits is remembered, so that `--draft auto` takes it for this target."""
+    from eaglelocal.hub.ordering import needs_import
+
+    if needs_import(order):
+        return say_import(order, of.reference, output)
+    found = checked_draft(order, target)
+    remember(order, of)
+    return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
+
+
+def remember(draft: Order, target: Order) -> None:
+    """Raises ResourceError."""
+    from eaglelocal.hub.pulled_drafts import remember_draft
+
+    file = locations.pulled_drafts_file()
+    tag = draft.reference.partition(":")[2]
+    try:
+        remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
+    except OSError as problem:
+        raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
+
+
+def checked_draft(order: Order, target: FoundTarget) -> FoundDraft:
+    from eaglelocal.hub.drafts import draft_at
+
+    return draft_at(path_of(order), target)
+
+
+def path_of(order: Order) -> Path:
+    """The file that llama.cpp opens."""
+    from eaglelocal.hub.download import pointer
+
+    path = pointer(order, order.files[0], locations.hub_cache_dir())
+    if not path.is_file():
+        raise ModelFileError(f"{path} has gone", hint=f"eaglelocal pull {order.reference}")
+    return path

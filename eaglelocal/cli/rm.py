@@ -1,0 +1,116 @@
+"""`eaglelocal rm`: take a model off the disk, after showing what that frees and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.output import standard_output
+from eaglelocal.errors import ModelFileError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.cache import Partial
+    from eaglelocal.hub.removal import Removal
+
+MAX_KEPT_SHOWN = 5
+
+Which = Annotated[str, typer.Argument(metavar="REF", help="As `eaglelocal ls` shows it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def rm(ref: Which, yes: Yes = False) -> None:
+    """Remove a model from this disk.
+
+    \b
+    eaglelocal rm user/repo-GGUF:Q4_K_M
+    eaglelocal rm demo@1b:bf16 --yes
+    """
+    from eaglelocal.hub.removal import remove
+
+    output = standard_output()
+    removal = removal_of(ref)
+    for line in removal_lines(removal):
+        output.message(line)
+    confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
+    remove(removal)
+    output.message(f"freed {size_text(removal.freed_bytes)}")
+
+
+def removal_of(reference: str) -> Removal:
+    """Raises UsageError, or ModelFileError where it is not here."""
+    from eaglelocal.catalog.reference import Embedded, File, parse_reference
+
+    parsed = parse_reference(reference)
+    match parsed:
+        case Embedded():
+            return _generated(reference)
+        case File(path):
+            raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
+        case _:
+            return _of_hub(reference)
+
+
+def _generated(reference: str) -> Removal:
+    """Also what older versions of the embedded model left under that name."""
+    from eaglelocal.hub.inflate import parse_demo_reference
+    from eaglelocal.hub.inventory import generated, reference_of
+    from eaglelocal.hub.removal import plan_file_removal
+    from eaglelocal.hub.targets import NATIVE
+
+    if reference == NATIVE:
+        raise UsageError("the embedded model belongs to eaglelocal", hint="pip uninstall eaglelocal removes both")
+    wanted = reference_of(parse_demo_reference(reference))
+    paths = [path for entry in generated() if entry.reference == wanted for path in entry.paths]
+    if not paths:
+        raise ModelFileError(f"{wanted} is not on disk", hint="eaglelocal ls shows what is")
+    return plan_file_removal(f"{wanted}, which is written again when it is used", paths)
+
+
+def _of_hub(reference: str) -> Removal:
+    """One model; where a repository is named that has only unfinished downloads, those."""
+    from eaglelocal.hub.cache import partials_of
+    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.references import any_reference
+    from eaglelocal.hub.removal import plan_removal
+
+    cache = locations.hub_cache_dir()
+    wanted = any_reference(reference)
+    partials = [] if wanted.quant else [partial for repo in wanted.repos for partial in partials_of(cache, repo)]
+    try:
+        model = find_cached(cache, wanted)
+    except ModelFileError as problem:
+        if not partials:
+            raise ModelFileError(problem.message, hint="eaglelocal ls shows what is") from None
+        check_unused(partials, cache)
+        return plan_removal(cache, [], [partial for partial in partials if partial.repo == partials[0].repo])
+    beside = [partial for partial in partials if partial.repo == model.repo]
+    check_unused(beside, cache)
+    return plan_removal(cache, [model], beside)
+
+
+def check_unused(partials: Sequence[Partial], cache: Path) -> None:
+    """Raises ResourceError where a download is going on."""
+    if not partials:
+        return
+    from eaglelocal.hub.download import is_being_fetched
+    from eaglelocal.hub.removal import etag_of
+
+    for partial in partials:
+        if is_being_fetched(cache, partial.repo, etag_of(partial)):
+            raise ResourceError(f"another process is fetching {partial.repo}", hint="stop it first, or wait for it")
+
+
+def removal_lines(removal: Removal) -> list[str]:
+    lines = [removal.what]
+    if removal.repo_folder is not None:
+        revisions = f", in {', '.join(removal.revisions)}" if removal.revisions else ""
+        lines.append(f"  {path_text(Path(removal.repo_folder))}{revisions}")
+        lines.append("  in the hub's cache: other programs that use it lose it too")
+    kept = [f"  kept: the same bytes are {name}" for names in removal.kept.values() for name in names]
+    return [*lines, *kept[:MAX_KEPT_SHOWN]]

@@ -1,0 +1,172 @@
+"""`eaglelocal show`: one model on disk, from its header alone: nothing is loaded."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal.cli import flags
+from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.cli.output import standard_output
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.look import KnownDraft, Look
+
+WIDTH, INDENT = 79, 10
+DEFAULT_CTX = 4096
+
+Which = Annotated[str, typer.Argument(metavar="REF", help="As `eaglelocal ls` shows it, or a .gguf file.")]
+
+
+def show(ref: Which, as_json: flags.AsJson = False) -> None:
+    """Show what one model is and needs.
+
+    \b
+    eaglelocal show user/repo-GGUF:Q4_K_M
+    eaglelocal show ./model.gguf --json | jq .context
+    """
+    from eaglelocal.hub.look import look_at
+
+    output = standard_output()
+    look = look_at(ref)
+    if as_json:
+        return output.object(look_object(look))
+    width = WIDTH if output.is_terminal else None
+    for name, text in facts(look):
+        for line in folded(name, text, width):
+            output.data(line)
+    return None
+
+
+def folded(name: str, text: str, width: int | None) -> list[str]:
+    """`name      text`, its further lines under the text."""
+    head = f"{name:<{INDENT}}"
+    if width is None:
+        return [f"{head}{text}"]
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+
+
+def facts(look: Look) -> list[tuple[str, str]]:
+    about = look.about
+    lines = [
+        ("model", look.reference),
+        ("name", about.name),
+        ("kind", _kind(look)),
+        ("shape", _shape(look)),
+        ("context", f"{about.context} tokens" if about.context else ""),
+        ("size", _size(look)),
+        ("memory", _memory(look)),
+        ("template", template_text(look.chat_template) if about.kind == "model" else ""),
+        ("licence", look.licence),
+        *_drafts(look),
+        *(("" if n else "file", path_text(path)) for n, path in enumerate(look.paths)),
+    ]
+    return [(name, text) for name, text in lines if text]
+
+
+def _kind(look: Look) -> str:
+    words = {"head": "draft head", "model": f"{look.about.architecture} model"}
+    return words.get(look.about.kind, look.about.kind)
+
+
+def _shape(look: Look) -> str:
+    shape = look.shape
+    if shape is None:
+        return ""
+    layers = f"{shape.n_layer} layer{'s' if shape.n_layer > 1 else ''}"
+    experts = f", {shape.n_expert_used} of {shape.n_expert} experts" if shape.n_expert else ""
+    return f"{layers} of width {shape.n_embd}{experts}, vocabulary of {shape.n_vocab}"
+
+
+def _size(look: Look) -> str:
+    parts = [size_text(look.header.file_bytes), look.about.quant, f"{len(look.paths)} parts" * (len(look.paths) > 1)]
+    return ", ".join(part for part in parts if part)
+
+
+def _memory(look: Look) -> str:
+    """Weights and cache; buffers and runtime come on top and depend on the machine."""
+    n_ctx = _usual_ctx(look)
+    cache = look.cache_bytes(n_ctx)
+    if look.shape is None or cache is None or look.about.kind != "model":
+        return ""
+    weights = look.shape.weights_bytes
+    total = size_text(weights + cache)
+    return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; buffers besides"
+
+
+def _usual_ctx(look: Look) -> int:
+    return min(look.about.context or DEFAULT_CTX, DEFAULT_CTX)
+
+
+def template_text(template: str) -> str:
+    """What the model's own chat template says of it."""
+    from eaglelocal.text.families import family_of
+
+    if not template:
+        return "none: a stand-in is used"
+    family = family_of(template)
+    tools = f"tool calls as {family.form.value} writes them" if family.takes_tools else "knows no tools"
+    thoughts = f", thinks in {family.thought[0]}" if family.thought else ""
+    return f"{tools}{thoughts}"
+
+
+def _drafts(look: Look) -> list[tuple[str, str]]:
+    if look.about.kind != "model":
+        return []
+    if look.own_head is not None:
+        return [("drafts", "its own EAGLE-3.1 head")]
+    if not look.drafts:
+        return [("drafts", "none known; --draft ngram looks up what was already said")]
+    return [("drafts" if not n else "", _draft_text(draft)) for n, draft in enumerate(look.drafts)]
+
+
+def _draft_text(draft: KnownDraft) -> str:
+    state = draft.problem or ("on disk" if draft.is_on_disk else "to be imported" if draft.needs_import else "")
+    return f"{draft.reference} ({', '.join(part for part in (draft.kind, state) if part)})"
+
+
+def look_object(look: Look) -> dict[str, object]:
+    about, shape = look.about, look.shape
+    n_ctx = _usual_ctx(look)
+    return {
+        "reference": look.reference,
+        "name": about.name or None,
+        "kind": about.kind,
+        "architecture": about.architecture or None,
+        "quant": about.quant or None,
+        "context": about.context,
+        "layers": shape.n_layer if shape else None,
+        "width": shape.n_embd if shape else None,
+        "vocabulary": shape.n_vocab if shape else None,
+        "experts": shape.n_expert if shape else None,
+        "size_bytes": look.header.file_bytes,
+        "memory": {
+            "weights_bytes": shape.weights_bytes if shape else None,
+            "cache_bytes": look.cache_bytes(n_ctx),
+            "ctx": n_ctx,
+        },
+        "template": template_text(look.chat_template) if about.kind == "model" else None,
+        "licence": look.licence or None,
+        "own_head": _text(look.own_head),
+        "drafts": [
+            {
+                "reference": draft.reference,
+                "kind": draft.kind,
+                "on_disk": draft.is_on_disk,
+                "needs_import": draft.needs_import,
+                "problem": draft.problem or None,
+            }
+            for draft in look.drafts
+        ],
+        "repo": look.repo or None,
+        "commit": look.commit or None,
+        "path": str(look.paths[0]),
+        "files": [str(path) for path in look.paths],
+    }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,25 @@
+"""How a model is divided among several GPUs, as it is written: `layer`, `row`, `none`, or the share of each, `3,1`."""
+
+from __future__ import annotations
+
+MODES = ("layer", "row", "none")
+MAX_SHARES = 16  # llama.cpp's most devices
+
+
+def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
+    """(mode, shares). Shares divide by layers, in llama.cpp's order of devices.
+
+    Raises ValueError, saying what it must be.
+
+    >>> parse_split("3,1")
+    ('layer', (3.0, 1.0))
+    """
+    if text in MODES:
+        return text, ()
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not 2 <= len(shares) <= MAX_SHARES or not all(0 <= share < float("inf") for share in shares) or not any(shares):
+        raise ValueError(f"one of {', '.join(MODES)}, or the share of each GPU, as 3,1")
+    return "layer", shares

@@ -1,0 +1,207 @@
+"""A plan and its files become parts that can be loaded here: contexts of the planned sizes, checked against the memory.
+
+Run in the child, before anything is loaded. What `auto` leaves open is settled here, with the machine at hand: flash
+attention (backend/attention.py), and whether layers with a window keep more than the window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.backend.attention import scores_bytes, settled
+from eaglelocal.backend.context import ContextParams
+from eaglelocal.backend.devices import rooms
+from eaglelocal.backend.fit import RAM, Asked, Room, at_least, check_fits, joined
+from eaglelocal.backend.library import Library
+from eaglelocal.backend.model import Placement
+from eaglelocal.backend.rehearsal import Part, rehearse
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.placement import used_gpus
+from eaglelocal.probe.machine import Machine
+
+DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, read as far as its header."""
+
+    header: Header
+    info: DraftInfo
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A plan of which nothing is open any more, and its parts, which fit."""
+
+    plan: Plan
+    target: Part
+    draft: Part | None
+    shape: Shape  # the target's
+    has_gpu: bool
+
+    @property
+    def spares_windows(self) -> bool:
+        """Whether layers with a window keep nothing else."""
+        return self.shape.has_windows and self.plan.whole_windows is False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What came otherwise than people may think."""
+        notes = []
+        if self.spares_windows:
+            notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
+        if self.plan.gpu_layers and not self.has_gpu:
+            notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+        return tuple(notes)
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether the cache can forget its end: neither states nor windows bring back what lay before it."""
+        return not self.shape.has_state and not self.spares_windows
+
+
+def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
+    """Raises ResourceError with the sum where it does not fit, and what `read_draft` and llama.cpp raise."""
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.unified is not None)
+    check_shares(plan, there)
+    sources = sources_of(plan)
+    plan = with_attention(plan, sources[0], there)
+    placements = placement_of(plan, machine), placement_of(plan, machine, of_draft=True)
+
+    def attempt(candidate: Plan) -> Fitted:
+        parts = parts_of(candidate, sources, placements, threads=threads)
+        check_memory(candidate, sources, parts, library, there)
+        draft = parts[1] if len(parts) > 1 else None
+        return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1)
+
+    *earlier, last = window_choices(plan, sources[0].shape)
+    for candidate in earlier:
+        with contextlib.suppress(ResourceError):
+            return attempt(candidate)
+    return attempt(last)
+
+
+def check_shares(plan: Plan, there: Sequence[Room]) -> None:
+    """Raises UsageError where shares are named of GPUs that there are not."""
+    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    if plan.shares and len(plan.shares) != len(gpus):
+        names = ", ".join(room.device for room in gpus) or "none"
+        shares = ",".join(f"{share:g}" for share in plan.shares)
+        message = f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}"
+        raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
+
+
+def sources_of(plan: Plan) -> tuple[Source, ...]:
+    """The target's, and the draft's where there is one, checked against the target."""
+    header = read_header(plan.target)
+    target = Source(header, read_model(header), shape_of(header))
+    draft = draft_source(plan, target)
+    return (target,) if draft is None else (target, draft)
+
+
+def draft_source(plan: Plan, target: Source) -> Source | None:
+    if plan.draft_kind not in DRAFT_KINDS:
+        raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+    if not plan.speculates:
+        return None
+    info = read_model(target.header)
+    check_rolls_back(info)
+    if plan.draft_kind == "ngram":
+        return None
+    if plan.draft is None:
+        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
+    header = read_header(plan.draft)
+    return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
+
+
+def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
+    """The plan, with what `--flash-attn auto` means here."""
+    num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
+    chosen = settled(
+        plan.flash_attention,
+        on_gpu=plan.gpu_layers != 0 and any(room.device != RAM for room in there),
+        kv_type=plan.kv_type,
+        scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
+    )
+    return dataclasses.replace(plan, flash_attention=chosen)
+
+
+def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """Whole windows first: then a conversation may change anywhere and what is before the change is used again."""
+    if plan.whole_windows is not None or not target.has_windows:
+        yield plan
+        return
+    yield dataclasses.replace(plan, whole_windows=True)
+    yield dataclasses.replace(plan, whole_windows=False)
+
+
+def placement_of(plan: Plan, machine: Machine, *, of_draft: bool = False) -> Placement:
+    return Placement(
+        gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
+        devices=plan.device,
+        split=plan.split,
+        shares=plan.shares,
+        repack=not has_amx(machine),
+    )
+
+
+def parts_of(
+    plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
+) -> tuple[Part, ...]:
+    head = sources[-1].info if isinstance(sources[-1].info, EagleInfo) else None
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    return tuple(
+        Part(
+            header=source.header,
+            info=source.info,
+            context=context_params(job, flash_attention=plan.flash_attention, threads=threads),
+            taps=() if head is None or job.of_draft else head.target_layers,
+            placement=placement,
+        )
+        for source, job, placement in zip(sources, jobs, placements, strict=False)
+    )
+
+
+def context_params(job: Job, *, flash_attention: str, threads: int) -> ContextParams:
+    sizes = job.sizes
+    return ContextParams(
+        n_ctx=sizes.n_ctx,
+        num_sequences=sizes.num_slots,
+        num_branches=sizes.num_slots * sizes.num_branches,
+        unified=sizes.unified,
+        n_batch=sizes.n_batch,
+        max_outputs=job.max_outputs,
+        threads=threads,
+        kv_type=sizes.kv_type,
+        flash_attention=flash_attention,
+        whole_windows=sizes.whole_windows,
+        num_snapshots=sizes.num_snapshots,
+    )
+
+
+def check_memory(
+    plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
+) -> None:
+    """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
+    asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    check_fits([buffer for job in jobs for buffer in at_least(job.shape, job.sizes)], [joined(there)], asked)
+    devices = [room.device for room in there if room.device != RAM]
+    check_fits(rehearse(library, parts, devices=devices), there, asked)
+
+
+def has_amx(machine: Machine) -> bool:
+    """Built by GCC 12, llama.cpp's AMX kernels crash on quantized weights: half their tile configuration is unset."""
+    return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())

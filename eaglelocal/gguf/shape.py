@@ -1,0 +1,285 @@
+"""What memory and speed depend on, of a model in any state: on disk (exactly), or known from a catalogue (about).
+
+Says what there is to hold and to read, not what lies where: that is planner/memory.py's. Bytes of weights are those
+that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.recurrence import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
+from eaglelocal.gguf.windows import windows_of
+
+EAGLE = "eagle3"
+BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
+EXPERT_TENSOR = re.compile(r"_exps(\.|$)")
+# graphs that see a whole text at once and remember nothing of it
+CACHELESS = frozenset(
+    {
+        "bert",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    }
+)
+SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an earlier one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Layers are those that answer; `n_layer_ahead` further ones, which predict ahead, are counted but not loaded.
+
+    kv_heads        [n_layer]; 0: the layer has no keys and values of its own
+    windows         [n_layer] tokens that a layer's cache must hold; None: all of them
+    layer_states    [n_layer] bytes of recurrent state of one sequence
+    layer_bytes     [n_layer] weights of each layer; empty: all alike
+    embedding_bytes looked up and not multiplied: llama.cpp keeps them in main memory whatever is offloaded
+    output_bytes    behind the last block; without the embeddings where these are the output too (`ties_embeddings`)
+    active_bytes    read for one token: of the experts the used ones' share, of the embeddings what is the output
+    """
+
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    n_head: int
+    key_dim: int
+    value_dim: int  # 0: values are a part of the keys (MLA)
+    kv_heads: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    layer_states: tuple[int, ...]
+    n_ff: int
+    weights_bytes: int
+    embedding_bytes: int
+    output_bytes: int
+    active_bytes: int
+    ties_embeddings: bool
+    max_context: int
+    n_expert: int = 0
+    n_expert_used: int = 0
+    layer_bytes: tuple[int, ...] = ()
+    n_layer_ahead: int = 0
+    window_key_dim: int | None = None  # of layers with a window; None: as the others
+    window_value_dim: int | None = None
+    n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "windows", "layer_states"):
+            if len(getattr(self, name)) != self.n_layer:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.n_layer} layers")
+
+    @property
+    def is_head(self) -> bool:
+        """An EAGLE head: one layer, which borrows embeddings and output where it has none."""
+        return self.architecture == EAGLE
+
+    @property
+    def state_bytes(self) -> int:
+        """Recurrent state of one sequence."""
+        return sum(self.layer_states)
+
+    @property
+    def has_state(self) -> bool:
+        """Keeps recurrent state: no branches, and rollback only by snapshots."""
+        return any(self.layer_states) or self.architecture in RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether earlier states can be kept to roll back to."""
+        return self.architecture in SNAPSHOT_ARCHITECTURES
+
+    @property
+    def has_windows(self) -> bool:
+        return any(window is not None for window in self.windows)
+
+    def bytes_of_layer(self, layer: int) -> int:
+        """Its weights."""
+        if self.layer_bytes:
+            return self.layer_bytes[layer]
+        return (self.weights_bytes - self.embedding_bytes - self.output_bytes) // max(self.n_layer, 1)
+
+    def key_width(self, layer: int) -> int:
+        """Values in one token's keys."""
+        return self.kv_heads[layer] * self._dim(layer, self.window_key_dim, self.key_dim)
+
+    def value_width(self, layer: int) -> int:
+        return self.kv_heads[layer] * self._dim(layer, self.window_value_dim, self.value_dim)
+
+    def _dim(self, layer: int, narrow: int | None, whole: int) -> int:
+        return whole if narrow is None or self.windows[layer] is None else narrow
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Keys and values of a token in all layers, as if none had a window."""
+        return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tensors that llama.cpp loads, by what they are for."""
+
+    embedding_bytes: int
+    output_bytes: int
+    layer_bytes: tuple[int, ...]
+    expert_bytes: int
+    ties_embeddings: bool
+
+    @property
+    def total_bytes(self) -> int:
+        return self.embedding_bytes + self.output_bytes + sum(self.layer_bytes)
+
+
+def shape_of(header: Header) -> Shape:
+    """Of a target, a draft model or an EAGLE head. Raises ModelFileError on keys that are missing or senseless."""
+    return _head_shape(header) if architecture_of(header) == EAGLE else _model_shape(header)
+
+
+def _head_shape(header: Header) -> Shape:
+    info = EagleInfo.from_header(header)
+    weights = weights_of(header, n_layer=info.n_layer)
+    return Shape(
+        architecture=EAGLE,
+        n_layer=info.n_layer,
+        n_embd=info.width,
+        n_vocab=info.n_vocab,
+        n_head=info.n_head,
+        key_dim=info.head_dim,
+        value_dim=info.value_dim,
+        kv_heads=(info.n_kv_head,) * info.n_layer,
+        windows=(None,) * info.n_layer,
+        layer_states=(0,) * info.n_layer,
+        n_ff=info.n_ff,
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=weights.total_bytes - weights.embedding_bytes,
+        ties_embeddings=False,
+        max_context=ArchitectureKeys(header, EAGLE).optional_count("context_length") or 0,
+        layer_bytes=weights.layer_bytes,
+    )
+
+
+def _model_shape(header: Header) -> Shape:
+    info = ModelInfo.from_header(header)
+    keys = ArchitectureKeys(header, info.architecture)
+    ahead = keys.optional_count("nextn_predict_layers") or 0
+    weights = weights_of(header, n_layer=info.n_layer)
+    n_expert, used = _experts(keys)
+    recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
+    state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
+    return Shape(
+        architecture=info.architecture,
+        n_layer=info.n_layer,
+        n_embd=info.n_embd,
+        n_vocab=info.n_vocab,
+        n_head=max(info.n_head),
+        key_dim=info.head_dim,
+        value_dim=0 if keys.optional_count("attention.key_length_mla") else info.value_dim,
+        kv_heads=_kv_heads(keys, info, recurrent),
+        windows=windows_of(keys, info.n_layer),
+        layer_states=tuple(state if is_recurrent else 0 for is_recurrent in recurrent),
+        n_ff=_n_ff(keys, info, used),
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=active_bytes(weights, n_expert=n_expert, n_expert_used=used),
+        ties_embeddings=weights.ties_embeddings,
+        max_context=info.context_length,
+        n_expert=n_expert,
+        n_expert_used=used,
+        layer_bytes=weights.layer_bytes,
+        n_layer_ahead=ahead,
+        window_key_dim=keys.optional_count("attention.key_length_swa"),
+        window_value_dim=keys.optional_count("attention.value_length_swa"),
+        n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
+    )
+
+
+def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
+    """Heads of the layers that have a cache of their own."""
+    ahead = keys.optional_count("nextn_predict_layers") or 0
+    shared = keys.optional_count("attention.shared_kv_layers") or 0
+    if info.architecture in CACHELESS:
+        return (0,) * info.n_layer
+    own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
+    keeps = attends(keys, recurrent=recurrent, n_ff=info.n_ff)
+    return tuple(
+        heads if keep and layer < own else 0
+        for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))
+    )
+
+
+def _experts(keys: ArchitectureKeys) -> tuple[int, int]:
+    """How many there are, and how many a token is sent to (the most, where layers differ)."""
+    return keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
+
+
+def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
+    """The widest feed-forward row of a token: of a dense layer, or of the used experts together."""
+    experts = max(keys.counts("expert_feed_forward_length") or (0,))
+    return max(max(info.n_ff), experts * n_expert_used)
+
+
+def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
+    """Those that llama.cpp reads: not the blocks behind the last layer, which only predict ahead."""
+    for tensor in header.tensors.values():
+        block = block_of(tensor.name)
+        if block is None or block < n_layer:
+            yield tensor
+
+
+def block_of(name: str) -> int | None:
+    """The number of the block that a tensor belongs to; None: to no block."""
+    match = BLOCK_TENSOR.match(name)
+    return int(match.group(1)) if match else None
+
+
+def is_input(name: str) -> bool:
+    return name.startswith(INPUT_TENSORS)
+
+
+def weights_of(header: Header, *, n_layer: int) -> Weights:
+    embedding, output, experts = 0, 0, 0
+    blocks = [0] * n_layer
+    for tensor in loaded_tensors(header, n_layer=n_layer):
+        block = block_of(tensor.name)
+        if block is not None:
+            blocks[block] += tensor.nbytes
+            experts += tensor.nbytes if EXPERT_TENSOR.search(tensor.name) else 0
+        elif is_input(tensor.name):
+            embedding += tensor.nbytes
+        else:
+            output += tensor.nbytes
+    return Weights(
+        embedding_bytes=embedding,
+        output_bytes=output,
+        layer_bytes=tuple(blocks),
+        expert_bytes=experts,
+        ties_embeddings="output.weight" not in header.tensors and "token_embd.weight" in header.tensors,
+    )
+
+
+def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:
+    """Read for one token. Tied embeddings are read whole as the output; else one row of them, which is nothing."""
+    idle_experts = weights.expert_bytes * (n_expert - n_expert_used) // n_expert if n_expert else 0
+    untied = 0 if weights.ties_embeddings else weights.embedding_bytes
+    return weights.total_bytes - untied - idle_experts

@@ -1,0 +1,146 @@
+"""The hub client's own cache on disk, read: which models are there, whole, and which downloads are unfinished.
+
+    models--USER--REPO/refs/main                      the commit that `main` was
+    models--USER--REPO/snapshots/COMMIT/NAME  ->      ../../blobs/SHA256
+    models--USER--REPO/blobs/SHA256.incomplete        what came so far
+
+A model counts only when every part of it is in one snapshot. Reads names and sizes, never what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.hub.builds import SUFFIX, Build, builds_of
+
+PREFIX = "models--"
+PARTIAL = ".incomplete"
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model of a repository, in the snapshot of one commit."""
+
+    repo: str
+    commit: str
+    is_main: bool
+    build: Build
+    paths: tuple[Path, ...]  # in the snapshot, in order
+    blobs: tuple[Path, ...]  # where their bytes are
+    size_bytes: int
+    modified_at: float  # seconds since 1970
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repo}:{self.build.tag}"
+
+    @property
+    def path(self) -> Path:
+        """The file that llama.cpp opens; it finds the other parts beside it."""
+        return self.paths[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What came of a file before its download was stopped."""
+
+    repo: str
+    path: Path
+    size_bytes: int
+    modified_at: float
+
+
+def repo_folder(cache: Path, repo: str) -> Path:
+    return cache / f"{PREFIX}{repo.replace('/', '--')}"
+
+
+def repos_in(cache: Path) -> list[str]:
+    """The repositories of models that have something in the cache."""
+    return sorted(entry.name.removeprefix(PREFIX).replace("--", "/") for entry in _folders(cache, PREFIX))
+
+
+def all_models(cache: Path) -> list[CachedModel]:
+    """Every model once, in the newest snapshot that has it whole; by reference."""
+    return [model for repo in repos_in(cache) for model in models_of(cache, repo)]
+
+
+def models_of(cache: Path, repo: str) -> list[CachedModel]:
+    """The models of one repository: of `main` where it has them, else of the newest commit."""
+    newest: dict[str, CachedModel] = {}
+    for model in snapshots_of(cache, repo):
+        before = newest.get(model.build.stem)
+        if before is None or (model.is_main, model.modified_at) > (before.is_main, before.modified_at):
+            newest[model.build.stem] = model
+    return sorted(newest.values(), key=lambda model: model.reference)
+
+
+def snapshots_of(cache: Path, repo: str) -> Iterator[CachedModel]:
+    """Every model in every snapshot of a repository."""
+    folder = repo_folder(cache, repo)
+    main = main_commit(folder)
+    for snapshot in _folders(folder / "snapshots"):
+        for build in builds_of(names_in(snapshot)):
+            if build.is_complete:
+                yield _model(repo, snapshot, build, is_main=snapshot.name == main)
+
+
+def names_in(snapshot: Path) -> list[str]:
+    """GGUF files in a snapshot whose bytes are there, by their names in the repository."""
+    found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(SUFFIX) and path.is_file())
+    return sorted(path.relative_to(snapshot).as_posix() for path in found)
+
+
+def main_commit(folder: Path) -> str:
+    """The commit that `main` was when it was last asked for; empty where nobody did."""
+    try:
+        return (folder / "refs" / MAIN).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def partials_in(cache: Path) -> list[Partial]:
+    return [partial for repo in repos_in(cache) for partial in partials_of(cache, repo)]
+
+
+def partials_of(cache: Path, repo: str) -> list[Partial]:
+    """Downloads that began and did not end, with at least a byte."""
+    found = []
+    for path in sorted((repo_folder(cache, repo) / "blobs").glob(f"*{PARTIAL}")):
+        try:
+            status = path.stat()
+        except OSError:  # its download ended just now
+            continue
+        if status.st_size:
+            found.append(Partial(repo, path, status.st_size, status.st_mtime))
+    return found
+
+
+def first_hop(path: Path) -> Path:
+    """The blob that a snapshot's link names; the file itself where there are no links."""
+    return Path(os.path.abspath(path.parent / os.readlink(path))) if path.is_symlink() else path
+
+
+def _model(repo: str, snapshot: Path, build: Build, *, is_main: bool) -> CachedModel:
+    paths = tuple(snapshot / name for name in build.names)
+    statuses = [path.stat() for path in paths]
+    return CachedModel(
+        repo=repo,
+        commit=snapshot.name,
+        is_main=is_main,
+        build=build,
+        paths=paths,
+        blobs=tuple(first_hop(path) for path in paths),
+        size_bytes=sum(status.st_size for status in statuses),
+        modified_at=max(status.st_mtime for status in statuses),
+    )
+
+
+def _folders(parent: Path, prefix: str = "") -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry.is_dir())
+    except OSError:
+        return []

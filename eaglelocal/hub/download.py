@@ -1,0 +1,234 @@
+"""Models from a hub into its cache: the disk is asked first, files come one by one, progress is of all together.
+
+Lays files down as the hub's client does (blob, link in the snapshot, ref), under its locks, so that every program
+that uses the cache finds them, and two processes that want the same file fetch it once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub.utils import WeakFileLock
+
+from eaglelocal.errors import ResourceError
+from eaglelocal.hub.cache import MAIN, repo_folder
+from eaglelocal.hub.remote import RemoteFile, RemoteRepo
+from eaglelocal.hub.transfer import partial_of, transfer
+from eaglelocal.hub.troubles import Patience, disk_trouble
+
+SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
+RATE_WINDOW_S = 10.0
+WAIT_S, TRY_S = 0.5, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be fetched together from one repository, under the reference that finds it later."""
+
+    repo: RemoteRepo
+    files: tuple[RemoteFile, ...]
+    reference: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far all files together are. `rate` is of the last seconds, in bytes a second; None: not known yet."""
+
+    done_bytes: int
+    total_bytes: int
+    rate: float | None
+    waits_for: str = ""  # another process, which is fetching the same file
+
+    @property
+    def fraction(self) -> float:
+        return self.done_bytes / self.total_bytes if self.total_bytes else 1.0
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.total_bytes - self.done_bytes) / self.rate if self.rate else None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds up bytes over all files. Bytes that were there already count as done and not as speed."""
+
+    total_bytes: int
+    on_progress: OnProgress
+    clock: Callable[[], float] = time.monotonic
+    done_bytes: int = 0
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)  # (when, bytes that came)
+    _came_bytes: int = 0
+
+    def found(self, num_bytes: int) -> None:
+        self.done_bytes += num_bytes
+        self._tell()
+
+    def came(self, num_bytes: int) -> None:
+        self.done_bytes += num_bytes
+        self._came_bytes += num_bytes
+        now_s = self.clock()
+        self._recent.append((now_s, self._came_bytes))
+        while now_s - self._recent[0][0] > RATE_WINDOW_S:
+            self._recent.popleft()
+        self._tell()
+
+    def waiting(self, name: str) -> None:
+        self._tell(waits_for=name)
+
+    def _tell(self, waits_for: str = "") -> None:
+        self.on_progress(Progress(self.done_bytes, self.total_bytes, self._rate(), waits_for))
+
+    def _rate(self) -> float | None:
+        if len(self._recent) < 2:
+            return None
+        (began_s, before), (ended_s, after) = self._recent[0], self._recent[-1]
+        return max(0.0, (after - before) / (ended_s - began_s)) if ended_s > began_s else None
+
+
+def blob_of(order: Order, file: RemoteFile, cache: Path) -> Path:
+    return repo_folder(cache, order.repo.id) / "blobs" / file.etag
+
+
+def missing_bytes(orders: Sequence[Order], cache: Path) -> int:
+    """What would have to be fetched now, partial downloads counted as there."""
+    blobs = {blob_of(order, file, cache): file for order in orders for file in order.files}
+    return sum(max(0, file.size_bytes - _there_bytes(blob)) for blob, file in blobs.items())
+
+
+def _there_bytes(blob: Path) -> int:
+    for path in (blob, partial_of(blob)):
+        if path.is_file():
+            return path.stat().st_size
+    return 0
+
+
+def free_bytes(folder: Path) -> int:
+    """What the disk has left for files in a folder that may not exist yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def check_disk(orders: Sequence[Order], cache: Path, *, free: int) -> None:
+    """Raises ResourceError, with the figures, where not everything would fit."""
+    needed = missing_bytes(orders, cache)
+    if needed and needed + SPARE_DISK_BYTES > free:
+        raise ResourceError(
+            f"{needed / 1e9:.1f} GB are to be fetched, and the disk of {cache} has {free / 1e9:.1f} GB left",
+            hint="`eaglelocal ls` and `eaglelocal rm` make room, or HF_HUB_CACHE names a folder on another disk",
+        )
+
+
+def fetch(
+    orders: Sequence[Order], cache: Path, *, patience: Patience, on_progress: OnProgress, free: int | None = None
+) -> list[Path]:
+    """Fetch what is missing. Returns, for each order, the file that llama.cpp opens.
+
+    Raises DownloadError and ResourceError; a later call goes on from there.
+    """
+    check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
+    tally = Tally(sum(order.size_bytes for order in orders), on_progress)
+    for order in orders:
+        for file in order.files:
+            _fetch_file(order, file, cache, patience, tally)
+        _write_ref(order, cache)
+    return [pointer(order, order.files[0], cache) for order in orders]
+
+
+def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience, tally: Tally) -> None:
+    blob, place = blob_of(order, file, cache), pointer(order, file, cache)
+    with _locked(order, file, cache, tally):
+        if _is_whole(place, file):
+            return tally.found(file.size_bytes)
+        place.parent.mkdir(parents=True, exist_ok=True)  # a repository without snapshots looks damaged to others
+        if _is_whole(blob, file):
+            tally.found(file.size_bytes)
+        else:
+            counted = _Resumed(tally, _there_bytes(blob))
+            transfer(order.repo, file, blob, patience=patience, on_bytes=counted)
+        return _link(blob, place)
+
+
+def _is_whole(path: Path, file: RemoteFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.size_bytes
+
+
+class _Resumed:
+    """Tells bytes that are read back from those that come."""
+
+    def __init__(self, tally: Tally, there_bytes: int) -> None:
+        self._tally, self._there_bytes = tally, there_bytes
+
+    def __call__(self, num_bytes: int) -> None:
+        if 0 < num_bytes <= self._there_bytes:
+            self._there_bytes -= num_bytes
+            self._tally.found(num_bytes)
+        else:
+            self._tally.came(num_bytes)
+
+
+@contextmanager
+def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterator[None]:
+    """The hub client's own lock of this blob; while another process has it, wait and say so."""
+    folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ResourceError(disk_trouble(problem, str(folder)), hint="HF_HUB_CACHE names another folder") from problem
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=WAIT_S))
+                break
+            except TimeoutError:
+                tally.waiting(file.name)
+        yield
+
+
+def is_being_fetched(cache: Path, repo: str, etag: str) -> bool:
+    """Whether some process has the lock of this blob just now."""
+    lock = cache / ".locks" / repo_folder(cache, repo).name / f"{etag}.lock"
+    if not lock.is_file():
+        return False
+    try:
+        with WeakFileLock(lock, timeout=TRY_S):
+            return False
+    except TimeoutError:
+        return True
+
+
+def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
+    return repo_folder(cache, order.repo.id) / "snapshots" / order.repo.commit / file.name
+
+
+def _link(blob: Path, pointer: Path) -> None:
+    """Show the blob under its name in the snapshot; on a disk without links it moves there, as the client does it."""
+    pointer.unlink(missing_ok=True)  # a link to nothing, or to other bytes
+    try:
+        os.symlink(os.path.relpath(blob, pointer.parent), pointer)
+    except OSError:
+        os.replace(blob, pointer)
+
+
+def _write_ref(order: Order, cache: Path) -> None:
+    """Note which commit `main` is, whole or not at all."""
+    folder = repo_folder(cache, order.repo.id)
+    ref = folder / "refs" / MAIN
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".ref.{os.getpid()}"
+    fresh.write_text(order.repo.commit)
+    os.replace(fresh, ref)

@@ -1,0 +1,159 @@
+"""What models are on this disk: embedded, written by inflation, and fetched from hubs; each described from its header.
+
+Files that a person keeps elsewhere are not looked for. A header that cannot be read is a line that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.builds import quant_of
+from eaglelocal.hub.cache import CachedModel, all_models
+from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
+from eaglelocal.hub.sizes import TYPES
+from eaglelocal.hub.targets import NATIVE, demo_sources
+
+EMBEDDED, GENERATED, HUB = "embedded", "generated", "hub"
+HEAD = "head"
+_GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
+# llama.cpp's numbers in general.file_type, as files of that type are called
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a header says, as far as a list shows it."""
+
+    architecture: str = ""
+    name: str = ""
+    context: int | None = None  # tokens
+    quant: str = ""
+    kind: str = "model"  # model, head, embedding model, image encoder
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model on disk, under the reference that finds it."""
+
+    reference: str
+    origin: str  # EMBEDDED, GENERATED or HUB
+    paths: tuple[Path, ...]
+    size_bytes: int
+    modified_at: float  # seconds since 1970
+    described: Described
+    repo: str = ""
+    commit: str = ""
+    is_outdated: bool = False  # generated from another version of the embedded model
+
+    @property
+    def path(self) -> Path:
+        return self.paths[0]
+
+
+def inventory(cache: Path) -> list[Entry]:
+    """All of them: embedded, generated, then the hub's by reference."""
+    return [*embedded(), *generated(), *(of_hub(model) for model in all_models(cache))]
+
+
+def embedded() -> list[Entry]:
+    return [_entry(NATIVE, EMBEDDED, demo_sources())]
+
+
+def generated() -> list[Entry]:
+    """What inflation has written, by size; the head's bytes count as the target's."""
+    found = []
+    for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
+        size = _size_of(target)
+        head = target.with_name(f"{target.stem}-head.gguf")
+        if size is not None and head.is_file():
+            found.append(_entry(reference_of(size), GENERATED, (target, head), current=_current(size)))
+    return found
+
+
+def reference_of(size: DemoSize) -> str:
+    """`demo@1b:bf16`; the default size is `demo`."""
+    return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
+
+
+def of_hub(model: CachedModel) -> Entry:
+    return Entry(
+        reference=model.reference,
+        origin=HUB,
+        paths=model.paths,
+        size_bytes=model.size_bytes,
+        modified_at=model.modified_at,
+        described=described(model.path),
+        repo=model.repo,
+        commit=model.commit,
+    )
+
+
+def described(path: Path) -> Described:
+    """Never raises: what cannot be read is the description's problem."""
+    try:
+        header = read_header(path)
+    except ModelFileError as error:
+        return Described(quant=quant_of(path.stem), problem=error.message)
+    return describe(header)
+
+
+def describe(header: Header) -> Described:
+    architecture = str(header.metadata.get("general.architecture") or "")
+    context = header.metadata.get(f"{architecture}.context_length")
+    file_type = header.metadata.get("general.file_type")
+    told = FILE_TYPES.get(file_type, "") if isinstance(file_type, int) else ""
+    return Described(
+        architecture=architecture,
+        name=str(header.metadata.get("general.name") or ""),
+        context=context if isinstance(context, int) else None,
+        quant=quant_of(header.path.stem) or told,
+        kind=_kind(header, architecture),
+    )
+
+
+def _kind(header: Header, architecture: str) -> str:
+    if architecture == "eagle3":
+        return HEAD
+    if architecture == "clip":
+        return "image encoder"
+    return "embedding model" if is_embedding_model(header) else "model"
+
+
+def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> Entry:
+    statuses = [path.stat() for path in paths]
+    return Entry(
+        reference=reference,
+        origin=origin,
+        paths=tuple(paths),
+        size_bytes=sum(status.st_size for status in statuses),
+        modified_at=max(status.st_mtime for status in statuses),
+        described=described(paths[0]),
+        is_outdated=current is not None and current != paths[0],
+    )
+
+
+def _size_of(target: Path) -> DemoSize | None:
+    named = _GENERATED.fullmatch(target.name)
+    if named is None:
+        return None
+    return DemoSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
+
+
+def _current(size: DemoSize) -> Path:
+    target, head = demo_sources()
+    folder = locations.generated_models_dir()
+    return inflated_paths(size, source_target=target, source_head=head, folder=folder).target

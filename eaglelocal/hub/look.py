@@ -1,0 +1,136 @@
+"""One model on disk, looked at closely: what its header says, what it would need, and what could draft for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE
+from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.hub.cache import models_of
+from eaglelocal.hub.files import existing_file
+from eaglelocal.hub.inflate import parse_demo_reference
+from eaglelocal.hub.inventory import Described, Entry, describe, described, embedded, generated, reference_of
+from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
+from eaglelocal.hub.references import any_reference, draft_problem, draft_reference, known_target
+from eaglelocal.hub.targets import NATIVE
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDraft:
+    """A draft of the catalogue for a model. `problem`: why it is not run yet."""
+
+    reference: str
+    kind: str
+    is_on_disk: bool
+    needs_import: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What there is to know of a model without loading it."""
+
+    reference: str
+    paths: tuple[Path, ...]
+    header: Header
+    about: Described
+    own_head: Path | None
+    drafts: tuple[KnownDraft, ...]
+    shape: Shape | None  # None: of an architecture whose shape is not known
+    repo: str = ""
+    commit: str = ""
+
+    @property
+    def licence(self) -> str:
+        told = self.header.metadata.get("general.license")
+        return told if isinstance(told, str) else ""
+
+    @property
+    def chat_template(self) -> str:
+        told = self.header.metadata.get("tokenizer.chat_template")
+        return told if isinstance(told, str) else ""
+
+    def cache_bytes(self, n_ctx: int) -> int | None:
+        """Keys, values and states of one conversation of so many tokens, in f16."""
+        return None if self.shape is None else cache_bytes(self.shape, CacheSizes(n_ctx=n_ctx))
+
+
+def look_at(reference: str) -> Look:
+    """Raises UsageError, and ModelFileError where it is not on disk or cannot be read."""
+    parsed = parse_reference(reference)
+    match parsed:
+        case Embedded():
+            entry = _own(reference)
+            return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1])
+        case File():
+            return _look(reference, (existing_file(reference),))
+        case Profile() | Repo():
+            found = find_cached(locations.hub_cache_dir(), any_reference(reference))
+            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load()))
+            return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
+
+
+def _own(reference: str) -> Entry:
+    if reference == NATIVE:
+        return embedded()[0]
+    wanted = reference_of(parse_demo_reference(reference))
+    for entry in generated():
+        if entry.reference == wanted and not entry.is_outdated:
+            return entry
+    raise ModelFileError(f"{wanted} is not written yet", hint=f"eaglelocal chat --target {wanted} writes it")
+
+
+def _look(
+    reference: str,
+    paths: tuple[Path, ...],
+    *,
+    own_head: Path | None = None,
+    drafts: tuple[KnownDraft, ...] = (),
+    repo: str = "",
+    commit: str = "",
+) -> Look:
+    header = read_header(paths[0])
+    shards = tuple(shard.path for shard in header.shards)
+    return Look(reference, shards, header, describe(header), own_head, drafts, _shape(header), repo, commit)
+
+
+def _shape(header: Header) -> Shape | None:
+    try:
+        return shape_of(header)
+    except (IncompatibleError, ModelFileError):
+        return None
+
+
+def _pulled(repo: str) -> tuple[KnownDraft, ...]:
+    """The draft that was fetched with it: `--draft auto` takes it."""
+    file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
+    path = pulled_draft(file, cache, repo)
+    if path is None:
+        return ()
+    kind = EAGLE if described(path).kind == "head" else DRAFT_MODEL
+    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False),)
+
+
+def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
+    """Those with files; lookup in the text needs none and always works."""
+    target = known_target(repo, catalog)
+    if target is None:
+        return ()
+    cache, found = locations.hub_cache_dir(), []
+    for entry in catalog.drafts_for(target):
+        if entry.gguf_repo is None and entry.repo is None:
+            continue
+        reference = draft_reference(entry.id, catalog)
+        problem = draft_problem(entry, target.outline.architecture)
+        is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
+        found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
+    return tuple(found)

@@ -1,0 +1,71 @@
+"""What is asked for -> what would be fetched, by asking a hub what its repositories hold. Fetches nothing."""
+
+from __future__ import annotations
+
+from eaglelocal.errors import DownloadError, UsageError
+from eaglelocal.hub.builds import Build, choose
+from eaglelocal.hub.download import Order
+from eaglelocal.hub.on_disk import HubReference
+from eaglelocal.hub.remote import RemoteRepo, check_access, look_up
+from eaglelocal.hub.troubles import Patience, is_missing
+
+CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def order_model(reference: HubReference, patience: Patience) -> Order:
+    """A model as GGUF, of the first of its repositories that has it in the quantization that is wanted.
+
+    Raises UsageError with what there is instead, DownloadError where no repository can be read.
+    """
+    problems: list[DownloadError | UsageError] = []
+    for name in reference.repos:
+        try:
+            repo = look_up(name, patience)
+            order = _order(repo, choose(repo.builds, reference.quant, repo=name, drafts=reference.drafts))
+        except UsageError as problem:
+            problems.append(problem)
+        except DownloadError as problem:
+            if not is_missing(problem):
+                raise
+            problems.append(problem)
+        else:
+            return checked(order, patience)
+    raise problems[0]
+
+
+def order_head(name: str, patience: Patience) -> Order:
+    """The files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
+    repo = look_up(name, patience)
+    wanted = [file for file in repo.files if file.name == CONFIG or file.name.endswith(WEIGHTS)]
+    if not any(file.name == CONFIG for file in wanted) or len(wanted) < 2:
+        raise UsageError(f"{name} holds no draft head: no {CONFIG} with safetensors", hint=f"see {repo.page}")
+    return checked(Order(repo, tuple(wanted), name), patience)
+
+
+def order_draft(reference: HubReference, patience: Patience) -> Order:
+    """A draft: as GGUF where the repository has one, else the head that is to be imported."""
+    try:
+        return order_model(reference, patience)
+    except UsageError as problem:
+        if reference.quant is not None:
+            raise
+        try:
+            return order_head(reference.repos[0], patience)
+        except UsageError:
+            raise problem from None
+
+
+def needs_import(order: Order) -> bool:
+    return order.files[0].name == CONFIG or order.files[-1].name.endswith(WEIGHTS)
+
+
+def checked(order: Order, patience: Patience) -> Order:
+    """The order, if its files may be read: better told before anything is asked or fetched."""
+    if order.repo.is_gated:
+        check_access(order.repo, order.files[0], patience)
+    return order
+
+
+def _order(repo: RemoteRepo, build: Build) -> Order:
+    return Order(repo, repo.files_of(build), f"{repo.id}:{build.tag}")

@@ -1,0 +1,148 @@
+"""What a person wrote for a model of a hub -> where it may be, with what the catalogue knows of it. Asks no hub."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, DraftEntry
+from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.targets import Target
+from eaglelocal.errors import UsageError
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
+from eaglelocal.hub.builds import SUFFIX, canonical, quant_of
+from eaglelocal.hub.on_disk import HubReference
+
+DEFAULT_QUANT = "Q4_K_M"  # whose size is told where no quantization was named
+NO_DRAFT, AUTO = "none", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fetch. Without a draft, `advice` says what there would be.
+
+    What was asked for by name and is not to be had is an error; for what was chosen, something else may do.
+    """
+
+    target: HubReference
+    draft: HubReference | None = None
+    quant_is_asked_for: bool = True
+    draft_is_asked_for: bool = False
+    advice: str = ""
+
+
+def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wanted | None:
+    """None: the embedded model, which nobody needs to fetch. Raises UsageError."""
+    parsed = parse_reference(target)
+    match parsed:
+        case Embedded():
+            return None
+        case File(path):
+            raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
+    catalog = load()
+    reference = hub_reference(_with_quant(parsed, quant), catalog)
+    if draft == NO_DRAFT:
+        return Wanted(reference)
+    if draft != AUTO:
+        return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
+    known = known_target(parsed, catalog)
+    return Wanted(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
+
+
+def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = False) -> HubReference:
+    """Raises UsageError with the nearest name where the catalogue has no such entry."""
+    known = known_target(parsed, catalog)
+    size = known.quantization(parsed.quant or DEFAULT_QUANT) if known else None
+    size_bytes = size.num_bytes if size else None
+    if isinstance(parsed, Repo):
+        text = f"{parsed.name}:{parsed.quant}" if parsed.quant else parsed.name
+        return HubReference(text, (parsed.name,), parsed.quant, size_bytes, drafts)
+    target = catalog.target(parsed.id)
+    text = f"{target.id}:{parsed.quant}" if parsed.quant else target.id
+    return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
+
+
+def draft_reference(text: str, catalog: Catalog) -> HubReference:
+    """`user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
+    entry = catalog.drafts.get(text)
+    if entry is not None:
+        return _of_entry(entry)
+    parsed = parse_reference(text)
+    if isinstance(parsed, Repo | Profile):
+        return hub_reference(parsed, catalog, drafts=True)
+    raise UsageError(f"{text!r} is no draft of a hub", hint="--draft user/repo, auto or none")
+
+
+def known_target(parsed: Reference, catalog: Catalog) -> Target | None:
+    """The catalogue's entry for a profile, or for a repository that holds one."""
+    if isinstance(parsed, Profile):
+        return catalog.target(parsed.id)
+    if isinstance(parsed, Repo):
+        wanted = parsed.name.lower()
+        return next((t for t in catalog.targets.values() if wanted in (repo.lower() for repo in t.repos)), None)
+    return None
+
+
+def nearest_repo(name: str) -> str | None:
+    """The repository of the catalogue that a mistyped name may have meant."""
+    repos = [repo for target in load().targets.values() for repo in target.repos if repo != name]
+    near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def draft_problem(entry: DraftEntry, architecture: str) -> str:
+    """Why a draft cannot serve a target of this architecture yet; empty where it can."""
+    if architecture in HYBRID_ARCHITECTURES or architecture in RECURRENT_ARCHITECTURES:
+        return f"{architecture} keeps recurrent state, for which nothing drafts yet"
+    if entry.kind == EAGLE and architecture not in LAYER_INPUT_ARCHITECTURES:
+        return f"llama.cpp gives no layer inputs of {architecture}, which heads need"
+    if entry.kind == EAGLE and entry.taps_more_layers:
+        return "it taps more than three layers, which llama.cpp does not give a head"
+    return "" if entry.kind in (EAGLE, DRAFT_MODEL) else f"{entry.kind} drafts are not run yet"
+
+
+def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
+    if quant is None or (parsed.quant and canonical(parsed.quant) == canonical(quant)):
+        return parsed
+    if parsed.quant:
+        raise UsageError(f"two quantizations are asked for: {parsed.quant} and {quant}", hint="say one of them")
+    return Profile(parsed.id, quant) if isinstance(parsed, Profile) else Repo(parsed.name, quant)
+
+
+def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
+    """The first head that can be run; small models that could draft are only told, for they cost memory."""
+    entries = catalog.drafts_for(target)
+    problems = {entry.id: draft_problem(entry, target.outline.architecture) for entry in entries}
+    able = [entry for entry in entries if not problems[entry.id]]
+    heads = [entry for entry in able if entry.kind == EAGLE]
+    if heads:
+        return Wanted(reference, _of_entry(heads[0]))
+    models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
+    if models:
+        text = _of_entry(models[0]).text
+        return Wanted(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
+    why = [problems[entry.id] for entry in entries if entry.kind == EAGLE]
+    return Wanted(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")
+
+
+def _of_entry(entry: DraftEntry) -> HubReference:
+    """As GGUF where there is one, else the head that is to be imported."""
+    quant = quant_of(entry.file.removesuffix(SUFFIX)) if entry.file else None
+    repo = entry.gguf_repo or entry.repo
+    if repo is None:
+        raise UsageError(f"the catalogue knows no repository of {entry.id}", hint="--draft user/repo")
+    sizes = entry.sizes
+    size = sizes.get("file") or sizes.get("bf16") or sizes.get("f16")
+    return HubReference(f"{repo}:{quant}" if quant else repo, (repo,), quant or None, size, drafts=True)
+
+
+def any_reference(text: str) -> HubReference:
+    """A model of a hub, target or draft. Raises UsageError on what is none."""
+    catalog = load()
+    if text in catalog.drafts:
+        return draft_reference(text, catalog)
+    parsed = parse_reference(text)
+    if isinstance(parsed, Repo | Profile):
+        return hub_reference(parsed, catalog)
+    raise UsageError(f"{text!r} is no model of a hub", hint="eaglelocal ls shows what is on disk")

@@ -1,0 +1,127 @@
+"""Taking a model off the disk: first what that would free and who else uses the bytes, then the deed.
+
+In the hub's cache a model goes from every revision that has it. Its bytes go too, unless another name in the
+repository is a link to them. What an emptied snapshot leaves behind is tidied as the hub's client expects it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eaglelocal.errors import ResourceError
+from eaglelocal.hub.cache import (
+    PARTIAL,
+    CachedModel,
+    Partial,
+    first_hop,
+    main_commit,
+    repo_folder,
+    snapshots_of,
+)
+from eaglelocal.hub.troubles import disk_trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What would go. `kept` names, for each blob that stays, what else is a link to it."""
+
+    what: str
+    paths: tuple[Path, ...]  # files and links, in the order in which they go
+    freed_bytes: int
+    revisions: tuple[str, ...] = ()  # short commits that have the model; `(main)` behind the one that main is
+    kept: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
+    repo_folder: Path | None = None  # to be tidied
+
+
+def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[Partial] = ()) -> Removal:
+    """Of models and unfinished downloads of one repository, in all its revisions."""
+    repo = models[0].repo if models else partials[0].repo
+    folder = repo_folder(cache, repo)
+    stems = {model.build.stem for model in models}
+    gone = [model for model in snapshots_of(cache, repo) if model.build.stem in stems]
+    links = {path for model in gone for path in model.paths}
+    users = _users(folder)
+    blobs = {blob for model in gone for blob in model.blobs} - links  # a disk without links has no blobs
+    kept = {blob: _names(users[blob] - links, folder) for blob in blobs if users[blob] - links}
+    freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
+    return Removal(
+        what=", ".join([*sorted({model.reference for model in models}), *_unfinished(partials, repo)]),
+        paths=(*sorted(links), *freed),
+        freed_bytes=_bytes_of([*freed, *(link for link in links if not link.is_symlink())]),
+        revisions=_revisions(gone, folder),
+        kept=kept,
+        repo_folder=folder,
+    )
+
+
+def plan_file_removal(what: str, paths: Sequence[Path]) -> Removal:
+    """Of files that nobody else uses."""
+    return Removal(what, tuple(paths), _bytes_of(paths))
+
+
+def remove(removal: Removal) -> None:
+    """Raises ResourceError where something cannot be deleted; the rest of it is gone or stays then."""
+    try:
+        for path in removal.paths:
+            path.unlink(missing_ok=True)
+        if removal.repo_folder is not None:
+            _tidy(removal.repo_folder)
+    except OSError as problem:
+        raise ResourceError(disk_trouble(problem, str(problem.filename)), hint="check who owns the file") from problem
+
+
+def _unfinished(partials: Sequence[Partial], repo: str) -> list[str]:
+    return [f"{len(partials)} unfinished of {repo}"] if partials else []
+
+
+def _users(folder: Path) -> Mapping[Path, set[Path]]:
+    """Which links of the repository lead to each blob."""
+    users: dict[Path, set[Path]] = defaultdict(set)
+    for path in (folder / "snapshots").rglob("*"):
+        if path.is_symlink():
+            users[first_hop(path)].add(path)
+    return users
+
+
+def _names(links: Iterable[Path], folder: Path) -> tuple[str, ...]:
+    """`model.gguf in 1a2b3c4`."""
+    relative = sorted(link.relative_to(folder / "snapshots") for link in links)
+    return tuple(f"{Path(*place.parts[1:]).as_posix()} in {place.parts[0][:7]}" for place in relative)
+
+
+def _revisions(models: Sequence[CachedModel], folder: Path) -> tuple[str, ...]:
+    main = main_commit(folder)
+    commits = sorted({model.commit for model in models}, key=lambda commit: (commit != main, commit))
+    return tuple(f"{commit[:7]} (main)" if commit == main else commit[:7] for commit in commits)
+
+
+def _bytes_of(paths: Iterable[Path]) -> int:
+    """What deleting them frees: a link to bytes elsewhere frees nothing."""
+    return sum(path.stat().st_size for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _tidy(folder: Path) -> None:
+    """No empty snapshots, no refs to snapshots that are gone, no repository without anything."""
+    snapshots = folder / "snapshots"
+    for snapshot in _children(snapshots):
+        if not any(path.is_file() or path.is_symlink() for path in snapshot.rglob("*")):
+            shutil.rmtree(snapshot)
+    left = {snapshot.name for snapshot in _children(snapshots)}
+    for ref in (path for path in (folder / "refs").rglob("*") if path.is_file()):
+        if ref.read_text().strip() not in left:
+            ref.unlink()
+    if not left and not _children(folder / "blobs"):
+        shutil.rmtree(folder)
+
+
+def _children(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def etag_of(partial: Partial) -> str:
+    """The hash that the unfinished file shall have; newer clients of the hub put a word of their own behind it."""
+    return partial.path.name.removesuffix(PARTIAL).split(".")[0]

@@ -1,0 +1,166 @@
+"""One file from a hub into its blob in the cache: resumed, counted, hashed, and in place only when it is right.
+
+What came so far lies in BLOB.incomplete, and stays there when the connection, the person or the machine stops: the
+next call goes on behind it. Whether the bytes are right is judged by the hash that the hub states for them, over all
+of them, those of earlier calls too. The caller holds the lock of the blob.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from eaglelocal.errors import DownloadError, ResourceError
+from eaglelocal.hub.cache import PARTIAL
+from eaglelocal.hub.remote import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
+from eaglelocal.hub.troubles import PROBLEMS, Patience, disk_trouble, explained
+
+SHA256_CHARS = 64
+OnBytes = Callable[[int], None]  # bytes more than before; negative where they came in vain
+
+
+class _WrongBytes(Exception):
+    """All bytes are there and they are not those that were promised."""
+
+
+class Incoming:
+    """The partial file, open, with the hash of all that it holds."""
+
+    def __init__(self, file: BinaryIO, expected: RemoteFile, on_bytes: OnBytes) -> None:
+        self._file = file
+        self._expected = expected
+        self._on_bytes = on_bytes
+        self.size_bytes = 0
+        self._hash = self._new_hash()
+
+    def read_back(self) -> None:
+        """Take in what an earlier call left behind; more than the whole file is left by nobody sane."""
+        self._file.seek(0)
+        while chunk := self._file.read(CHUNK_BYTES):
+            self._count(chunk)
+        if self.size_bytes > self._expected.size_bytes:
+            self.start_over()
+
+    def start_over(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._on_bytes(-self.size_bytes)
+        self.size_bytes, self._hash = 0, self._new_hash()
+
+    def take(self, stream: Stream) -> None:
+        """Write what comes. Raises ResourceError when it cannot be written, DownloadError when too much comes."""
+        if stream.start != self.size_bytes:
+            self.start_over()
+        for chunk in stream.chunks:
+            if self.size_bytes + len(chunk) > self._expected.size_bytes:
+                raise _WrongBytes
+            self._write(chunk)
+            self._count(chunk)
+
+    def _write(self, chunk: bytes) -> None:
+        """Trouble with the disk must not look like trouble with the connection."""
+        try:
+            self._file.write(chunk)
+        except OSError as problem:
+            raise _unwritten(problem, self._file.name) from problem
+
+    @property
+    def is_whole(self) -> bool:
+        return self.size_bytes == self._expected.size_bytes
+
+    @property
+    def is_right(self) -> bool:
+        return self._hash.hexdigest() == self._expected.etag
+
+    def _count(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        self.size_bytes += len(chunk)
+        self._on_bytes(len(chunk))
+
+    def _new_hash(self) -> hashlib._Hash:
+        """The hub names large files by SHA-256, small ones as git does."""
+        if len(self._expected.etag) == SHA256_CHARS:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self._expected.size_bytes)
+
+
+def partial_of(blob: Path) -> Path:
+    return blob.with_name(blob.name + PARTIAL)
+
+
+def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patience, on_bytes: OnBytes) -> None:
+    """Fetch the file and put it in its place.
+
+    Raises DownloadError, ResourceError; what came so far stays for the next call, unless it is wrong.
+    """
+    partial = partial_of(blob)
+    try:
+        with _opened_partial(partial) as out:
+            incoming = Incoming(out, file, on_bytes)
+            incoming.read_back()
+            _complete(repo, file, incoming, patience)
+            out.flush()
+            os.fsync(out.fileno())
+    except _WrongBytes:
+        partial.unlink(missing_ok=True)
+        raise DownloadError(
+            f"{file.name} of {repo.id} is not what the hub promised: its {_measure(file)} is wrong",
+            hint="what came was deleted; try again, and tell the repository's owner if it stays so",
+        ) from None
+    except OSError as problem:  # what was still in memory could not be written
+        raise _unwritten(problem, str(partial)) from problem
+    os.replace(partial, blob)
+
+
+def _unwritten(problem: OSError, path: str) -> ResourceError:
+    return ResourceError(disk_trouble(problem, path), hint="make room; the same command goes on from there")
+
+
+def _measure(file: RemoteFile) -> str:
+    return "SHA-256" if len(file.etag) == SHA256_CHARS else "SHA-1"
+
+
+def _opened_partial(partial: Path) -> BinaryIO:
+    """Open for reading and writing at any place, made if it is not there."""
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+        return partial.open("r+b")
+    except OSError as problem:
+        raise ResourceError(disk_trouble(problem, str(partial)), hint="HF_HUB_CACHE names another folder") from problem
+
+
+def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
+    """Fetch until it is whole and right. A wrong whole that was begun earlier is fetched anew, once."""
+    is_fresh = incoming.size_bytes == 0
+    while True:
+        try:
+            _receive(repo, file, incoming, patience)
+            if incoming.is_right:
+                return
+        except _WrongBytes:
+            pass
+        if is_fresh:
+            raise _WrongBytes
+        incoming.start_over()
+        is_fresh = True
+
+
+def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
+    """Fetch until it is whole; attempts count from the last byte that came."""
+    attempt, reached = 0, incoming.size_bytes
+    while not incoming.is_whole:
+        try:
+            with opened(repo, file, incoming.size_bytes) as stream:
+                incoming.take(stream)
+            if incoming.size_bytes < stream.end:
+                raise OSError(f"it ended after {incoming.size_bytes} of {file.size_bytes} bytes")
+        except PROBLEMS as problem:
+            if incoming.size_bytes > reached:
+                attempt, reached = 0, incoming.size_bytes
+            if not patience.wait(problem, attempt):
+                raise explained(problem, repo.id) from problem
+            attempt += 1

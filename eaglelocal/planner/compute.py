@@ -1,0 +1,97 @@
+"""An upper bound of llama.cpp's compute buffers: there is no simple formula, but each stage of a layer has one.
+
+A graph's buffer holds what lives at the same time. That is the attention masks and the residual stream throughout, and
+the largest of the stages: attention, feed-forward, recurrence, output. How many rows of each are alive at once was
+read off plans of real shapes (tests/engine/test_memory_estimate.py compares); the exact figure comes from
+backend/rehearsal.py once there is a file.
+"""
+
+from __future__ import annotations
+
+from eaglelocal.gguf.footprint import CacheSizes
+from eaglelocal.gguf.shape import Shape
+
+FLOAT_BYTES, HALF_BYTES = 4, 2
+SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, what small graphs keep besides
+LIVE_RESIDUALS = 4  # the stream itself, what was added, its norm, the next layer's input
+LIVE_QUERIES, LIVE_KEYS = 4, 3
+LIVE_HIDDEN = 3  # gate, up, and their product
+LIVE_EXPERT_OUTPUTS = 2  # of each used expert: as it comes, and weighted
+LIVE_ROUTES = 8  # of each expert: logits, shares, order, indices
+LIVE_INNER = 3  # of a recurrent layer: projected, convolved, and as the scan leaves it
+LIVE_STATES = 3  # as stored, as read for this batch, as it will be stored
+COPIES = 4  # of what goes from card to card, so that cards work at the same time (GGML_SCHED_MAX_COPIES)
+
+
+def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
+    """Where all layers and the output are computed on one device."""
+    stages = (
+        attention_bytes(shape, sizes),
+        feed_forward_bytes(shape, sizes),
+        recurrence_bytes(shape, sizes),
+        output_bytes(shape, sizes, max_outputs=max_outputs),
+    )
+    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+
+
+def layers_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Where layers are computed but not the output."""
+    stages = attention_bytes(shape, sizes), feed_forward_bytes(shape, sizes), recurrence_bytes(shape, sizes)
+    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+
+
+def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """In main memory, where everything is computed elsewhere: embeddings and masks as they are made."""
+    embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES
+    return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
+
+
+def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """What each of several cards holds besides: copies of its inputs, while others still compute."""
+    return (COPIES - 1) * inputs_bytes(shape, sizes)
+
+
+def with_slack(num_bytes: int) -> int:
+    return int(num_bytes * SLACK_SHARE) + SLACK_BYTES
+
+
+def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Which row may see which cell; windows have a mask of their own."""
+    if not any(shape.kv_heads):
+        return 0
+    windows = {window for window in shape.windows if window is not None}
+    cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
+    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attention else FLOAT_BYTES)
+
+
+def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    return sizes.n_batch * shape.n_embd * LIVE_RESIDUALS * FLOAT_BYTES
+
+
+def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Without flash attention the scores of every head, row and cell are kept."""
+    layers = range(shape.n_layer)
+    head = max(shape.key_dim, shape.window_key_dim or 0)
+    values = LIVE_QUERIES * shape.n_head * head
+    values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
+    if not sizes.flash_attention and any(shape.kv_heads):
+        values += shape.n_head * sizes.num_cells
+    return sizes.n_batch * values * FLOAT_BYTES
+
+
+def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """`n_ff` counts the used experts together. Experts' outputs are added up when all are there."""
+    outputs = LIVE_EXPERT_OUTPUTS * shape.n_expert_used * shape.n_embd
+    values = max(LIVE_HIDDEN * shape.n_ff, shape.n_ff + outputs) + LIVE_ROUTES * shape.n_expert
+    return sizes.n_batch * values * FLOAT_BYTES
+
+
+def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    states = LIVE_STATES * max(shape.layer_states, default=0) * sizes.num_sequences
+    return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
+
+
+def output_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
+    """Logits; a head's are spread over the target's vocabulary. Experts' outputs may still be there."""
+    logits = max_outputs * shape.n_vocab * (2 if shape.is_head else 1)
+    return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES

@@ -1,0 +1,73 @@
+"""What a person wants, as one number for each way to run: the score by which plans are ranked. Pure.
+
+    score = ln(effective parameters)  -  slow x ln(pace / speed)   where speed is below the goal's pace
+                                      +  more x ln(speed / pace)   where it is above
+                                      +  what more context, a whole cache and layers on the GPU are worth
+
+So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
+(speed: as taking a third of it); above it, more speed is worth little (quality) or much (speed). Differences of 0.01
+are about one per cent of a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.planner.quality import KV_LOSS
+
+CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMFORTABLE_CTX
+COMFORTABLE_CTX = 8192
+WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
+UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or there may be none in the first repository
+ON_HOST_WORTH = -0.1  # layers in main memory read prompts slowly, which the speed of answers does not show
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`pace` in tokens/s: reading takes 4 to 6, skimming 15, and a program that waits never has enough."""
+
+    name: str
+    pace: float
+    slow: float
+    more: float
+
+
+GOALS: Mapping[str, Goal] = MappingProxyType(
+    {
+        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.08),
+        "balanced": Goal("balanced", pace=15.0, slow=2.0, more=0.2),
+        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comfort:
+    """What of a plan counts besides answers and speed."""
+
+    n_ctx: int
+    kv_type: str
+    whole_windows: bool
+    on_host: bool  # some layers are, though there is a GPU
+    is_unseen: bool = False  # nobody saw the file's size
+
+    @property
+    def worth(self) -> float:
+        windows = WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0
+        host = ON_HOST_WORTH if self.on_host else 0.0
+        unseen = UNSEEN_WORTH if self.is_unseen else 0.0
+        return context_worth(self.n_ctx) + math.log(1.0 - KV_LOSS[self.kv_type]) + windows + host + unseen
+
+
+def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> float:
+    behind = math.log(goal.pace / tok_s)
+    pace = -goal.slow * behind if behind > 0 else -goal.more * behind
+    return math.log(max(quality_b, 1e-3)) + pace + comfort.worth
+
+
+def context_worth(n_ctx: int) -> float:
+    doublings = math.log2(n_ctx / COMFORTABLE_CTX)
+    return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings

@@ -1,0 +1,81 @@
+"""What a plan asks of llama.cpp: for each model a context of these sizes. The one place where a plan becomes sizes.
+
+assembly.py makes the contexts from it, memory.py weighs them, so that what is planned is what is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.footprint import CacheSizes
+from eaglelocal.gguf.shape import Shape
+
+NUM_HEAD_TAPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model and its context.
+
+    max_outputs  rows of one decode whose logits may be wanted
+    num_taps     layers whose input is copied for every row, for a head
+    gpu_layers   None: all
+    """
+
+    shape: Shape
+    sizes: CacheSizes
+    max_outputs: int
+    num_taps: int = 0
+    gpu_layers: int | None = None
+    of_draft: bool = False
+
+
+def jobs_of(plan: Plan, target: Shape, draft: Shape | None = None) -> tuple[Job, ...]:
+    """The target's, and the draft's where the plan has one."""
+    first = target_job(plan, target, num_taps=NUM_HEAD_TAPS if draft is not None and draft.is_head else 0)
+    return (first,) if draft is None else (first, draft_job(plan, draft))
+
+
+def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
+    sizes = CacheSizes(
+        n_ctx=plan.n_ctx,
+        num_slots=plan.num_slots,
+        num_branches=num_branches(plan, target),
+        unified=plan.is_unified,
+        n_batch=plan.n_batch,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention != "off",
+        num_snapshots=num_snapshots(plan, target),
+        whole_windows=plan.whole_windows is not False,
+    )
+    max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
+    return Job(shape=target, sizes=sizes, max_outputs=max_outputs, num_taps=num_taps, gpu_layers=plan.gpu_layers)
+
+
+def draft_job(plan: Plan, draft: Shape) -> Job:
+    """Every row of a chunk of features is an output of a head; a draft model is asked for one a slot.
+
+    A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
+    kept whole: a draft is small, and its cache must be cut wherever the target's is.
+    """
+    sizes = CacheSizes(
+        n_ctx=plan.n_ctx,
+        num_slots=plan.num_slots,
+        unified=plan.is_unified or draft.is_head,
+        n_batch=plan.n_batch,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention != "off",
+    )
+    max_outputs = plan.n_batch if draft.is_head else plan.num_slots
+    return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+
+
+def num_branches(plan: Plan, target: Shape) -> int:
+    """Of each slot's trees; recurrent state and windows have none."""
+    return 0 if target.has_state or target.has_windows else plan.num_branches
+
+
+def num_snapshots(plan: Plan, target: Shape) -> int:
+    """Earlier states, one for each drafted row that may be taken back."""
+    return plan.max_draft if target.has_state and target.keeps_snapshots else 0

@@ -1,0 +1,217 @@
+"""A machine as the planner sees it: rooms to fill, and how fast each is read.
+
+Made of what was probed here, or of an entry of the catalogue. Every figure that had to be assumed is named in `notes`,
+for it decides over the prediction. Memory is what is free now: what other processes hold is theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.catalog.machines import CPU, CUDA, GIB, METAL, KnownMachine
+from eaglelocal.probe.machine import Gpu, Machine, Unified
+
+GIGA, TERA = 10**9, 10**12
+SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # of main memory, that a running system and its page cache keep
+MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and of what lies above
+FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # of fp16, where nobody states it: as RTX 3090, M2 Max
+UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a card that no table knows: as the slower ones of today
+THREAD_FLOPS = 16.0 * GIGA  # of a core on quantized weights: 8e9 of them a second (seen: 6 to 12)
+KNOWN_CORES = 8  # of a machine in the catalogue
+THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of main memory nobody measured: each core, and at most
+SUSTAINED_SHARE = 0.75  # of the bandwidth that memory is sold with
+NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A place for weights. For main memory `name` is RAM and the processor computes."""
+
+    name: str  # as llama.cpp calls it
+    label: str  # as people call it
+    kind: str  # cuda, metal or cpu: which kernels run there
+    total_bytes: int | None
+    free_bytes: int | None  # None: unknown, and nothing is planned for it
+    bytes_s: float  # read from its memory, at best; of a processor: sustained
+    flops: float  # of a GPU in half precision, at best; of a processor on quantized weights, as llama.cpp does it
+    shares_ram: bool = False
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name != RAM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """Main memory with the processor, and the GPUs that llama.cpp can use."""
+
+    name: str
+    host: Device
+    gpus: tuple[Device, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_here: bool = False
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return (*self.gpus, self.host)
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """As the arithmetic of memory wants them, main memory first."""
+        return tuple(Room(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
+
+    def device(self, name: str) -> Device:
+        return next(each for each in self.devices if each.name == name)
+
+
+# ---- from the catalogue
+def rig_of_known(machine: KnownMachine) -> Rig:
+    """A machine with nothing running but its system."""
+    host = Device(
+        name=RAM,
+        label="RAM",
+        kind=CPU,
+        total_bytes=machine.ram_bytes,
+        free_bytes=machine.ram_bytes - system_bytes(machine.ram_bytes),
+        bytes_s=machine.host_bandwidth_gb_s * GIGA * SUSTAINED_SHARE,
+        flops=KNOWN_CORES * THREAD_FLOPS,
+    )
+    notes = ["free memory as if only the system were running"]
+    if machine.kind == CUDA:
+        notes.append(f"beside the card {machine.ram_bytes / GIB:.0f} GiB of main memory, an assumption")
+    return Rig(name=machine.name, host=host, gpus=tuple(_known_gpus(machine)), notes=tuple(notes))
+
+
+def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
+    if machine.kind == CPU:
+        return
+    is_metal = machine.kind == METAL
+    bytes_s = machine.bandwidth_gb_s * GIGA
+    flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[machine.kind]
+    limit = machine.gpu_limit_bytes if machine.gpu_limit_bytes is not None else machine.memory_bytes
+    for index in range(1 if is_metal else machine.num_gpus):
+        yield Device(
+            name=f"MTL{index}" if is_metal else f"CUDA{index}",
+            label="GPU" if machine.num_gpus < 2 else f"GPU {index}",
+            kind=machine.kind,
+            total_bytes=machine.memory_bytes,
+            free_bytes=limit if is_metal else machine.memory_bytes,
+            bytes_s=bytes_s,
+            flops=flops,
+            shares_ram=is_metal,
+        )
+
+
+def system_bytes(total: int) -> int:
+    """What a system keeps of so much memory."""
+    more = int(max(total - MORE_BEHIND_BYTES, 0) * MORE_SHARE)
+    return min(SYSTEM_BYTES, int(total * SYSTEM_SHARE)) + more
+
+
+# ---- from what was probed
+def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
+    """This machine as it is now; `known` tells what its GPUs can do."""
+    host, notes = _host(machine)
+    gpus: list[Device] = []
+    for gpu in machine.gpus:
+        device, said = _gpu(machine, gpu, len(gpus), known)
+        notes += said
+        gpus += [device] if device else []
+    if machine.unified is not None:
+        device, said = _apple(machine.unified, known)
+        notes += said
+        gpus.append(device)
+    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True)
+
+
+def _host(machine: Machine) -> tuple[Device, list[str]]:
+    measured = machine.cpu.bandwidth
+    notes = []
+    if measured is None:
+        bytes_s = min(THREAD_BYTES_S * machine.cpu.usable_threads, DDR4_BYTES_S)
+        notes.append(f"memory bandwidth was never measured here, {bytes_s / GIGA:.0f} GB/s assumed: `eaglelocal probe`")
+    else:
+        bytes_s = measured.bytes_s
+        if measured.is_disturbed:
+            notes.append("memory bandwidth was measured on a busy machine: `eaglelocal probe` measures again")
+    memory = machine.memory
+    if memory.available_bytes is None:
+        notes.append("free main memory is unknown")
+    return Device(
+        name=RAM,
+        label="RAM",
+        kind=CPU,
+        total_bytes=memory.total_bytes,
+        free_bytes=memory.available_bytes,
+        bytes_s=bytes_s,
+        flops=machine.cpu.usable_threads * THREAD_FLOPS,
+    ), notes
+
+
+def _gpu(machine: Machine, gpu: Gpu, index: int, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
+    name = gpu.name or f"GPU {gpu.index}"
+    backend = machine.backend_of(gpu)
+    if backend is None:
+        return None, [f"{name} is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"]
+    if gpu.room_bytes is None or gpu.shares_memory:
+        return None, [f"{name} is not planned for: its free memory is unknown"]
+    entry = entry_named(name, known, CUDA)
+    notes = []
+    bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
+    if bytes_s is None:
+        bytes_s = UNKNOWN_GPU_BYTES_S
+        notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
+    tflops = entry.fp16_tflops if entry else None
+    return Device(
+        name=f"{NAMES.get(backend, backend.upper())}{index}",
+        label=name,
+        kind=CUDA,
+        total_bytes=gpu.total_bytes,
+        free_bytes=gpu.room_bytes,
+        bytes_s=float(bytes_s),
+        flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
+    ), notes
+
+
+def _apple(unified: Unified, known: Mapping[str, KnownMachine]) -> tuple[Device, list[str]]:
+    name = unified.chip or "Apple GPU"
+    entry = entry_named(name, known, METAL)
+    bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
+    notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
+    return Device(
+        name="MTL0",
+        label=name,
+        kind=METAL,
+        total_bytes=unified.total_bytes,
+        free_bytes=unified.working_set_bytes or unified.gpu_limit_bytes,
+        bytes_s=bytes_s,
+        flops=bytes_s * FLOPS_PER_BYTE[METAL],
+        shares_ram=True,
+    ), notes
+
+
+def entry_named(name: str, known: Mapping[str, KnownMachine], kind: str) -> KnownMachine | None:
+    """The single-device entry that a driver's name means: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
+
+    Of several with the same name (an Apple chip with more or less memory) the slowest.
+    """
+    words = _words(name)
+    alike = [
+        entry for entry in known.values() if entry.kind == kind and entry.num_gpus < 2 and _words(entry.name) == words
+    ]
+    return min(alike, key=lambda entry: entry.bandwidth_gb_s, default=None)
+
+
+def _words(name: str) -> frozenset[str]:
+    """Of a device's name, without makers, families and sizes."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\d+ ?gb?\b", " ", name.lower()))
+    return frozenset(words) - {"nvidia", "geforce", "apple", "graphics", "generation", "workstation", "edition"}
+
+
+def _name(machine: Machine) -> str:
+    gpus = [gpu.name or "GPU" for gpu in machine.gpus]
+    chips = [machine.unified.chip or "Apple chip"] if machine.unified else []
+    return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])

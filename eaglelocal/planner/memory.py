@@ -1,0 +1,161 @@
+"""Will it fit, before anything is downloaded: what a plan puts where, from shapes alone.
+
+Weights, caches and states are exact for a shape that was read from a header; buffers for computing are bounded from
+above (compute.py). What it costs that there is a process and a driver at all is measured or taken from others, and
+stands here. Once the files are there, backend/rehearsal.py says it exactly, in the same words (backend/fit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.footprint import cache_bytes_of_layer
+from eaglelocal.gguf.shape import Shape
+from eaglelocal.planner.compute import (
+    FLOAT_BYTES,
+    compute_bytes,
+    copies_bytes,
+    inputs_bytes,
+    layers_bytes,
+)
+from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.placement import places, shares_of, used_gpus
+
+GIB = 2**30
+PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
+# by the stem of a device's name: its context, kernels and libraries' workspaces. CUDA: 0.35 to 0.8 GiB seen by users
+RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
+    {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
+)
+GPU_MARGIN_BYTES = GIB  # of what is free; llama.cpp's own --fit leaves as much
+RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
+UNIFIED_MARGIN_SHARE = 0.05  # of what the system lets the GPU have, which is no more than a part of the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Bytes of a plan by what they are for, on all devices together."""
+
+    weights_bytes: int
+    kv_bytes: int
+    draft_bytes: int
+    draft_kv_bytes: int
+    compute_bytes: int  # buffers of both, features and runtimes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.draft_bytes + self.draft_kv_bytes + self.compute_bytes
+
+
+def estimate(plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Room]) -> tuple[Buffer, ...]:
+    """What the plan would put where. `rooms`: main memory and each GPU, as llama.cpp names it.
+
+    Raises UsageError for a KV type that there is not.
+    """
+    gpus = used_gpus(rooms, device=plan.device, split=plan.split)
+    jobs = jobs_of(plan, target, draft)
+    held = [buffer for job in jobs for buffer in buffers_of(job, gpus, plan.shares)]
+    return (*held, *runtimes(held))
+
+
+def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Iterator[Buffer]:
+    """Of one model, without runtimes."""
+    shape = job.shape
+    names = [room.device for room in gpus]
+    where = places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=job.gpu_layers)
+    for buffer in (*weights(shape, where), *caches(job, where), *computing(job, where), *rows(job, where)):
+        if buffer.num_bytes:
+            yield replace(buffer, of_draft=job.of_draft)
+
+
+def weights(shape: Shape, where: Sequence[str]) -> Iterator[Buffer]:
+    """Embeddings stay in main memory; where they are the output too, the output's device has them once more."""
+    output = where[-1]
+    yield Buffer(RAM, Kind.WEIGHTS, shape.embedding_bytes)
+    yield Buffer(output, Kind.WEIGHTS, shape.output_bytes)
+    if shape.ties_embeddings and output != RAM:
+        yield Buffer(output, Kind.WEIGHTS, shape.embedding_bytes)
+    for layer in range(shape.n_layer):
+        yield Buffer(where[layer], Kind.WEIGHTS, shape.bytes_of_layer(layer))
+
+
+def caches(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+    for layer in range(job.shape.n_layer):
+        yield Buffer(where[layer], Kind.CACHE, cache_bytes_of_layer(job.shape, layer, job.sizes))
+
+
+def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+    """Of each device that computes, and of main memory, where inputs are made whoever computes."""
+    shape, sizes = job.shape, job.sizes
+    computes = set(where)
+    cards = computes - {RAM}
+    for device in sorted(computes):
+        here = (
+            compute_bytes(shape, sizes, max_outputs=job.max_outputs)
+            if device == where[-1]
+            else layers_bytes(shape, sizes)
+        )
+        yield Buffer(
+            device, Kind.BUFFERS, here + (copies_bytes(shape, sizes) if len(cards) > 1 and device != RAM else 0)
+        )
+    if RAM not in computes:
+        yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes))
+
+
+def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+    """Logits, a head's states, and tapped rows: these in main memory and once more where they are computed."""
+    shape = job.shape
+    floats = shape.n_vocab + (shape.n_embd if shape.is_head else 0)
+    yield Buffer(RAM, Kind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
+    tapped = job.num_taps * shape.n_embd * job.sizes.n_batch * FLOAT_BYTES
+    yield Buffer(RAM, Kind.BUFFERS, tapped)
+    yield Buffer(where[shape.n_layer // 2], Kind.BUFFERS, tapped)  # at worst all on one device
+
+
+def runtimes(held: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Of the process, and of each GPU on which anything lies."""
+    yield Buffer(RAM, Kind.RUNTIME, PROCESS_BYTES)
+    for device in sorted({buffer.device for buffer in held} - {RAM}):
+        yield Buffer(device, Kind.RUNTIME, runtime_bytes(device))
+
+
+def runtime_bytes(device: str) -> int:
+    """Of a GPU by its name; an unknown maker's is taken for the largest."""
+    stem = device.rstrip("0123456789")
+    return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
+
+
+def safe_rooms(rooms: Iterable[Room]) -> tuple[Room, ...]:
+    """The rooms less what should stay free: others' use moves, and libraries take what nobody counted."""
+    return tuple(
+        room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
+        for room in rooms
+    )
+
+
+def margin_bytes(room: Room) -> int:
+    free = room.free_bytes or 0
+    if room.in_ram:
+        return int(free * UNIFIED_MARGIN_SHARE)
+    if room.device == RAM:
+        return max(int(free * RAM_MARGIN_SHARE), LEAST_RAM_MARGIN_BYTES)
+    return GPU_MARGIN_BYTES
+
+
+def summed(buffers: Iterable[Buffer]) -> Sum:
+    """By what they are for."""
+    sums: dict[tuple[Kind, bool], int] = {}
+    for buffer in buffers:
+        key = buffer.kind, buffer.of_draft
+        sums[key] = sums.get(key, 0) + buffer.num_bytes
+    return Sum(
+        weights_bytes=sums.get((Kind.WEIGHTS, False), 0),
+        kv_bytes=sums.get((Kind.CACHE, False), 0),
+        draft_bytes=sums.get((Kind.WEIGHTS, True), 0),
+        draft_kv_bytes=sums.get((Kind.CACHE, True), 0),
+        compute_bytes=sum(size for (kind, _), size in sums.items() if kind in (Kind.BUFFERS, Kind.RUNTIME)),
+    )

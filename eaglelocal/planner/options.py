@@ -1,0 +1,259 @@
+"""What could be run: a target in one quantization, with what could draft for it and what could not, and why.
+
+Made of a catalogue entry (about) or of a file's header (exactly); the search sees no difference. Only what the engine
+runs is a way to draft; everything else is kept beside its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
+from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_target
+from eaglelocal.catalog.targets import Outline, Quantization, Target
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.shape import Shape, is_input, loaded_tensors, shape_of
+from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
+from eaglelocal.planner.quality import effective_b
+from eaglelocal.planner.speed import Model
+
+NOT_RUN_YET = ("mtp", "dflash", "dspark")
+HALF_BITS = 14.0  # a value of the weights, above which kernels are those of 16 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWay:
+    """A way to draft. `shape` None: needs no model. `acceptance` None: nothing is known, and nothing counted on."""
+
+    id: str
+    kind: str  # none, ngram, eagle3, draft_model
+    shape: Shape | None = None
+    acceptance: Acceptance | None = None
+    import_from: str = ""  # the repository of a checkpoint that must be converted first
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A draft that cannot be used for a target."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """`reference` is what a person writes for it; `target` and `quant` are its parts."""
+
+    target: str
+    quant: str
+    reference: str
+    model: Model
+    quality_b: float  # effective parameters, in 10^9
+    drafts: tuple[DraftWay, ...]  # the preferred first; always one that needs no model
+    unusable: tuple[Unusable, ...] = ()
+    max_context: int = 0  # trained for; 0: unknown
+    is_here: bool = False  # on this disk
+    is_unseen: bool = False  # its size was computed
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> Shape:
+        return self.model.shape
+
+
+# ---- from the catalogue
+def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
+    """One for each quantization, or for the one that is named."""
+    for quantization in target.quantizations.values():
+        if quant is None or quantization.name.lower() == quant.lower():
+            yield option_of(target, quantization, catalog)
+
+
+def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
+    outline = target.outline
+    ways, unusable = draft_ways(target, catalog)
+    return Option(
+        target=target.id,
+        quant=quantization.name,
+        reference=f"{target.id}:{quantization.name}",
+        model=Model(
+            shape=shape_of_target(outline, quantization.name, quantization.num_bytes),
+            parameters=outline.parameters_b * 1e9,
+            active_parameters=outline.active_parameters_b * 1e9,
+            is_half=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9) > HALF_BITS,
+        ),
+        quality_b=effective_b(
+            parameters_b=outline.parameters_b,
+            active_b=outline.active_parameters_b,
+            quant=quantization.name,
+            quants=catalog.quants,
+        ),
+        drafts=ways,
+        unusable=unusable,
+        max_context=outline.max_context,
+        is_unseen=quantization.confidence != "page",
+        notes=("the size of this file is computed, not seen",) if quantization.confidence != "page" else (),
+    )
+
+
+def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
+    """What can draft for it, then a lookup or nothing, and what cannot."""
+    ways: list[DraftWay] = []
+    unusable: list[Unusable] = []
+    for draft in catalog.drafts_for(target):
+        if draft.kind == NGRAM:
+            continue
+        problem = obstacle(draft, target.outline)
+        if problem:
+            unusable.append(Unusable(draft.id, problem))
+        else:
+            ways.append(_way(draft, target.outline))
+    return (*ways, lookup(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
+
+
+def lookup(architecture: str, *, has_state: bool) -> DraftWay:
+    """What drafts without a model: what was said before, where a rejected token can be taken back."""
+    if has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
+        return DraftWay(id="none", kind="none")
+    return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
+
+
+def obstacle(draft: DraftEntry, target: Outline) -> str:
+    """Why the engine cannot use this draft for this target; empty where it can."""
+    if draft.kind in NOT_RUN_YET:
+        return f"{draft.kind.upper()} drafting is not run yet"
+    if target.state_bytes or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
+        return f"drafting for {target.architecture}, which keeps recurrent state, is not run yet"
+    if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
+        return f"llama.cpp gives no layer inputs for {target.architecture}"
+    if draft.kind == EAGLE and draft.taps_more_layers:
+        return "it taps more than three layers, which llama.cpp does not give a head"
+    if shape_of_draft(draft, target) is None:
+        return "its size is not known; `eaglelocal import` tells"
+    return ""
+
+
+def _way(draft: DraftEntry, target: Outline) -> DraftWay:
+    default = HEAD_DEFAULT if draft.kind == EAGLE else MODEL_DEFAULT
+    acceptance = Acceptance.of(draft.acceptance_lengths, default=default)
+    notes = []
+    if not acceptance.is_reported:
+        notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
+    if draft.needs_import:
+        notes.append(f"{draft.id} must be imported; planned in {draft_type(draft)}")
+    return DraftWay(
+        id=draft.id,
+        kind=EAGLE if draft.kind == EAGLE else DRAFT_MODEL,
+        shape=shape_of_draft(draft, target),
+        acceptance=acceptance,
+        import_from=draft.repo or "" if draft.needs_import else "",
+        notes=tuple(notes),
+    )
+
+
+# ---- from files
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """A target that is here, or can be written here: exact, as its header says.
+
+    quant        the type that most of its bytes have
+    active       of the parameters, those that one token is multiplied with
+    draft        the head or small model that belongs to it
+    """
+
+    reference: str
+    label: str
+    quant: str
+    shape: Shape
+    parameters: float
+    active: float
+    draft: Shape | None = None
+    draft_label: str = ""
+    acceptance: Acceptance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDraft:
+    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported."""
+
+    label: str
+    header: Header
+    acceptance: Acceptance | None = None
+
+
+def option_of_file(
+    header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
+) -> Option:
+    """Exactly, from what files say of themselves. Raises ModelFileError on senseless keys."""
+    shape = shape_of(header)
+    parameters, active = parameters_of(header, shape)
+    there = OnDisk(
+        reference=reference,
+        label=label,
+        quant=header.main_type,
+        shape=shape,
+        parameters=parameters,
+        active=active,
+        draft=shape_of(draft.header) if draft else None,
+        draft_label=draft.label if draft else "",
+        acceptance=draft.acceptance if draft else None,
+    )
+    return option_on_disk(there, catalog)
+
+
+def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
+    return Option(
+        target=there.label,
+        quant=there.quant,
+        reference=there.reference,
+        model=Model(
+            shape=there.shape,
+            parameters=there.parameters,
+            active_parameters=there.active,
+            is_half=8.0 * there.shape.weights_bytes / max(there.parameters, 1.0) > HALF_BITS,
+        ),
+        quality_b=effective_b(
+            parameters_b=there.parameters / 1e9,
+            active_b=there.active / 1e9,
+            quant=there.quant,
+            quants=catalog.quants,
+        ),
+        drafts=_ways_on_disk(there),
+        max_context=there.shape.max_context,
+        is_here=True,
+    )
+
+
+def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
+    shape, draft = there.shape, there.draft
+    without = lookup(shape.architecture, has_state=shape.has_state)
+    if draft is None or without.kind == "none":
+        return (without,)
+    if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
+        return (without,)
+    default = HEAD_DEFAULT if draft.is_head else MODEL_DEFAULT
+    way = DraftWay(
+        id=there.draft_label,
+        kind=EAGLE if draft.is_head else DRAFT_MODEL,
+        shape=draft,
+        acceptance=there.acceptance or Acceptance.of((), default=default),
+    )
+    return (way, without)
+
+
+def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
+    """(all, those that one token is multiplied with), as counts of values."""
+    total = active = 0.0
+    used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
+    for tensor in loaded_tensors(header, n_layer=shape.n_layer):
+        total += tensor.num_elements
+        if is_input(tensor.name):
+            is_output = shape.ties_embeddings and tensor.name == "token_embd.weight"
+            active += tensor.num_elements if is_output else 0
+        else:
+            active += tensor.num_elements * (used if "_exps" in tensor.name else 1.0)
+    return total, active

@@ -1,0 +1,40 @@
+"""Which layer lies on which device, as the pinned llama.cpp decides it (llama_model_base::load_tensors)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from eaglelocal.backend.fit import RAM, Room
+
+
+def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None) -> tuple[str, ...]:
+    """The device of each block, and behind them that of the output. `gpu_layers`: the last so many; None: all.
+
+    >>> places(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
+    ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
+    """
+    total = num_blocks + 1
+    wanted = total if gpu_layers is None else min(gpu_layers, total)
+    if not gpus or not wanted or sum(shares) <= 0:
+        return (RAM,) * total
+    ends = [end / sum(shares) for end in accumulate(shares)]
+    chosen = (bisect_right(ends, layer / wanted) for layer in range(wanted))
+    return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+
+
+def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:
+    """Those of the machine's GPUs that a plan uses."""
+    named = None if device is None else {name.strip() for name in device.split(",")}
+    gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
+    return tuple(gpus[:1] if split == "none" else gpus)
+
+
+def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...]:
+    """As asked, else by what is free; evenly where that is unknown."""
+    if shares:
+        return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
+    if any(not room.free_bytes for room in gpus):
+        return (1.0,) * len(gpus)
+    return tuple(float(room.free_bytes or 0) for room in gpus)

@@ -1,0 +1,72 @@
+"""Why a plan is what it is, in sentences. Pure: an outcome in, texts out, each with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eaglelocal.backend.fit import Asked as Sizes
+from eaglelocal.backend.fit import ways_out
+from eaglelocal.planner.plan import Chosen, Outcome, Rejected, gib
+
+
+def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
+    """Of what was chosen, the weightiest first."""
+    way = chosen.way
+    return (
+        *_about_goal(outcome, chosen),
+        *_about_draft(chosen),
+        *_about_memory(chosen),
+        *way.option.notes,
+        *outcome.rig.notes,
+    )
+
+
+def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    goal, way = outcome.asked.goal, chosen.way
+    quality = f"answers as of {way.option.quality_b:.1f} B parameters"
+    speed = way.prediction.spec_tok_s
+    if speed < goal.pace:
+        yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
+    else:
+        yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
+
+
+def _about_draft(chosen: Chosen) -> Iterator[str]:
+    way = chosen.way
+    count, acceptance = way.prediction.num_draft_tokens, way.draft.acceptance
+    if acceptance is not None:
+        source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
+        tokens = acceptance.tokens(count)
+        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {tokens:.1f} tokens a step, {source}"
+    elif count:
+        yield f"up to {count} looked-up tokens are safe: a step that rejects all of them takes at most twice as long"
+    for draft in way.option.unusable if way.draft.shape is None else ():
+        yield f"not {draft.id}: {draft.reason}"
+    yield from way.draft.notes
+
+
+def _about_memory(chosen: Chosen) -> Iterator[str]:
+    way = chosen.way
+    if way.setup.kv_type != "f16":
+        yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
+    if not way.setup.whole_windows and way.option.shape.has_windows:
+        yield "layers with a window keep only that: a chat that branches is read again"
+    if way.gpu_layers is not None:
+        layers = way.option.shape.n_layer + 1
+        yield f"{way.gpu_layers} of {layers} layers fit the GPU; the others run from main memory, prompts slowly"
+
+
+def nearest_miss(outcome: Outcome, miss: Rejected) -> tuple[str, str]:
+    """(what lacks least and how much, what would make it fit) where nothing fits."""
+    name = f"{miss.option.target} {miss.option.quant}".strip()
+    if miss.weighed is None or miss.way is None:
+        return f"{name}: {miss.reason}", ""
+    load = miss.weighed.worst
+    message = (
+        f"nothing fits {outcome.rig.name}: the nearest, {name}, needs {gib(load.total)} on {load.room.device} "
+        f"where {gib(load.room.free_bytes or 0)} may be used"
+    )
+    setup, asked = miss.way.setup, outcome.asked
+    sizes = Sizes(n_ctx=setup.n_ctx, num_slots=asked.num_slots, gpu_layers=miss.way.gpu_layers)
+    ways = [way for way in ways_out(load, miss.weighed.loads, sizes) if "gpu-layers" not in way]
+    return message, " or ".join([f"free {gib(load.missing_bytes)} on {load.room.device}", *ways])

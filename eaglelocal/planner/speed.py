@@ -1,0 +1,207 @@
+"""How fast a model answers, before it ever ran: what one token makes each device read, and what more rows add. Pure.
+
+    a decode of n rows = sum over devices of   bytes read / bandwidth          (weights, experts of n tokens, cache)
+                                             + layers x starting their kernels
+                                             + (n - 1) x arithmetic of a row
+
+The constants are fitted to published speeds of llama.cpp: RTX A6000 with Llama-3 8B and 70B Q4_K_M (102 and 14.6
+tokens/s), M3 Max and M2 Ultra with the same (50.7 and 7.5, 76 and 12), DDR4-3200 with 8B Q4 (6 to 10); other cards of
+that table come out within a quarter, data centre cards too fast by up to a third. Small models are decided by kernels,
+large ones by bandwidth. Where this machine has measured its own curve for the model, that curve is used instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from eaglelocal.backend.fit import RAM
+from eaglelocal.catalog.machines import CPU, CUDA, METAL
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.gguf.footprint import row_bytes
+from eaglelocal.gguf.shape import Shape
+from eaglelocal.planner.acceptance import Acceptance
+from eaglelocal.planner.machine import Device, Rig
+from eaglelocal.speculation.costs import lines
+
+EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
+CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
+LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
+ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
+CPU_ROW, CPU_ROW_HALF = 0.5, 0.1  # of a decode, that a further row adds on a processor: quantized, f16 or bf16
+HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
+ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
+TYPICAL_CELLS = 1024  # behind which an answer is written, on average
+MAX_DRAFT = 7  # heads are trained so deep; nothing is known of what lies beyond
+MOST_WASTE = 2.0  # that a draft which is rejected whole may cost, where nobody knows how often that happens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is to be run."""
+
+    shape: Shape
+    parameters: float
+    active_parameters: float  # that one token is multiplied with
+    is_half: bool  # weights in 16 bits or more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """`num_draft_tokens`: the length that pays most (of a lookup: that is safe); 0: none pays."""
+
+    plain_tok_s: float
+    spec_tok_s: float
+    num_draft_tokens: int
+    is_measured: bool = False  # the curve; acceptance may still be what was reported
+
+    @property
+    def gain(self) -> float:
+        return self.spec_tok_s / self.plain_tok_s
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a decode asks of one device."""
+
+    device: Device
+    shared_bytes: float = 0.0  # weights that every row uses, and the cache
+    expert_bytes: float = 0.0  # of the experts that one token is sent to
+    num_layers: int = 0
+    parameters: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of target decodes and draft steps."""
+
+    readings: Sequence[Reading]
+    shape: Shape
+    is_half: bool
+    draft_s: float = 0.0
+    measured: MeasuredCosts | None = None
+    _table: list[float] = field(default_factory=list)  # [rows], of what was measured
+
+    def decode_s(self, num_rows: int) -> float:
+        if self._table:
+            return self._table[num_rows]
+        return sum(self._device_s(reading, num_rows) for reading in self.readings)
+
+    def plain_s(self) -> float:
+        return self.decode_s(1) + (self.measured.plain_overhead_s if self.measured else HOST_S)
+
+    def drafted_s(self, num_drafted: int) -> float:
+        """A step that drafts so many tokens and verifies them."""
+        rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
+        encode = ENCODE_STEPS if self.draft_s else 0.0
+        return self.decode_s(num_drafted + 1) + (num_drafted + encode) * self.draft_s + rest
+
+    def _device_s(self, reading: Reading, num_rows: int) -> float:
+        device = reading.device
+        experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
+        bytes_s = device.bytes_s * EFFICIENCY[device.kind]
+        if device.kind == CPU:
+            return self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+        row_s = 2.0 * reading.parameters / (device.flops * ROW_SHARE[device.kind])
+        starting = reading.num_layers * LAYER_S[device.kind]
+        return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
+
+    def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
+        """Bandwidth or arithmetic, whichever is slower; on quantized weights few cores are."""
+        device = reading.device
+        one_s = num_bytes / (device.bytes_s * EFFICIENCY[CPU])
+        if not self.is_half:
+            one_s = max(one_s, 2.0 * reading.parameters / device.flops)
+        more = (num_rows - 1) * (CPU_ROW_HALF if self.is_half else CPU_ROW)
+        return one_s * (1.0 + more) + reading.num_layers * LAYER_S[CPU]
+
+
+def distinct_experts(shape: Shape, num_rows: int) -> float:
+    """Experts that so many tokens are sent to together, as a multiple of those of one; chosen as if at random."""
+    if not shape.n_expert or not shape.n_expert_used:
+        return 1.0
+    share = shape.n_expert_used / shape.n_expert
+    return float((1.0 - (1.0 - share) ** num_rows) / share)
+
+
+def readings_of(model: Model, where: Sequence[str], rig: Rig, *, kv_type: str, num_cells: int) -> list[Reading]:
+    """`where`: the device of each layer, and behind them that of the output."""
+    shape = model.shape
+    output = shape.embedding_bytes if shape.ties_embeddings else shape.output_bytes
+    output = min(output, shape.active_bytes)
+    layers_bytes = sum(shape.bytes_of_layer(layer) for layer in range(shape.n_layer))
+    experts = expert_bytes(shape, layers_bytes, shape.active_bytes - output)
+    readings: list[Reading] = []
+    for name in dict.fromkeys(where):
+        layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
+        share = sum(shape.bytes_of_layer(layer) for layer in layers) / max(layers_bytes, 1)
+        cache = sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers)
+        mine = output if where[-1] == name else 0
+        read = mine + (shape.active_bytes - output) * share
+        readings.append(
+            Reading(
+                device=rig.device(name),
+                shared_bytes=read - experts * share + cache,
+                expert_bytes=experts * share,
+                num_layers=len(layers),
+                parameters=model.active_parameters * read / max(shape.active_bytes, 1),
+            )
+        )
+    return readings
+
+
+def expert_bytes(shape: Shape, layers_bytes: int, active_layers_bytes: int) -> float:
+    """Of the experts that one token is sent to: what is idle tells how many there are."""
+    if not shape.n_expert or shape.n_expert_used >= shape.n_expert:
+        return 0.0
+    used = shape.n_expert_used / shape.n_expert
+    return min(max(layers_bytes - active_layers_bytes, 0) * used / (1.0 - used), float(active_layers_bytes))
+
+
+def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
+    """That a row reads behind so many tokens, recurrent state included."""
+    window = shape.windows[layer]
+    cells = num_cells if window is None else min(num_cells, window)
+    keys, values = shape.key_width(layer), shape.value_width(layer)
+    kept = cells * (row_bytes(kv_type, keys) + row_bytes(kv_type, values)) if keys else 0
+    return kept + shape.layer_states[layer]
+
+
+def draft_step_s(draft: Shape, device: Device) -> float:
+    """One drafted token of one slot."""
+    bytes_s = device.bytes_s * EFFICIENCY[device.kind]
+    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
+
+
+def curve_of(
+    model: Model, where: Sequence[str], rig: Rig, draft: Shape | None, *, kv_type: str, measured: MeasuredCosts | None
+) -> Curve:
+    """Computed, or as it was measured on this machine."""
+    device = rig.device(where[-1]) if where[-1] != RAM or not rig.gpus else rig.gpus[0]
+    draft_s = draft_step_s(draft, device) if draft else 0.0
+    readings = readings_of(model, where, rig, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    if measured is None or not measured.decodes:
+        return Curve(readings, model.shape, model.is_half, draft_s)
+    steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
+    table = lines({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
+    return Curve(readings, model.shape, model.is_half, max(steps) if steps and draft else draft_s, measured, table)
+
+
+def predict(curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False) -> Prediction:
+    """The length with the most tokens a second, over all lengths: curves are steps.
+
+    Of a lookup nothing is known before there is a text: no gain is counted on, and the length is what is safe.
+    """
+    plain = 1.0 / curve.plain_s()
+    best, length = plain, 0
+    if acceptance is None and looks_up:
+        length = max(k for k in range(MAX_DRAFT + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
+    if acceptance is not None:
+        for num_drafted in range(1, MAX_DRAFT + 1):
+            speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
+            if speed > best:
+                best, length = speed, num_drafted
+    return Prediction(
+        plain_tok_s=plain, spec_tok_s=best, num_draft_tokens=length, is_measured=curve.measured is not None
+    )

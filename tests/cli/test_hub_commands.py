@@ -1,0 +1,434 @@
+"""`pull`, `ls`, `show` and `rm` as a person runs them: whole processes against a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles.hub_models import model_bytes
+from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
+from doubles.patience import PATIENCE_S, wait_until
+
+from eaglelocal.hub.cache import all_models
+
+ROOT = Path(__file__).parents[2]
+GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
+GUIDE_BYTES = (ROOT / "profiles" / "demo" / "guide-target.gguf").stat().st_size
+
+
+@dataclass
+class Person:
+    """Somebody with an empty home, no token, and a hub."""
+
+    home: Path
+    hub: LoopbackHub
+
+    @property
+    def cache(self) -> Path:
+        return self.home / "hub"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        ours = ("EAGLELOCAL_", "XDG_", "HF_", "HUGGING")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        homes = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+        hub = {"HF_ENDPOINT": self.hub.url, "HF_HUB_CACHE": str(self.cache), "HF_HOME": str(self.home / "hf")}
+        return {**plain, **homes, **hub, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "eaglelocal", *arguments]
+
+    def runs(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**self.environ, **more},
+            timeout=300,
+        )
+
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.command(*arguments), stdout=pipe, stderr=pipe, text=True, env=self.environ)
+
+    def sees(self, *arguments: str) -> dict[str, Any]:
+        done = self.runs(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    @property
+    def models(self) -> list[str]:
+        """What `ls` lists of the hub, without a process for it."""
+        return [model.reference for model in all_models(self.cache)]
+
+    @property
+    def partial_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.cache.glob("*/blobs/*.incomplete"))
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Person]:
+    with serving(LoopbackHub(guide_repo(ROOT / "profiles"))) as hub:
+        yield Person(tmp_path, hub)
+
+
+@dataclass
+class Terminal:
+    """A command on a terminal of 80 columns; what it says, and what is typed."""
+
+    master: int
+    process: subprocess.Popen[bytes]
+    said: str = ""
+
+    @classmethod
+    def of(cls, person: Person, *arguments: str) -> Terminal:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            person.command(*arguments),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=person.environ,
+            start_new_session=True,
+        )
+        os.close(slave)
+        return cls(master, process)
+
+    def wait_for(self, words: str) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while words not in self.said:
+            assert time.monotonic() < end_s and self._read(), f"never said {words!r}: {self.said!r}"
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self) -> int:
+        while self._read():
+            pass
+        os.close(self.master)
+        return self.process.wait(PATIENCE_S)
+
+    def _read(self) -> bool:
+        """Whether there was more to read before the process ended."""
+        readable, _, _ = select.select([self.master], [], [], PATIENCE_S)
+        try:
+            chunk = os.read(self.master, 4096) if readable else b""
+        except OSError:  # Linux's way to say that the other end is closed
+            return False
+        self.said += chunk.decode(errors="replace")
+        return chunk != b""
+
+
+def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
+    done = person.runs("pull", GUIDE, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"eaglelocal chat --target {GUIDE}:BF16"]
+    assert "11.9 MB  guide-BF16.gguf" in done.stderr and "licence mit" in done.stderr
+    assert "checked" in done.stderr and "\x1b" not in done.stderr and "\r" not in done.stderr
+    listed = person.sees("ls")["models"]
+    assert [model["reference"] for model in listed if model["origin"] == "hub"] == [f"{GUIDE}:BF16"] == person.models
+    shown = person.sees("show", GUIDE)
+    assert (shown["architecture"], shown["context"], shown["quant"]) == ("llama", 2048, "BF16")
+    assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
+    done = person.runs("rm", f"{GUIDE}:BF16", "--yes")
+    assert done.returncode == 0 and "freed 11.9 MB" in done.stderr
+    assert person.models == []
+
+
+def test_nothing_is_fetched_without_being_asked_for(person: Person) -> None:
+    done = person.runs("pull", GUIDE)
+    assert done.returncode == 2 and "--yes" in done.stderr
+    assert not person.hub.asked_of_storage() and not list(person.home.rglob("*.gguf"))
+    for arguments in (("chat", "--target", GUIDE, "hello"), ("bench", "--target", GUIDE), ("show", GUIDE)):
+        person.hub.asked.clear()
+        done = person.runs(*arguments)
+        assert done.returncode == 1
+        assert f"{GUIDE} is not on disk" in done.stderr and f"eaglelocal pull {GUIDE}" in done.stderr
+        assert person.hub.asked == []
+
+
+def test_a_terminal_is_asked_once(person: Person) -> None:
+    terminal = Terminal.of(person, "pull", GUIDE)
+    terminal.wait_for("fetch 11.9 MB? [Y/n]")
+    assert not person.hub.asked_of_storage()
+    terminal.type("\n")
+    assert terminal.end() == 0
+    assert terminal.said.count("[Y/n]") == 1 and "100%  fetching 11.9 MB" in terminal.said
+    assert person.models == [f"{GUIDE}:BF16"]
+
+
+@pytest.mark.parametrize("answer", ["n\n", "no\n", "what\n", "\x04"])
+def test_no_is_no(person: Person, answer: str) -> None:
+    terminal = Terminal.of(person, "pull", GUIDE)
+    terminal.wait_for("[Y/n]")
+    terminal.type(answer)
+    assert terminal.end() == 130
+    assert not person.hub.asked_of_storage()
+
+
+def test_removing_is_asked_too_and_silence_is_no(person: Person) -> None:
+    person.runs("pull", GUIDE, "--yes")
+    assert person.runs("rm", GUIDE).returncode == 2
+    terminal = Terminal.of(person, "rm", GUIDE)
+    terminal.wait_for("free 11.9 MB? [y/N]")
+    terminal.type("\n")
+    assert terminal.end() == 130
+    assert person.models == [f"{GUIDE}:BF16"]
+    terminal = Terminal.of(person, "rm", GUIDE)
+    terminal.wait_for("[y/N]")
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert person.models == []
+
+
+def interrupted(person: Person, number: int) -> tuple[int, str]:
+    """Stop a slow pull by a signal when a part of it is there. (exit code, stderr)"""
+    person.hub.faults.slow_s = 0.02
+    process = person.starts("pull", GUIDE, "--yes")
+    wait_until(lambda: person.partial_bytes > 1_000_000, "a part of the file is there")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    person.hub.faults.slow_s = 0.0
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_what_came_before_it_was_stopped_is_not_fetched_again(person: Person, number: int, code: int) -> None:
+    ended, said = interrupted(person, number)
+    assert ended == code and "Traceback" not in said
+    assert ("goes on from there" in said) == (number == signal.SIGINT)
+    assert person.models == [] and person.sees("ls")["unfinished"]
+    kept, sent = person.partial_bytes, person.hub.sent_bytes
+    assert kept > 900_000
+    done = person.runs("pull", GUIDE, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert person.hub.sent_bytes - sent == GUIDE_BYTES - kept
+    assert person.models == [f"{GUIDE}:BF16"] and person.sees("ls")["unfinished"] == []
+
+
+def test_an_unfinished_download_can_be_removed(person: Person) -> None:
+    interrupted(person, signal.SIGKILL)
+    done = person.runs("chat", "--target", GUIDE, "hello")
+    assert done.returncode == 1 and "not on disk whole" in done.stderr
+    assert person.runs("rm", GUIDE, "--yes").returncode == 0
+    assert person.partial_bytes == 0
+
+
+def test_a_download_that_goes_on_is_not_removed(person: Person) -> None:
+    person.hub.faults.slow_s = 0.03
+    process = person.starts("pull", GUIDE, "--yes")
+    wait_until(lambda: person.partial_bytes > 100_000, "a part of the file is there")
+    done = person.runs("rm", GUIDE, "--yes")
+    assert done.returncode == 1 and "another process is fetching" in done.stderr
+    person.hub.faults.slow_s = 0.0
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and person.models == [f"{GUIDE}:BF16"]
+
+
+def test_two_processes_that_want_the_same_model_fetch_it_once(person: Person) -> None:
+    person.hub.faults.slow_s = 0.01
+    processes = [person.starts("pull", GUIDE, "--yes") for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert person.hub.sent_bytes == GUIDE_BYTES
+    assert person.models == [f"{GUIDE}:BF16"]
+
+
+FAULTS = [
+    ("resolve", (503, 1), 0, "trying again in 1 s"),
+    ("info", (404, -1), 1, "(404)"),
+    ("storage", (403, -1), 1, "(403)"),
+    ("info", (429, -1), 1, "(429)"),
+]
+
+
+@pytest.mark.parametrize(("where", "fault", "code", "words"), FAULTS, ids=lambda value: str(value))
+def test_faults_of_the_hub_are_told_in_one_line_and_a_hint(
+    person: Person, where: str, fault: tuple[int, int], code: int, words: str
+) -> None:
+    setattr(person.hub.faults, where, fault)
+    person.hub.faults.retry_after = "900" if fault[0] == 429 else ""
+    done = person.runs("pull", GUIDE, "--yes")
+    assert done.returncode == code and words in done.stderr, done.stderr
+    assert ("\nhint: " in done.stderr) == (code == 1)
+    assert person.models == ([f"{GUIDE}:BF16"] if code == 0 else [])
+
+
+def test_a_dropped_connection_and_a_wrong_hash(person: Person) -> None:
+    person.hub.faults.drops = [5_000_000]
+    person.hub.repos["someone/wrong-GGUF"] = HubRepo({"x-Q8_0.gguf": HubFile(model_bytes(), promised_sha256="0" * 64)})
+    done = person.runs("pull", GUIDE, "--yes")
+    assert done.returncode == 0 and "the connection to 127.0.0.1" in done.stderr
+    done = person.runs("pull", "someone/wrong-GGUF", "--yes")
+    assert done.returncode == 1 and "SHA-256 is wrong" in done.stderr
+    assert person.models == [f"{GUIDE}:BF16"] and person.partial_bytes == 0
+
+
+def test_a_gated_repository(person: Person) -> None:
+    done = person.runs("pull", "someone/gated-GGUF", "--yes")
+    assert done.returncode == 1 and "gated" in done.stderr
+    assert f"{person.hub.url}/someone/gated-GGUF" in done.stderr and "HF_TOKEN" in done.stderr
+    assert not person.hub.asked_of_storage()
+    done = person.runs("pull", "someone/gated-GGUF", "--yes", HF_TOKEN="hf_other")
+    assert done.returncode == 1 and "your token has no access" in done.stderr
+    done = person.runs("pull", "someone/gated-GGUF", "--yes", HF_TOKEN=person.hub.token)
+    assert done.returncode == 0 and "gated: you have access" in done.stderr
+    assert "licence llama3.1" in done.stderr
+
+
+def test_offline(person: Person) -> None:
+    done = person.runs("pull", GUIDE, "--yes", HF_HUB_OFFLINE="1")
+    assert done.returncode == 1 and "HF_HUB_OFFLINE is set" in done.stderr
+    person.runs("pull", GUIDE, "--yes")
+    person.hub.asked.clear()
+    done = person.runs("pull", GUIDE, "--yes", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0 and "is on disk" in done.stderr and person.hub.asked == []
+
+
+def test_a_gguf_that_is_none_is_told_after_the_fetch(person: Person) -> None:
+    person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
+    done = person.runs("pull", "someone/bad-GGUF", "--yes")
+    assert done.returncode == 1 and "no GGUF file" in done.stderr
+    (model,) = [m for m in person.sees("ls")["models"] if m["origin"] == "hub"]
+    assert model["problem"]
+    assert "unreadable" in person.runs("ls").stdout
+
+
+def test_target_and_draft_belong_together(person: Person) -> None:
+    done = person.runs("pull", GUIDE, "--draft", HEAD, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "in 2 files" in done.stderr and "a draft head that fits it" in done.stderr
+    assert done.stdout.strip() == f"eaglelocal chat --target {GUIDE}:BF16"
+    (draft,) = person.sees("show", GUIDE)["drafts"]
+    assert (draft["reference"], draft["on_disk"]) == (f"{HEAD}:BF16", True)
+    asked = (
+        "chat",
+        "What is acceptance length?",
+        "--target",
+        GUIDE,
+        "--max-tokens",
+        "12",
+        "--temperature",
+        "0",
+        "--json",
+    )
+    for draft in ((), ("--draft", f"{HEAD}:bf16")):
+        told = json.loads(person.runs(*asked, *draft).stdout.splitlines()[-1])
+        assert "EAGLE-3.1 head" in told["draft"] and told["speculation"]["accepted_tokens"] > 0
+    person.runs("rm", HEAD, "--yes")
+    done = person.runs(*asked, "--draft", HEAD)
+    assert done.returncode == 1 and f"eaglelocal pull {HEAD}" in done.stderr
+    told = json.loads(person.runs(*asked).stdout.splitlines()[-1])
+    assert "lookup" in told["draft"]
+
+
+def test_a_draft_that_does_not_fit_is_told(person: Person) -> None:
+    person.hub.repos["someone/tiny-GGUF"] = HubRepo({"tiny-Q8_0.gguf": HubFile(model_bytes())})
+    done = person.runs("pull", "someone/tiny-GGUF", "--draft", HEAD, "--yes")
+    assert done.returncode == 1 and "does not fit" in done.stderr
+
+
+def test_a_head_can_be_pulled_alone(person: Person) -> None:
+    done = person.runs("pull", HEAD, "--yes")
+    assert done.returncode == 0 and "a draft head" in done.stderr
+    assert done.stdout.strip() == f"eaglelocal chat --target REF --draft {HEAD}:BF16"
+    person.hub.repos["someone/head"] = HubRepo({"config.json": HubFile(b"{}"), "model.safetensors": HubFile(b"x")})
+    done = person.runs("pull", "someone/head", "--yes")
+    assert done.returncode == 0 and "eaglelocal import someone/head --target REF" in done.stderr
+    person.hub.repos["someone/nothing"] = HubRepo({"README.md": HubFile(b"x")})
+    done = person.runs("pull", "someone/nothing", "--yes")
+    assert done.returncode == 2 and "has no GGUF files" in done.stderr
+
+
+def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(person: Person) -> None:
+    files = {
+        "config.json": HubFile(b"{}", is_lfs=False),
+        "model.safetensors": HubFile(b"weights"),
+        "x.bin": HubFile(b""),
+    }
+    person.hub.repos["someone/head"] = HubRepo(files)
+    done = person.runs("pull", GUIDE, "--draft", "someone/head", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"eaglelocal import someone/head --target {GUIDE}:BF16" in done.stderr
+    snapshot = next(person.cache.glob("models--someone--head/snapshots/*"))
+    assert sorted(path.name for path in snapshot.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def catalogue(person: Person) -> None:
+    """Repositories of the catalogue, with small files in them."""
+    files = {f"Qwen3-8B-{quant}.gguf": HubFile(model_bytes(name=quant)) for quant in ("Q4_K_M", "Q8_0")}
+    person.hub.repos["Qwen/Qwen3-8B-GGUF"] = HubRepo(files, licence="apache-2.0")
+    person.hub.repos["bartowski/Qwen_Qwen3-8B-GGUF"] = HubRepo(
+        {"Qwen3-8B-IQ4_XS.gguf": HubFile(model_bytes(name="IQ"))}
+    )
+
+
+def test_an_entry_of_the_catalogue(person: Person) -> None:
+    catalogue(person)
+    done = person.runs("chat", "--target", "qwen3-8b:Q5_K_M", "hello")
+    assert done.returncode == 1 and "eaglelocal pull qwen3-8b:Q5_K_M (5.8 GB)" in done.stderr
+    done = person.runs("pull", "qwen3-8b:q8_0", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "its draft cannot be fetched: there is no repository" in done.stderr
+    done = person.runs("pull", "qwen3-8b", "--yes", "--draft", "none")
+    assert done.returncode == 0, done.stderr
+    assert "planned for this machine: qwen3-8b:" in done.stderr or "as planned, qwen3-8b does not fit" in done.stderr
+    done = person.runs("pull", "qwen3-8b", "--quant", "IQ4_XS", "--draft", "none", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert {"Qwen/Qwen3-8B-GGUF:Q8_0", "bartowski/Qwen_Qwen3-8B-GGUF:IQ4_XS"} <= set(person.models)
+    assert person.sees("show", "qwen3-8b:iq4_xs")["repo"] == "bartowski/Qwen_Qwen3-8B-GGUF"
+    drafts = person.sees("show", "qwen3-8b:q8_0")["drafts"]
+    assert "AngelSlim/Qwen3-8B_eagle3" in [draft["reference"] for draft in drafts]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("pull", "qwen3-8x"), 2, "did you mean qwen3-8b"),
+        (("pull", "Qwen/Qwen3-8B-GUF"), 1, "did you mean Qwen/Qwen3-8B-GGUF"),
+        (("pull", f"{GUIDE}:Q4_0", "--yes"), 2, "it has BF16"),
+        (("pull", f"{GUIDE}:BF16", "--quant", "Q8_0"), 2, "two quantizations"),
+        (("pull", "./x.gguf"), 2, "path of a file"),
+        (("pull", "a/b/c"), 2, "cannot read the reference"),
+        (("pull", GUIDE, "--draft", "some thing"), 2, "cannot read the reference"),
+        (("pull", "demo"), 0, "nothing to fetch"),
+        (("rm", "demo@native", "--yes"), 2, "belongs to eaglelocal"),
+        (("rm", "demo@7b", "--yes"), 1, "not on disk"),
+        (("rm", "./x.gguf", "--yes"), 2, "file of yours"),
+        (("rm", GUIDE, "--yes"), 1, "eaglelocal ls"),
+        (("show", "./x.gguf"), 1, "does not exist"),
+        (("show", "demo@9b"), 1, "not written yet"),
+        (("pull",), 2, "missing argument"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_odd_input(person: Person, arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = person.runs(*arguments)
+    assert done.returncode == code and words.lower() in done.stderr.lower(), done.stderr
+    assert not person.hub.asked_of_storage()
+
+
+def test_lists_fit_a_terminal_and_a_pipe(person: Person) -> None:
+    name = "somebody-with-a-long-name/Mistral-Small-3.2-24B-Instruct-2506-GGUF"
+    person.hub.repos[name] = HubRepo({"m-Q8_0.gguf": HubFile(model_bytes())})
+    person.runs("pull", name, "--yes")
+    terminal = Terminal.of(person, "ls")
+    assert terminal.end() == 0
+    lines = terminal.said.splitlines()
+    assert all(len(line) <= 79 for line in lines) and f"{name}:Q8_0" in lines
+    (line,) = [line for line in person.runs("ls").stdout.splitlines() if name in line]
+    assert line.split()[1:3] == ["17.5", "kB"]

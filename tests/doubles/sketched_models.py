@@ -1,0 +1,436 @@
+"""GGUF files of any architecture and size that hold no weights: a header, and a file that is as long but empty.
+
+llama.cpp plans them as it would the real thing and even loads them (all weights zero), at no cost in disk: the file is
+sparse. Tensors are those that src/models of the pinned llama.cpp creates; it refuses a file that lacks one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
+
+ALIGNMENT = 32
+Tensor = tuple[str, tuple[int, ...]]  # name, shape in ggml's order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """`kv_heads` and `n_ff` for all layers or one each. `keys` are further keys of the architecture."""
+
+    arch: str
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    n_head: int
+    kv_heads: int | tuple[int, ...]
+    n_ff: int | tuple[int, ...]
+    head_dim: int = 64
+    n_ctx: int = 131072
+    n_expert: int = 0
+    n_expert_used: int = 0
+    n_ff_exp: int = 0
+    type: str = "Q8_0"
+    tied: bool = False
+    keys: dict[str, object] = field(default_factory=dict)
+
+    def kv_heads_of(self, layer: int) -> int:
+        return self.kv_heads if isinstance(self.kv_heads, int) else self.kv_heads[layer]
+
+    def n_ff_of(self, layer: int) -> int:
+        return self.n_ff if isinstance(self.n_ff, int) else self.n_ff[layer]
+
+    def number(self, key: str) -> int:
+        value = self.keys[key]
+        assert isinstance(value, int)
+        return value
+
+
+def write_sketch(path: Path, sketch: Sketch) -> Path:
+    writer = gguf.GGUFWriter(str(path), sketch.arch)
+    _write_keys(writer, sketch)
+    offset = 0
+    for name, shape in tensors_of(sketch):
+        kind = GGML_TYPES_BY_NAME[type_of(name, shape, sketch.type)]
+        nbytes = kind.row_bytes(shape[0]) * int(np.prod(shape[1:], dtype=np.int64))
+        raw = gguf.GGMLQuantizationType(kind.id)
+        writer.add_tensor_info(name, shape[::-1], np.dtype(np.float32), nbytes, raw_dtype=raw)
+        offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        file.truncate(-(-path.stat().st_size // ALIGNMENT) * ALIGNMENT + offset)
+    return path
+
+
+def type_of(name: str, shape: tuple[int, ...], matrix_type: str) -> str:
+    """Small things stay as they are, as in real files."""
+    plain = len(shape) == 1 or "conv" in name or "ssm_a" in name or "ssm_d" in name or "norm" in name
+    return "F32" if plain or name.endswith("bias") or "ffn_gate_inp" in name else matrix_type
+
+
+def _write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
+    writer.add_context_length(s.n_ctx)
+    writer.add_embedding_length(s.n_embd)
+    writer.add_block_count(s.n_layer)
+    writer.add_feed_forward_length(s.n_ff if isinstance(s.n_ff, int) else list(s.n_ff))
+    writer.add_head_count(s.n_head)
+    writer.add_head_count_kv(s.kv_heads if isinstance(s.kv_heads, int) else list(s.kv_heads))
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(s.n_vocab)
+    writer.add_tokenizer_model("no_vocab")
+    if s.n_head:
+        writer.add_key_length(s.head_dim)
+        writer.add_value_length(s.head_dim)
+        writer.add_rope_dimension_count(s.head_dim)
+    if s.n_expert:
+        writer.add_expert_count(s.n_expert)
+        writer.add_expert_used_count(s.n_expert_used)
+        writer.add_expert_feed_forward_length(s.n_ff_exp)
+    for key, value in s.keys.items():
+        _add(writer, f"{s.arch}.{key}", value)
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        assert isinstance(value, int)
+        writer.add_uint32(key, value)
+
+
+def tensors_of(s: Sketch) -> Iterator[Tensor]:
+    yield "token_embd.weight", (s.n_embd, s.n_vocab)
+    norm_name = "token_embd_norm" if s.arch == "lfm2" else "output_norm"
+    yield f"{norm_name}.weight", (s.n_embd,)
+    if not s.tied:
+        yield "output.weight", (s.n_embd, s.n_vocab)
+    if s.arch == "gemma4":
+        yield "rope_freqs.weight", (s.head_dim // 2,)
+    for layer in range(s.n_layer):
+        for name, shape in _layer(s, layer):
+            yield f"blk.{layer}.{name}", shape
+
+
+def _layer(s: Sketch, layer: int) -> Iterator[Tensor]:
+    yield "attn_norm.weight", (s.n_embd,)
+    for part in PARTS[s.arch]:
+        yield from part(s, layer)
+
+
+def _attention_or_mamba(s: Sketch, layer: int) -> Iterator[Tensor]:
+    return _attention(s, layer) if s.kv_heads_of(layer) else _mamba2(s, layer)
+
+
+def _attention_or_convolution(s: Sketch, layer: int) -> Iterator[Tensor]:
+    return _attention(s, layer) if s.kv_heads_of(layer) else _convolution(s)
+
+
+def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
+    dim = _head_dim(s, layer)
+    queries, keys = s.n_head * dim, s.kv_heads_of(layer) * dim
+    gates = 2 if s.arch in ("qwen35", "qwen35moe") else 1
+    yield "attn_q.weight", (s.n_embd, queries * gates)
+    yield "attn_k.weight", (s.n_embd, keys)
+    yield "attn_v.weight", (s.n_embd, keys)
+    yield "attn_output.weight", (queries, s.n_embd)
+    if s.arch in ("qwen2", "gpt-oss"):
+        yield "attn_q.bias", (queries,)
+        yield "attn_k.bias", (keys,)
+        yield "attn_v.bias", (keys,)
+    if s.arch in ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "gemma4", "lfm2"):
+        yield "attn_q_norm.weight", (dim,)
+        yield "attn_k_norm.weight", (dim,)
+    if s.arch in ("gemma2", "gemma3", "gemma4"):
+        yield "post_attention_norm.weight", (s.n_embd,)
+    if s.arch == "gpt-oss":
+        yield "attn_output.bias", (s.n_embd,)
+        yield "attn_sinks.weight", (s.n_head,)
+
+
+def _is_narrow(s: Sketch, layer: int) -> bool:
+    pattern = s.keys["attention.sliding_window_pattern"]
+    assert isinstance(pattern, list)
+    return bool(pattern[layer])
+
+
+def _head_dim(s: Sketch, layer: int) -> int:
+    if "attention.key_length_swa" in s.keys and _is_narrow(s, layer):
+        return s.number("attention.key_length_swa")
+    return s.head_dim
+
+
+def _feed_forward(s: Sketch, layer: int) -> Iterator[Tensor]:
+    n_ff = s.n_ff_of(layer)
+    yield ("ffn_norm" if s.arch == "falcon-h1" else "ffn_norm.weight"), (s.n_embd,)
+    yield "ffn_gate.weight", (s.n_embd, n_ff)
+    yield "ffn_up.weight", (s.n_embd, n_ff)
+    yield "ffn_down.weight", (n_ff, s.n_embd)
+    if s.arch in ("gemma2", "gemma3", "gemma4"):
+        yield "post_ffw_norm.weight", (s.n_embd,)
+
+
+def _experts(s: Sketch, layer: int) -> Iterator[Tensor]:
+    if s.arch == "gpt-oss":
+        yield "post_attention_norm.weight", (s.n_embd,)
+        yield "ffn_gate_inp.bias", (s.n_expert,)
+        for name, width in (("gate", s.n_ff_exp), ("up", s.n_ff_exp), ("down", s.n_embd)):
+            yield f"ffn_{name}_exps.bias", (width, s.n_expert)
+    elif s.arch == "qwen3moe":
+        yield "ffn_norm.weight", (s.n_embd,)
+    yield "ffn_gate_inp.weight", (s.n_embd, s.n_expert)
+    yield "ffn_gate_exps.weight", (s.n_embd, s.n_ff_exp, s.n_expert)
+    yield "ffn_up_exps.weight", (s.n_embd, s.n_ff_exp, s.n_expert)
+    yield "ffn_down_exps.weight", (s.n_ff_exp, s.n_embd, s.n_expert)
+
+
+def _fused(s: Sketch, layer: int) -> Iterator[Tensor]:
+    yield "attn_qkv.weight", (s.n_embd, s.n_embd + 2 * s.kv_heads_of(layer) * s.head_dim)
+    yield "attn_output.weight", (s.n_embd, s.n_embd)
+    yield "ffn_norm.weight", (s.n_embd,)
+    yield "ffn_up.weight", (s.n_embd, 2 * s.n_ff_of(layer))
+    yield "ffn_down.weight", (s.n_ff_of(layer), s.n_embd)
+
+
+def _mamba(s: Sketch, layer: int) -> Iterator[Tensor]:
+    kernel, inner, state, rank = (
+        s.number(f"ssm.{key}") for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank")
+    )
+    yield "ssm_in.weight", (s.n_embd, 2 * inner)
+    yield "ssm_conv1d.weight", (kernel, inner)
+    yield "ssm_conv1d.bias", (inner,)
+    yield "ssm_x.weight", (inner, rank + 2 * state)
+    yield "ssm_dt.weight", (rank, inner)
+    yield "ssm_dt.bias", (inner,)
+    yield "ssm_a", (state, inner)
+    yield "ssm_d", (inner,)
+    yield "ssm_out.weight", (inner, s.n_embd)
+
+
+def _mamba2(s: Sketch, layer: int) -> Iterator[Tensor]:
+    kernel, inner, state, heads, groups = (
+        s.number(f"ssm.{key}") for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+    )
+    convolved = inner + 2 * groups * state
+    yield "ssm_in.weight", (s.n_embd, inner + convolved + heads)
+    yield "ssm_conv1d.weight", (kernel, convolved)
+    yield "ssm_conv1d.bias", (convolved,)
+    yield "ssm_dt.bias", (heads,)
+    yield "ssm_a", (1, heads)
+    yield "ssm_d", (1, heads)
+    yield "ssm_norm.weight", (inner // groups, groups)
+    yield "ssm_out.weight", (inner, s.n_embd)
+
+
+def _nemotron(s: Sketch, layer: int) -> Iterator[Tensor]:
+    if s.n_ff_of(layer):
+        yield "ffn_up.weight", (s.n_embd, s.n_ff_of(layer))
+        yield "ffn_down.weight", (s.n_ff_of(layer), s.n_embd)
+    else:
+        yield from _attention_or_mamba(s, layer)
+
+
+def _convolution(s: Sketch) -> Iterator[Tensor]:
+    yield "shortconv.conv.weight", (s.number("shortconv.l_cache"), s.n_embd)
+    yield "shortconv.in_proj.weight", (s.n_embd, 3 * s.n_embd)
+    yield "shortconv.out_proj.weight", (s.n_embd, s.n_embd)
+
+
+def _qwen35(s: Sketch, layer: int) -> Iterator[Tensor]:
+    is_ahead = layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
+    yield "post_attention_norm.weight", (s.n_embd,)
+    yield from _delta_net(s) if (layer + 1) % 4 and not is_ahead else _attention(s, layer)
+    if is_ahead:
+        yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
+        yield "nextn.enorm.weight", (s.n_embd,)
+        yield "nextn.hnorm.weight", (s.n_embd,)
+    if s.n_expert:
+        yield from _experts(s, layer)
+        yield "ffn_gate_inp_shexp.weight", (s.n_embd,)
+        shared = s.number("expert_shared_feed_forward_length")
+        yield "ffn_gate_shexp.weight", (s.n_embd, shared)
+        yield "ffn_up_shexp.weight", (s.n_embd, shared)
+        yield "ffn_down_shexp.weight", (shared, s.n_embd)
+    else:
+        for name, shape in _feed_forward(s, layer):
+            if name != "ffn_norm.weight":  # post_attention_norm is that norm
+                yield name, shape
+
+
+def _delta_net(s: Sketch) -> Iterator[Tensor]:
+    kernel, inner, state, heads, groups = (
+        s.number(f"ssm.{key}") for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+    )
+    convolved = inner + 2 * groups * state
+    yield "attn_qkv.weight", (s.n_embd, convolved)
+    yield "attn_gate.weight", (s.n_embd, inner)
+    yield "ssm_conv1d.weight", (kernel, convolved)
+    yield "ssm_dt.bias", (heads,)
+    yield "ssm_a", (heads,)
+    yield "ssm_beta.weight", (s.n_embd, heads)
+    yield "ssm_alpha.weight", (s.n_embd, heads)
+    yield "ssm_norm.weight", (state,)
+    yield "ssm_out.weight", (inner, s.n_embd)
+
+
+PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gemma4"), (_attention, _feed_forward)),
+    **dict.fromkeys(("qwen3moe", "gpt-oss"), (_attention, _experts)),
+    **dict.fromkeys(("qwen35", "qwen35moe"), (_qwen35,)),
+    "phi3": (_fused,),
+    "mamba": (_mamba,),
+    "mamba2": (_mamba2,),
+    "granitehybrid": (_attention_or_mamba, _feed_forward),
+    "falcon-h1": (_mamba2, _attention, _feed_forward),
+    "nemotron_h": (_nemotron,),
+    "lfm2": (_attention_or_convolution, _feed_forward),
+}
+
+MAMBA = {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 64, "ssm.time_step_rank": 8}
+MAMBA2 = MAMBA | {"ssm.group_count": 1}
+DELTA_NET = MAMBA | {"ssm.group_count": 4, "rope.dimension_sections": [11, 11, 10, 0]}
+TINY = Sketch(arch="llama", n_layer=4, n_embd=256, n_vocab=1000, n_head=4, kv_heads=2, n_ff=512)
+
+# a small one of each kind
+SKETCHES = {
+    "llama": TINY,
+    "qwen2": replace(TINY, arch="qwen2", tied=True),
+    "qwen3": replace(TINY, arch="qwen3", head_dim=128),
+    "qwen3moe": replace(TINY, arch="qwen3moe", n_expert=8, n_expert_used=2, n_ff_exp=128),
+    "gemma2": replace(TINY, arch="gemma2", tied=True, keys={"attention.sliding_window": 256}),
+    "gemma3": replace(
+        TINY, arch="gemma3", tied=True, n_layer=8, keys={"attention.sliding_window": 512, "rope.freq_base_swa": 1e4}
+    ),
+    "gemma4": replace(
+        TINY,
+        arch="gemma4",
+        tied=True,
+        head_dim=128,
+        n_layer=6,
+        keys={
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": [True, True, False, True, True, False],
+            "attention.key_length_swa": 64,
+            "attention.value_length_swa": 64,
+            "rope.dimension_count_swa": 64,
+            "embedding_length_per_layer_input": 0,
+            "rope.freq_base_swa": 1e4,
+        },
+    ),
+    "gpt-oss": replace(
+        TINY, arch="gpt-oss", n_expert=8, n_expert_used=4, n_ff_exp=256, keys={"attention.sliding_window": 128}
+    ),
+    "phi3": replace(TINY, arch="phi3", keys={"attention.sliding_window": 2048}),
+    "qwen35": replace(TINY, arch="qwen35", n_layer=8, keys=DELTA_NET),
+    "qwen35moe": replace(
+        TINY,
+        arch="qwen35moe",
+        n_layer=8,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=DELTA_NET | {"expert_shared_feed_forward_length": 128},
+    ),
+    "granitehybrid": replace(TINY, arch="granitehybrid", kv_heads=(0, 2, 0, 0), keys=MAMBA2),
+    "falcon-h1": replace(TINY, arch="falcon-h1", keys=MAMBA2),
+    "nemotron_h": replace(
+        TINY,
+        arch="nemotron_h",
+        n_layer=5,
+        kv_heads=(0, 0, 2, 0, 0),
+        n_ff=(0, 512, 0, 512, 0),
+        keys=MAMBA2 | {"attention.layer_norm_epsilon": 1e-5},
+    ),
+    "lfm2": replace(TINY, arch="lfm2", kv_heads=(0, 4, 0, 4), keys={"shortconv.l_cache": 3}),
+    "mamba": replace(TINY, arch="mamba", n_head=0, kv_heads=0, n_ff=0, keys=MAMBA),
+    "mamba2": replace(TINY, arch="mamba2", n_head=0, kv_heads=0, n_ff=0, keys=MAMBA2),
+}
+
+QWEN35_27B = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 6144,
+    "ssm.state_size": 128,
+    "ssm.time_step_rank": 48,
+    "ssm.group_count": 16,
+    "rope.dimension_sections": [11, 11, 10, 0],
+}
+
+# real ones, as their makers state them; quantized to one type
+REAL = {
+    "llama-3.1-8b": Sketch(
+        arch="llama", n_layer=32, n_embd=4096, n_vocab=128256, n_head=32, kv_heads=8, n_ff=14336, head_dim=128
+    ),
+    "llama-3.3-70b": Sketch(
+        arch="llama", n_layer=80, n_embd=8192, n_vocab=128256, n_head=64, kv_heads=8, n_ff=28672, head_dim=128
+    ),
+    "qwen3-0.6b": Sketch(
+        arch="qwen3", n_layer=28, n_embd=1024, n_vocab=151936, n_head=16, kv_heads=8, n_ff=3072, head_dim=128, tied=True
+    ),
+    "qwen3-8b": Sketch(
+        arch="qwen3", n_layer=36, n_embd=4096, n_vocab=151936, n_head=32, kv_heads=8, n_ff=12288, head_dim=128
+    ),
+    "qwen2.5-7b": Sketch(
+        arch="qwen2", n_layer=28, n_embd=3584, n_vocab=152064, n_head=28, kv_heads=4, n_ff=18944, head_dim=128
+    ),
+    "qwen3-30b-a3b": Sketch(
+        arch="qwen3moe",
+        n_layer=48,
+        n_embd=2048,
+        n_vocab=151936,
+        n_head=32,
+        kv_heads=4,
+        n_ff=6144,
+        head_dim=128,
+        n_expert=128,
+        n_expert_used=8,
+        n_ff_exp=768,
+    ),
+    "gemma-3-27b": Sketch(
+        arch="gemma3",
+        n_layer=62,
+        n_embd=5376,
+        n_vocab=262208,
+        n_head=32,
+        kv_heads=16,
+        n_ff=21504,
+        head_dim=128,
+        tied=True,
+        keys={"attention.sliding_window": 1024, "rope.freq_base_swa": 1e4},
+    ),
+    "gpt-oss-20b": Sketch(
+        arch="gpt-oss",
+        n_layer=24,
+        n_embd=2880,
+        n_vocab=201088,
+        n_head=64,
+        kv_heads=8,
+        n_ff=2880,
+        n_expert=32,
+        n_expert_used=4,
+        n_ff_exp=2880,
+        keys={"attention.sliding_window": 128},
+    ),
+    "phi-4": Sketch(
+        arch="phi3", n_layer=40, n_embd=5120, n_vocab=100352, n_head=40, kv_heads=10, n_ff=17920, head_dim=128
+    ),
+    "qwen3.6-27b": Sketch(
+        arch="qwen35",
+        n_layer=64,
+        n_embd=5120,
+        n_vocab=248320,
+        n_head=24,
+        kv_heads=4,
+        n_ff=17408,
+        head_dim=256,
+        keys=QWEN35_27B,
+    ),
+}

@@ -1,0 +1,246 @@
+"""What is predicted from a header alone, against llama.cpp's own figures.
+
+Where its figures come from:
+planned  llama.cpp plans model and context without allocating (`no_alloc`) and logs the sizes of caches and of compute
+         buffers to 0.01 MiB; the weights are `llama_model_size`, which it counts from the tensors that it created
+loaded   the same log lines, and those of the weights' buffers, of a model that is really loaded and allocated
+Files are sketches: real headers of any size over weights that take no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
+
+from eaglelocal.backend.context import ContextParams, create_context
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.rehearsal import Part, PlannedModel, rehearse, transcript_of
+from eaglelocal.core.plan import Plan
+from eaglelocal.fitting import context_params
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.planner.compute import compute_bytes
+from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.memory import buffers_of, estimate, summed
+
+MIB = 2**20
+LOG_STEP = 2**15  # the log's figures are rounded to 0.01 MiB, of each cache
+MAX_RATIO = 1.5  # of the bound of compute buffers, where they matter
+NEGLIGIBLE = 32 * MIB  # buffers under this may be overestimated more
+PLACEMENT = Placement(repack=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A context as `Plan` asks for it."""
+
+    n_ctx: int
+    slots: int = 1
+    kv_type: str = "f16"
+    flash: str = "on"
+    whole: bool = True
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            target=Path("sketch.gguf"),
+            target_label="sketch",
+            n_ctx=self.n_ctx,
+            num_slots=self.slots,
+            kv_type=self.kv_type,
+            flash_attention=self.flash,
+            whole_windows=self.whole,
+        )
+
+    def __str__(self) -> str:
+        whole = "" if self.whole else "-windows"
+        return f"{self.slots}x{self.n_ctx}-{self.kv_type}-{self.flash}{whole}"
+
+
+CASES = [
+    Case(512),
+    Case(4096, kv_type="q8_0"),
+    Case(4096, slots=2, kv_type="q4_0"),
+    Case(32768),
+    Case(32768, flash="off"),
+    Case(8192, slots=4),
+    Case(5000, slots=3, flash="off"),
+    Case(8192, slots=2, whole=False),
+    Case(32768, slots=4, whole=False),
+]
+
+
+@dataclass(frozen=True)
+class Told:
+    """By llama.cpp."""
+
+    weights: int
+    cache: int
+    compute: int
+
+
+@pytest.fixture(scope="module")
+def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sketches")
+    for name, sketch in (SKETCHES | REAL).items():
+        write_sketch(folder / f"{name}.gguf", sketch)
+    return folder
+
+
+def part_of(path: Path, job: Job, taps: tuple[int, ...] = (), *, flash: str = "on") -> Part:
+    header = read_header(path)
+    info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
+    context = context_params(job, flash_attention=flash, threads=1)
+    return Part(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
+
+
+def planned(part: Part) -> Told:
+    library = load_library()
+    sums = {Kind.CACHE: 0, Kind.BUFFERS: -part.output_bytes}
+    for buffer in rehearse(library, [part], devices=()):
+        if buffer.kind in sums:
+            sums[buffer.kind] += buffer.num_bytes
+    model = PlannedModel(library, part.header.path, PLACEMENT)
+    weights = library.api.llama_model_size(model.handle)
+    model.close()
+    return Told(weights, sums[Kind.CACHE], sums[Kind.BUFFERS])
+
+
+def loaded(path: Path, params: ContextParams) -> Told:
+    library = load_library()
+    with transcript_of(library) as transcript:
+        model = Model(library, path, PLACEMENT)
+        context = create_context(model, params)
+        taken = buffer_bytes(transcript)
+        library.api.llama_free(context)
+        model.close()
+    return Told(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])
+
+
+def job_of(path: Path, case: Case) -> Job:
+    return jobs_of(case.plan, shape_of(read_header(path)))[0]
+
+
+def agrees(predicted: Job, told: Told) -> None:
+    shape, sizes = predicted.shape, predicted.sizes
+    assert shape.weights_bytes == pytest.approx(told.weights, rel=0.01, abs=LOG_STEP)
+    assert cache_bytes(shape, sizes) == pytest.approx(told.cache, rel=0.01, abs=2 * LOG_STEP)
+    bound = compute_bytes(shape, sizes, max_outputs=predicted.max_outputs)
+    assert told.compute <= bound
+    assert bound < MAX_RATIO * told.compute or told.compute < NEGLIGIBLE
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("name", [*SKETCHES, *REAL])
+def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
+    job = job_of(sketches / f"{name}.gguf", case)
+    agrees(job, planned(part_of(sketches / f"{name}.gguf", job, flash=case.flash)))
+
+
+@pytest.mark.parametrize("type_name", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4"])
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "gemma3", "qwen35"])
+def test_as_llama_cpp_loads_it(tmp_path: Path, name: str, type_name: str) -> None:
+    path = write_sketch(tmp_path / "m.gguf", replace(SKETCHES[name], n_ff_exp=256, type=type_name))
+    job = job_of(path, Case(2048, slots=2, kv_type="q8_0"))
+    agrees(job, loaded(path, context_params(job, flash_attention="on", threads=1)))
+
+
+@pytest.mark.parametrize("name", [*SKETCHES])
+def test_every_architecture_as_llama_cpp_loads_it(sketches: Path, name: str) -> None:
+    path = sketches / f"{name}.gguf"
+    job = job_of(path, Case(4096, slots=4, whole=False))
+    agrees(job, loaded(path, context_params(job, flash_attention="on", threads=1)))
+
+
+@pytest.mark.parametrize("name", ["qwen35", "lfm2", "nemotron_h", "mamba2", "qwen3.6-27b"])
+@pytest.mark.parametrize("snapshots", [0, 3])
+def test_states_and_what_is_kept_to_roll_back(sketches: Path, name: str, snapshots: int) -> None:
+    """llama.cpp keeps no snapshots for some architectures, whatever is asked."""
+    path = sketches / f"{name}.gguf"
+    job = job_of(path, Case(2048, slots=2))
+    job = replace(job, sizes=replace(job.sizes, num_snapshots=snapshots))
+    agrees(job, planned(part_of(path, job)))
+    states = job.shape.state_bytes * 2
+    grown = cache_bytes(job.shape, job.sizes) - cache_bytes(job.shape, replace(job.sizes, num_snapshots=0))
+    assert grown == (snapshots * states if name != "mamba2" else 0)
+
+
+def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path) -> None:
+    plain = SKETCHES["qwen35"]
+    ahead = replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
+    paths = write_sketch(tmp_path / "plain.gguf", plain), write_sketch(tmp_path / "ahead.gguf", ahead)
+    without, beside = (shape_of(read_header(path)) for path in paths)
+    assert beside.weights_bytes == without.weights_bytes
+    assert beside.n_layer_ahead == 1
+    job = job_of(paths[1], Case(1024))
+    agrees(job, loaded(paths[1], context_params(job, flash_attention="on", threads=1)))
+
+
+def test_windows_hold_no_more_than_windows(sketches: Path) -> None:
+    """Gemma 3 27B at 32k: 16 GiB of cache when all is kept, a fifth of it in windows."""
+    shape = shape_of(read_header(sketches / "gemma-3-27b.gguf"))
+    whole = cache_bytes(shape, CacheSizes(n_ctx=32768))
+    narrow = cache_bytes(shape, CacheSizes(n_ctx=32768, whole_windows=False))
+    assert whole == 62 * 2 * 16 * 128 * 2 * 32768
+    assert narrow == 2 * 16 * 128 * 2 * (10 * 32768 + 52 * 1536)
+
+
+# ---- a target with a head: trees' sequences, taps, and what the head's context takes
+TARGET = TargetShape(n_embd=256, n_layer=4, n_ff=512, n_vocab=2000)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    head = HeadShape(width=256, draft_vocab=500, own_output=True)
+    return write_target(tmp_path / "target.gguf", TARGET), write_head(tmp_path / "head.gguf", head, TARGET)
+
+
+def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
+    jobs = jobs_of(plan, *(shape_of(read_header(path)) for path in pair))
+    parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
+    return iter(rehearse(load_library(), parts, devices=()))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_target_and_head_together(pair: tuple[Path, Path], slots: int) -> None:
+    plan = replace(Case(2048, slots=slots).plan, draft_kind="eagle3", draft=pair[1])
+    shapes = [shape_of(read_header(path)) for path in pair]
+    jobs = jobs_of(plan, *shapes)
+    assert jobs[0].sizes.num_branches == (0 if slots > 2 else 4)
+    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = summed(rehearsed(plan, pair))
+    for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes
+
+
+def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
+    shapes = [shape_of(read_header(path)) for path in pair]
+    plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
+    room = Room(RAM, 8 * 2**30)
+    whole = summed(estimate(plan, shapes[0], shapes[1], [room]))
+    told = summed(rehearsed(plan, pair))
+    assert whole.total_bytes > told.total_bytes + 100 * MIB
+
+
+def sketch_and_shape(folder: Path, name: str) -> tuple[Sketch, Shape]:
+    return (SKETCHES | REAL)[name], shape_of(read_header(folder / f"{name}.gguf"))
+
+
+def test_figures_of_real_models_as_their_makers_state_them(sketches: Path) -> None:
+    """Keys and values of a token, from public logs: 1152 MiB at 8192 for Qwen3-8B, 2048 at 32768 for Qwen3.6-27B."""
+    eight, hybrid = (sketch_and_shape(sketches, name)[1] for name in ("qwen3-8b", "qwen3.6-27b"))
+    assert cache_bytes(eight, CacheSizes(n_ctx=8192)) == 1152 * MIB
+    assert cache_bytes(hybrid, CacheSizes(n_ctx=32768)) - hybrid.state_bytes == 2048 * MIB
+    assert 4 * hybrid.state_bytes == pytest.approx(598.5 * MIB, rel=0.001)  # the log's at n_rs_seq 3

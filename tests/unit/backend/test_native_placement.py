@@ -1,0 +1,42 @@
+"""What llama.cpp is told about where a model lies."""
+
+from __future__ import annotations
+
+import ctypes as C
+
+import pytest
+
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import NativePlacement, Placement
+from eaglelocal.errors import UsageError
+
+
+def test_every_field_reaches_llama_cpp() -> None:
+    native = NativePlacement(
+        load_library(), Placement(gpu_layers=7, devices="CPU", split="row", shares=(3.0, 1.0), repack=False)
+    )
+    params = native.params
+    assert (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) == (7, 2, False)
+    assert params.tensor_split[:3] == [3.0, 1.0, 0.0]  # the rest is zero as far as llama.cpp reads
+    devices = C.cast(params.devices, C.POINTER(C.c_void_p))
+    assert devices[0] == load_library().device_at(0) and devices[1] is None
+
+
+def test_unset_means_as_llama_cpp_pleases() -> None:
+    library = load_library()
+    params, plain = NativePlacement(library, Placement()).params, library.api.llama_model_default_params()
+    assert (params.n_gpu_layers, params.split_mode) == (plain.n_gpu_layers, plain.split_mode)
+    assert not params.tensor_split and not params.devices
+
+
+def test_more_shares_than_devices_can_be() -> None:
+    with pytest.raises(UsageError, match=r"llama\.cpp knows at most"):
+        NativePlacement(load_library(), Placement(shares=(1.0,) * 99))
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"), [({"split": "tensor"}, "--split"), ({"devices": "CUDA7"}, "no device CUDA7")]
+)
+def test_names_that_llama_cpp_does_not_know(wish: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        NativePlacement(load_library(), Placement(**wish))  # type: ignore[arg-type]

@@ -1,0 +1,68 @@
+"""What a person writes, told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.errors import UsageError
+
+
+def absent(_: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("demo", Embedded("demo")),
+        ("demo@1b:q4_0", Embedded("demo@1b:q4_0")),
+        ("demo@nonsense", Embedded("demo@nonsense")),  # whoever inflates says what is wrong with it
+        ("demonstration", Profile("demonstration")),
+        ("qwen3-8b", Profile("qwen3-8b")),
+        ("qwen3.6-27b:Q4_K_M", Profile("qwen3.6-27b", "Q4_K_M")),
+        ("Qwen/Qwen3-8B-GGUF", Repo("Qwen/Qwen3-8B-GGUF")),
+        ("user/repo:IQ4_XS", Repo("user/repo", "IQ4_XS")),
+        ("x.gguf", File(Path("x.gguf"))),
+        ("folder/x.gguf", File(Path("folder/x.gguf"))),
+        ("./qwen3-8b", File(Path("qwen3-8b"))),
+        ("/models/x", File(Path("/models/x"))),
+    ],
+)
+def test_kinds(text: str, expected: Reference) -> None:
+    assert parse_reference(text, exists=absent) == expected
+
+
+def test_what_is_there_is_a_file_whatever_it_looks_like() -> None:
+    assert parse_reference("user/repo", exists=lambda text: text == "user/repo") == File(Path("user/repo"))
+    assert parse_reference("demo", exists=lambda _: True) == Embedded("demo")  # but a folder demo is no model
+
+
+def test_home_is_found() -> None:
+    assert parse_reference("~/x.gguf", exists=absent) == File(Path.home() / "x.gguf")
+
+
+@pytest.mark.parametrize("text", ["", ":", "a:", ":Q4", "a/b/c", "a b", "user/", "a:b:c", "-x", "https://hub/x", "é"])
+def test_what_is_none_of_these(text: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        parse_reference(text, exists=absent)
+    assert repr(text) in wrong.value.message and "qwen3-8b" in wrong.value.hint
+
+
+@given(st.text(max_size=30))
+def test_never_anything_but_a_reference_or_an_error(text: str) -> None:
+    try:
+        parsed = parse_reference(text, exists=absent)
+    except UsageError:
+        return
+    match parsed:
+        case Profile(id=id, quant=quant):
+            assert text == (id if quant is None else f"{id}:{quant}")
+        case Repo(name=name, quant=quant):
+            assert text == (name if quant is None else f"{name}:{quant}")
+        case Embedded(text=whole):
+            assert whole == text

@@ -1,0 +1,195 @@
+"""Where the sum of a plan lies: one card, two, none, a part of the layers, a head beside, unified memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, Room, check_fits
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.footprint import CacheSizes, cache_bytes, kv_bytes_of_layer, row_bytes
+from eaglelocal.gguf.shape import Shape
+from eaglelocal.planner.jobs import jobs_of
+from eaglelocal.planner.memory import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
+
+GIB, MIB = 2**30, 2**20
+CPU = (Room(RAM, 32 * GIB),)
+ONE = (*CPU, Room("CUDA0", 24 * GIB))
+TWO = (*ONE, Room("CUDA1", 24 * GIB))
+
+# Llama 3.1 8B at Q4_K_M, as its header states it
+EIGHT_B = Shape(
+    architecture="llama",
+    n_layer=32,
+    n_embd=4096,
+    n_vocab=128256,
+    n_head=32,
+    key_dim=128,
+    value_dim=128,
+    kv_heads=(8,) * 32,
+    windows=(None,) * 32,
+    layer_states=(0,) * 32,
+    n_ff=14336,
+    weights_bytes=4_912_898_304,
+    embedding_bytes=295_501_824,
+    output_bytes=430_956_544,
+    active_bytes=4_617_396_480,
+    ties_embeddings=False,
+    max_context=131072,
+)
+HEAD = replace(
+    EIGHT_B,
+    architecture="eagle3",
+    n_layer=1,
+    kv_heads=(8,),
+    windows=(None,),
+    layer_states=(0,),
+    weights_bytes=849_000_000,
+    embedding_bytes=0,
+    output_bytes=262_144_000,
+    active_bytes=849_000_000,
+)
+HYBRID = replace(
+    EIGHT_B, architecture="qwen35", kv_heads=(0, 0, 0, 8) * 8, layer_states=(3 * MIB, 3 * MIB, 3 * MIB, 0) * 8
+)
+PLAN = Plan(target=Path("m.gguf"), target_label="m", n_ctx=8192, flash_attention="on")
+WITH_HEAD = replace(PLAN, draft_kind="eagle3", draft=Path("h.gguf"))
+
+
+def on(buffers: Sequence[Buffer], device: str, *kinds: Kind) -> int:
+    return sum(b.num_bytes for b in buffers if b.device == device and (not kinds or b.kind in kinds))
+
+
+def test_a_card_holds_all_but_the_embeddings() -> None:
+    held = estimate(PLAN, EIGHT_B, None, ONE)
+    assert on(held, "CUDA0", Kind.WEIGHTS) == EIGHT_B.weights_bytes - EIGHT_B.embedding_bytes
+    assert on(held, RAM, Kind.WEIGHTS) == EIGHT_B.embedding_bytes
+    assert on(held, "CUDA0", Kind.CACHE) == GIB
+    assert on(held, RAM, Kind.CACHE) == 0
+    assert on(held, "CUDA0", Kind.RUNTIME) == RUNTIME_BYTES["CUDA"]
+
+
+def test_tied_embeddings_lie_on_the_card_once_more() -> None:
+    tied = replace(EIGHT_B, ties_embeddings=True, output_bytes=16384)
+    assert on(estimate(PLAN, tied, None, ONE), "CUDA0", Kind.WEIGHTS) == tied.weights_bytes
+    assert on(estimate(PLAN, tied, None, ONE), RAM, Kind.WEIGHTS) == tied.embedding_bytes
+    assert summed(estimate(PLAN, tied, None, CPU)).weights_bytes == tied.weights_bytes  # and once where there is none
+
+
+@pytest.mark.parametrize("gpu_layers", [0, 1, 10, 32, 33, None])
+def test_layers_on_the_host(gpu_layers: int | None) -> None:
+    held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, ONE)
+    offloaded = 32 if gpu_layers is None else max(min(gpu_layers, 33) - 1, 0)  # the output goes first
+    assert on(held, "CUDA0", Kind.CACHE) == offloaded * 32 * MIB
+    assert on(held, RAM, Kind.CACHE) == (32 - offloaded) * 32 * MIB
+    assert summed(held).weights_bytes == pytest.approx(EIGHT_B.weights_bytes, abs=32)
+    assert (on(held, "CUDA0") == 0) == (gpu_layers == 0)
+
+
+def test_two_cards_share_as_asked() -> None:
+    held = estimate(replace(PLAN, shares=(3.0, 1.0)), EIGHT_B, None, TWO)
+    assert [on(held, gpu, Kind.CACHE) // (32 * MIB) for gpu in ("CUDA0", "CUDA1")] == [25, 7]
+    assert on(held, "CUDA1", Kind.RUNTIME) == on(held, "CUDA0", Kind.RUNTIME) > 0
+    alone = estimate(PLAN, EIGHT_B, None, ONE)
+    assert on(held, "CUDA1", Kind.BUFFERS) > on(alone, "CUDA0", Kind.BUFFERS)  # copies of what passes between them
+
+
+def test_a_head_and_its_taps() -> None:
+    held, alone = (estimate(plan, EIGHT_B, draft, ONE) for plan, draft in ((WITH_HEAD, HEAD), (PLAN, None)))
+    sums, plain = summed(held), summed(alone)
+    assert (sums.draft_bytes, sums.draft_kv_bytes) == (HEAD.weights_bytes, 32 * MIB)
+    assert (plain.draft_bytes, plain.draft_kv_bytes) == (0, 0)
+    assert sums.weights_bytes == plain.weights_bytes
+    taps = 3 * 512 * 4096 * 4
+    assert sums.compute_bytes - plain.compute_bytes > 2 * taps
+    assert sums.total_bytes == sum(buffer.num_bytes for buffer in held)
+
+
+def test_a_draft_may_stay_off_the_card() -> None:
+    held = estimate(replace(WITH_HEAD, draft_gpu_layers=0), EIGHT_B, HEAD, ONE)
+    lies = Counter((buffer.device, buffer.of_draft) for buffer in held if buffer.kind is Kind.WEIGHTS)
+    assert lies.keys() == {(RAM, False), ("CUDA0", False), (RAM, True)}
+
+
+def test_a_second_slot_and_its_trees_cost_cells_once() -> None:
+    two = replace(WITH_HEAD, num_slots=2)
+    assert jobs_of(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
+    assert summed(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
+
+
+def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
+    drafting = replace(PLAN, draft_kind="ngram")
+    states = summed(estimate(PLAN, HYBRID, None, CPU)).kv_bytes - GIB // 4
+    assert states == 24 * 3 * MIB
+    assert summed(estimate(drafting, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + drafting.max_draft)
+    assert jobs_of(drafting, HYBRID)[0].sizes.num_branches == 0
+
+
+def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
+    narrow = replace(EIGHT_B, windows=(1024, None) * 16)
+    whole, spared = (
+        summed(estimate(replace(PLAN, whole_windows=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
+    )
+    assert whole == GIB
+    assert spared == GIB // 2 + 16 * 1536 * 4096
+
+
+def test_the_gpu_of_an_apple_chip_works_in_main_memory() -> None:
+    there = (Room(RAM, 20 * GIB), Room("MTL0", 21 * GIB, in_ram=True))
+    check_fits(estimate(PLAN, EIGHT_B, None, there), safe_rooms(there), Asked(n_ctx=8192))
+    with pytest.raises(ResourceError, match="in RAM"):
+        check_fits(estimate(PLAN, EIGHT_B, None, there), (Room(RAM, 6 * GIB), there[1]), Asked(n_ctx=8192))
+
+
+def test_margins_leave_unknown_rooms_unknown() -> None:
+    there = (Room(RAM, 16 * GIB), Room("CUDA0", 8 * GIB), Room("CUDA1", None), Room("CUDA2", 100 * MIB))
+    assert [room.free_bytes for room in safe_rooms(there)] == [int(16 * GIB * 0.95) + 1, 7 * GIB, None, 0]
+
+
+def test_an_unknown_device_is_taken_for_the_largest() -> None:
+    assert runtime_bytes("CUDA1") == RUNTIME_BYTES["CUDA"]
+    assert runtime_bytes("NEW0") == max(RUNTIME_BYTES.values())
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "of_128"), [("f16", 256), ("bf16", 256), ("f32", 512), ("q8_0", 136), ("q4_0", 72)]
+)
+def test_bytes_of_a_row(kv_type: str, of_128: int) -> None:
+    assert row_bytes(kv_type, 128) == of_128
+
+
+def test_a_type_that_no_cache_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="--kv-type cannot be q5_0"):
+        CacheSizes(n_ctx=512, kv_type="q5_0")
+
+
+def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
+    """Gemma 4's narrow layers have smaller heads."""
+    shape = replace(EIGHT_B, windows=(512, None) * 16, window_key_dim=64, window_value_dim=64)
+    flash, plain = (CacheSizes(n_ctx=1024, flash_attention=on) for on in (True, False))
+    assert kv_bytes_of_layer(shape, 0, flash) == 1024 * (8 * 64 + 8 * 64) * 2
+    assert kv_bytes_of_layer(shape, 0, plain) == 1024 * (8 * 64 + 8 * 128) * 2
+    assert kv_bytes_of_layer(shape, 1, plain) == kv_bytes_of_layer(shape, 1, flash)
+
+
+@given(
+    n_ctx=st.integers(1, 131072),
+    slots=st.integers(1, 16),
+    kv_type=st.sampled_from(["f16", "q8_0", "q4_0"]),
+    unified=st.booleans(),
+)
+def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bool) -> None:
+    sizes = CacheSizes(n_ctx=n_ctx, num_slots=slots, kv_type=kv_type, unified=unified)
+    here = cache_bytes(EIGHT_B, sizes)
+    assert cache_bytes(EIGHT_B, replace(sizes, n_ctx=n_ctx + 256)) > here
+    assert cache_bytes(EIGHT_B, replace(sizes, num_slots=slots + 1)) >= here
+    assert here >= n_ctx * slots * 32 * 2 * row_bytes(kv_type, 1024)
+    windowed = replace(EIGHT_B, windows=(1024, None) * 16)
+    assert cache_bytes(windowed, replace(sizes, whole_windows=False)) <= cache_bytes(windowed, sizes) == here

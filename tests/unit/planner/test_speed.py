@@ -1,0 +1,153 @@
+"""Predicted speed against published speeds of llama.cpp, and how it must move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.shapes import shape_of_draft
+from eaglelocal.core.costs import MeasuredCosts, SizeCost
+from eaglelocal.planner.acceptance import Acceptance
+from eaglelocal.planner.machine import Rig, rig_of_known
+from eaglelocal.planner.options import Option, options_of
+from eaglelocal.planner.placement import places
+from eaglelocal.planner.speed import Curve, Prediction, curve_of, distinct_experts, predict
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load(user_folder=Path("/nonexistent"))
+
+
+def option(catalog: Catalog, target: str, quant: str) -> Option:
+    return next(iter(options_of(catalog.target(target), catalog, quant=quant)))
+
+
+def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers: int | None = None) -> Curve:
+    rig = rig_of_known(catalog.machine(machine))
+    return curve_on(rig, option(catalog, target, quant), gpu_layers)
+
+
+def curve_on(rig: Rig, chosen: Option, gpu_layers: int | None, measured: MeasuredCosts | None = None) -> Curve:
+    names = [gpu.name for gpu in rig.gpus]
+    where = places(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
+    head = next((way.shape for way in chosen.drafts if way.shape is not None), None)
+    return curve_of(chosen.model, where, rig, head, kv_type="f16", measured=measured)
+
+
+# tokens/s, 1024 generated, May 2024 table of GPU benchmarks of llama.cpp, and reports of 2026 for the last ones
+@pytest.mark.parametrize(
+    ("machine", "target", "quant", "published", "within"),
+    [
+        ("rtx-3090", "llama-3.1-8b", "Q4_K_M", 111.74, 0.15),
+        ("rtx-4090", "llama-3.1-8b", "Q4_K_M", 127.74, 0.15),
+        ("a6000", "llama-3.1-8b", "Q4_K_M", 102.22, 0.15),
+        ("a6000", "llama-3.3-70b", "Q4_K_M", 14.58, 0.15),
+        ("rtx-6000-ada", "llama-3.3-70b", "Q4_K_M", 18.36, 0.15),
+        ("2x-rtx-3090", "llama-3.3-70b", "Q4_K_M", 16.29, 0.15),
+        ("2x-rtx-4090", "llama-3.3-70b", "Q4_K_M", 19.06, 0.15),
+        ("m3-max-48gb", "llama-3.1-8b", "Q4_K_M", 50.7, 0.20),
+        ("m3-max-64gb", "llama-3.3-70b", "Q4_K_M", 7.53, 0.20),
+        ("m2-ultra-64gb", "llama-3.1-8b", "Q4_K_M", 76.3, 0.20),
+        ("m2-ultra-64gb", "llama-3.3-70b", "Q4_K_M", 12.13, 0.20),
+        ("cpu-16gb", "llama-3.1-8b", "Q4_K_M", 8.0, 0.30),
+        ("rtx-4090", "gpt-oss-20b", "MXFP4", 266.0, 0.35),
+        ("rtx-4090", "qwen3.6-35b-a3b", "Q4_K_M", 180.0, 0.20),
+        ("rtx-4090", "gemma-4-31b", "Q4_K_M", 35.0, 0.20),
+        ("rtx-4090", "qwen3.6-27b", "Q4_K_M", 47.0, 0.20),
+    ],
+)
+def test_published_speeds(
+    catalog: Catalog, machine: str, target: str, quant: str, published: float, within: float
+) -> None:
+    predicted = predict(curve(catalog, machine, target, quant), None).plain_tok_s
+    assert published * (1 - within) < predicted < published * (1 + within)
+
+
+def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
+    """A 32 B at half on a card and half in main memory: the host's half alone takes a fifth of a second."""
+    whole, half, none = (curve(catalog, "rtx-3090", "qwen3-32b", "Q4_K_M", gpu_layers=n) for n in (65, 33, 0))
+    assert whole.decode_s(1) < half.decode_s(1) < none.decode_s(1)
+    host_s = option(catalog, "qwen3-32b", "Q4_K_M").shape.active_bytes / 2 / (0.75 * 51.2e9)
+    assert half.decode_s(1) == pytest.approx(host_s + whole.decode_s(1) / 2, rel=0.15)
+
+
+@cache
+def curves() -> tuple[Curve, ...]:
+    known = load(user_folder=Path("/nonexistent"))
+    machines = (("rtx-3090", "qwen3-30b-a3b"), ("cpu-16gb", "qwen3-8b"), ("m2-max-32gb", "qwen3-14b"))
+    return tuple(curve(known, machine, target, "Q4_K_M") for machine, target in machines)
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_more_rows_never_take_less(first: int, second: int) -> None:
+    low, high = sorted((first, second))
+    assert all(each.decode_s(low) <= each.decode_s(high) for each in curves())
+
+
+def test_experts_of_several_tokens(catalog: Catalog) -> None:
+    shape = option(catalog, "qwen3-30b-a3b", "Q4_K_M").shape
+    assert distinct_experts(shape, 1) == pytest.approx(1.0)
+    assert 3.5 < distinct_experts(shape, 4) < 4.0  # 8 of 128 hardly meet
+    assert distinct_experts(shape, 10_000) == pytest.approx(16.0)  # all of them
+    moe, dense = (curve(catalog, "rtx-3090", target, "Q4_K_M") for target in ("qwen3-30b-a3b", "qwen3-14b"))
+    assert moe.decode_s(4) / moe.decode_s(1) > dense.decode_s(4) / dense.decode_s(1)  # why drafting may not pay there
+
+
+def test_the_length_that_pays_is_the_best_of_all(catalog: Catalog) -> None:
+    chosen = curve(catalog, "a6000", "llama-3.3-70b", "Q4_K_M")
+    acceptance = Acceptance.of([(3, 2.9), (7, 3.9)], default=0.5)
+    best = predict(chosen, acceptance)
+    speeds = [acceptance.tokens(count) / chosen.drafted_s(count) for count in range(1, 8)]
+    assert best.spec_tok_s == pytest.approx(max(speeds))
+    assert speeds[best.num_draft_tokens - 1] == max(speeds)
+    assert best.gain > 1.5
+
+
+def test_a_draft_that_is_never_accepted_does_not_pay(catalog: Catalog) -> None:
+    chosen = curve(catalog, "rtx-3090", "qwen3-8b", "Q4_K_M")
+    bad = predict(chosen, Acceptance.of([(3, 1.0)], default=0.5))
+    assert (bad.num_draft_tokens, bad.spec_tok_s) == (0, bad.plain_tok_s)
+
+
+def test_a_lookup_promises_nothing_and_is_bounded(catalog: Catalog) -> None:
+    slow, quick = curve(catalog, "cpu-16gb", "qwen3-8b", "Q4_K_M"), curve(catalog, "h100-sxm", "qwen3-8b", "Q4_K_M")
+    found: list[Prediction] = [predict(each, None, looks_up=True) for each in (slow, quick)]
+    assert all(each.spec_tok_s == each.plain_tok_s for each in found)
+    assert 1 <= found[0].num_draft_tokens < found[1].num_draft_tokens
+    for each, chosen in zip(found, (slow, quick), strict=True):
+        assert chosen.decode_s(each.num_draft_tokens + 1) <= 2.0 * chosen.decode_s(1)
+
+
+def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -> None:
+    measured = MeasuredCosts(
+        decodes=(SizeCost(1, 0.050, 9), SizeCost(4, 0.055, 9), SizeCost(5, 0.200, 9)),
+        draft_steps=(("eagle3", SizeCost(1, 0.002, 9)),),
+        plain_overhead_s=0.001,
+        drafted_overhead_s=0.003,
+    )
+    rig = rig_of_known(catalog.machine("rtx-3090"))
+    chosen = curve_on(rig, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
+    found = predict(chosen, Acceptance.of([(3, 3.4)], default=0.5))
+    assert found.is_measured
+    assert found.plain_tok_s == pytest.approx(1 / 0.051)
+    assert found.num_draft_tokens == 3  # the step to five rows is a cliff
+    assert chosen.drafted_s(3) == pytest.approx(0.055 + 3.5 * 0.002 + 0.003)
+
+
+def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
+    rig, chosen = rig_of_known(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
+    head = shape_of_draft(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
+    assert head is not None
+    heavy = replace(head, active_bytes=10 * head.active_bytes)
+    where = places(36, ["CUDA0"], [1.0], gpu_layers=None)
+    light_s, heavy_s = (
+        curve_of(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
+    )
+    assert heavy_s > light_s

@@ -1,0 +1,77 @@
+"""From a plan to parts: who gets which context and place, without a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.windowed_model import write_windowed
+
+from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.core.plan import MAX_BRANCHES, Plan
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
+from eaglelocal.errors import UsageError
+from eaglelocal.fitting import check_shares, parts_of, placement_of, sources_of, window_choices
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
+from eaglelocal.probe.probe import probe
+
+SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
+TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    target = write_target(tmp_path / "t.gguf", SHAPE)
+    head = write_head(tmp_path / "h.gguf", HeadShape(width=64, n_ff=64), SHAPE)
+    return Plan(target=target, target_label="t", draft_kind="eagle3", draft=head, n_ctx=512, num_slots=2)
+
+
+def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
+    target, head = parts_of(plan, sources_of(plan), [placement_of(plan, probe())] * 2, threads=3)
+    assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
+    assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
+    assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (plan.n_batch, 0, True)
+    assert (target.taps, head.taps) == ((1, 2, 3), ())
+    assert target.context.threads == head.context.threads == 3
+
+
+def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
+    four = replace(plan, num_slots=4)
+    target, head = parts_of(four, sources_of(four), [placement_of(four, probe())] * 2, threads=1)
+    assert (target.context.unified, head.context.unified) == (False, True)
+    assert target.context.num_branches == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "draft_gpu_layers", "expected"),
+    [(None, None, (None, None)), (20, None, (20, None)), (0, None, (0, 0)), (0, 1, (0, 1)), (None, 0, (None, 0))],
+)
+def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
+    plan: Plan, gpu_layers: int | None, draft_gpu_layers: int | None, expected: tuple[int | None, int | None]
+) -> None:
+    placed = replace(plan, gpu_layers=gpu_layers, draft_gpu_layers=draft_gpu_layers, shares=(2.0, 1.0), device="CUDA0")
+    places = [placement_of(placed, probe(), of_draft=of_draft) for of_draft in (False, True)]
+    assert tuple(place.gpu_layers for place in places) == expected
+    assert {(place.shares, place.devices) for place in places} == {((2.0, 1.0), "CUDA0")}
+
+
+def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
+    shared = replace(plan, shares=(3.0, 1.0))
+    check_shares(shared, TWO_GPUS)
+    check_shares(plan, TWO_GPUS[:1])
+    with pytest.raises(UsageError, match=r"--split 3,1 names shares of 2 GPUs, llama\.cpp uses CUDA0$"):
+        check_shares(replace(shared, device="CUDA0"), TWO_GPUS)
+    with pytest.raises(UsageError, match=r"llama\.cpp uses none"):
+        check_shares(shared, TWO_GPUS[:1])
+
+
+def test_whole_windows_are_tried_first(tmp_path: Path, plan: Plan) -> None:
+    windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
+    plain = shape_of(read_header(plan.target))
+    assert [choice.whole_windows for choice in window_choices(plan, windowed)] == [True, False]
+    assert [choice.whole_windows for choice in window_choices(plan, plain)] == [None]
+    settled = replace(plan, whole_windows=False)
+    assert list(window_choices(settled, windowed)) == [settled]
