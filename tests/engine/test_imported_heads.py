@@ -23,7 +23,7 @@ from eaglelocal.assembly import head_norms
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import LlamaHeadContext
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
@@ -146,7 +146,8 @@ def run(path: Path, target: Path, *, window: int | None = None) -> tuple[np.ndar
 def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     header = read_header(path)
     info = EagleInfo.from_header(header)
-    models = Model(load_library(), target, repack=False), Model(load_library(), path, repack=False)
+    plain = Placement(repack=False)
+    models = Model(load_library(), target, plain), Model(load_library(), path, plain)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
     head = LlamaHeadContext(models[1], PARAMS, target=context, norms=head_norms(header, info))
     try:
