@@ -31,7 +31,8 @@ from eaglelocal.fitting import fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pair import branch_problem, read_model
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import branch_problem, draft_warnings, read_model
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.probe import probe
@@ -83,7 +84,12 @@ class Builder:
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
-        notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, parts.shape), *parts.notes)
+        notes = (
+            *notes_on(model),
+            *notes_on_draft(draft, target.header, info),
+            *notes_on_trees(plan, parts.shape),
+            *parts.notes,
+        )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
@@ -144,7 +150,7 @@ class Builder:
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
-            return Eagle3(head_context, part.info.target_layers, branches=branches)
+            return Eagle3(head_context, part.info.target_layers, branches=branches, window=part.info.window)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context, branches=branches)
@@ -229,9 +235,16 @@ def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
     return () if plan.is_unified else ("drafts are chains: with so many slots each has a cache of its own",)
 
 
-def notes_on_draft(part: Part | None) -> tuple[str, ...]:
-    """A draft model behind the end of what it knows drafts badly, never wrongly: a word, not a refusal."""
-    if part is None or isinstance(part.info, EagleInfo):
+def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+    """A draft that knows the target less than it could drafts badly, never wrongly: a word, not a refusal."""
+    if part is None:
+        return ()
+    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
+
+
+def notes_on_reach(part: Part) -> tuple[str, ...]:
+    """Of a draft model whose context ends before the target's."""
+    if isinstance(part.info, EagleInfo):
         return ()
     trained, n_ctx = part.info.context_length, part.context.n_ctx
     if not 0 < trained < n_ctx:

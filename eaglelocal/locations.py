@@ -35,6 +35,11 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def heads_dir() -> Path:
+    """Imported draft heads, a folder for each kind of target."""
+    return state_dir() / "heads"
+
+
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """The model hub's own folder, shared with every other tool that uses it."""
     if environ.get("HF_HOME"):

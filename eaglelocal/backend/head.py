@@ -123,6 +123,9 @@ class LlamaHeadContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
 
+    def forget(self, sequence: int, end: int) -> None:
+        self._cells.forget(sequence, end)
+
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)  # a head has one cache for all
 

@@ -45,6 +45,14 @@ class Cells:
         if not self._library.remove_cells(self._memory, sequence, first_position, -1):
             raise EngineError(f"this model cannot forget positions from {first_position} on")
 
+    def forget(self, sequence: int, end: int) -> None:
+        """Positions before `end`. Only caches that may begin anywhere take more rows afterwards."""
+        self.check_open()
+        if sequence < 0 or end < 0:
+            raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
+        if not self._library.remove_cells(self._memory, sequence, 0, end):
+            raise EngineError(f"this model cannot forget positions before {end}")
+
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self.check_open()
         if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them

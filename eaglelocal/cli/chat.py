@@ -65,6 +65,8 @@ def chat(  # many parameters: typer reads the flags from the signature
             raise typer.Exit(converse(session, output, tint=tint))
         if not as_json and session.model.plan is not None:  # which server was joined is said already
             output.aside(model_line(session.model.info, session.model.plan))
+            for note in session.model.info.notes:
+                output.aside(f"note: {note}")
         answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
     finally:
         session.close()

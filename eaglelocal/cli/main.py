@@ -15,7 +15,23 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, doctor, ls, plan, probe, ps, pull, rm, serve, show, stop, tune
+from eaglelocal.cli import (
+    bench,
+    chat,
+    config,
+    doctor,
+    import_head,
+    ls,
+    plan,
+    probe,
+    ps,
+    pull,
+    rm,
+    serve,
+    show,
+    stop,
+    tune,
+)
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -36,6 +52,7 @@ app = typer.Typer(
 app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("serve", epilog=VARIABLES)(serve.serve)
 app.command("bench")(bench.bench)
+app.command("import")(import_head.import_head)
 app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)

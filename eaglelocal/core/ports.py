@@ -108,6 +108,9 @@ class HeadContext(Cache, Protocol):
         depth      levels: behind each output row the best token is followed, depth - 1 rows more
         """
 
+    def forget(self, sequence: int, end: int) -> None:
+        """Remove the cells at positions before `end`: the sequence then begins there."""
+
     def share(self, source: int, target: int, first: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
 

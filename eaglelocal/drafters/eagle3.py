@@ -10,6 +10,9 @@ the same call that drafts from it, so a cycle costs one encode and one decode a 
     pairs         (t1,g0) (t2,g1) (t3,g2)
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
+A head that was trained with a window sees no further back: pairs that have left it are forgotten before each draft.
+Rows deeper in the draft see the few cells more that the window would have moved by.
+
 What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/head.py).
 """
 
@@ -58,13 +61,16 @@ class Eagle3:
     """Implements drafters.base.Drafter over one head context, which holds a chain.
 
     branches  children of a node that are proposed; those behind the best are not drafted on from
+    window    positions that attention reaches back, its own included; None: all of them
     """
 
     name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
-    def __init__(self, head: HeadContext, taps: tuple[int, ...], *, branches: int = 1) -> None:
-        self._head, self._branches = head, branches
+    def __init__(
+        self, head: HeadContext, taps: tuple[int, ...], *, branches: int = 1, window: int | None = None
+    ) -> None:
+        self._head, self._branches, self._window = head, branches, window
         self._slots: dict[int, SlotState] = {}
         self.taps = taps
 
@@ -99,11 +105,22 @@ class Eagle3:
             return True
         if slot.tail is None or node.position != slot.num_pairs + 1:
             return False
+        self._forget(node.slot, slot, node.position)
         self._take_waiting(node.slot, slot, rows)
         rows.add(node.slot, node.position - 1, node.token, slot.tail)
         rows.ask()
         slot.num_written = node.position
         return True
+
+    def _forget(self, index: int, slot: SlotState, position: int) -> None:
+        """Pairs that the row at position - 1 must not see, written or waiting."""
+        first = slot.start if self._window is None else position - self._window
+        if first <= slot.start:
+            return
+        self._head.forget(index, first)
+        unwritten = max(first - slot.num_written, 0)
+        del slot.waiting_tokens[:unwritten], slot.waiting_states[:unwritten]
+        slot.start, slot.num_written = first, max(first, slot.num_written)
 
     def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
         """Move the waiting pairs into the batch, over whatever a rejected draft left behind."""

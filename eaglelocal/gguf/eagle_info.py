@@ -20,6 +20,10 @@ from eaglelocal.gguf.tensors import read_indices
 FC_NORM_KEY = "eaglelocal.fc_norm"
 FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
 NORM_OUTPUT_KEY = "eaglelocal.norm_output"
+WINDOW_KEY = "eaglelocal.window"
+TARGET_NAME_KEY = "eaglelocal.target_name"  # general.name of the target that it was imported for
+VERIFIER_KEY = "eaglelocal.verifier"  # the target that whoever trained it names
+ACCEPTANCE_LENGTH_KEY = "eaglelocal.acceptance_length"  # measured when it was imported
 NUM_TAPS = 3  # llama.cpp refuses any other number
 _HINT = "choose another head, or `--draft none`"
 
@@ -49,6 +53,8 @@ class EagleInfo:
     norm_output: bool
     rms_eps: float
     fc_norm_eps: float
+    window: int | None  # tokens that its attention reaches back; None: all of them
+    target_name: str  # what it was imported for; empty where nothing says so
     weights_bytes: int
     tensors: Mapping[str, TensorInfo]
 
@@ -85,6 +91,8 @@ class EagleInfo:
             norm_output=keys.flag(NORM_OUTPUT_KEY),
             rms_eps=eps,
             fc_norm_eps=keys.real(FC_NORM_EPS_KEY) or eps,
+            window=_window(keys),
+            target_name=keys.text(TARGET_NAME_KEY) or "",
             weights_bytes=header.tensor_bytes,
             tensors=header.tensors,
         )
@@ -95,6 +103,13 @@ def _epsilon(keys: ArchitectureKeys) -> float:
     if eps is None or not 0 <= eps < 1:
         raise keys.error(f"eagle3.attention.layer_norm_rms_epsilon is {eps}")
     return eps
+
+
+def _window(keys: ArchitectureKeys) -> int | None:
+    window = keys.whole(WINDOW_KEY)
+    if window is not None and window < 1:
+        raise keys.error(f"{WINDOW_KEY} is {window}")
+    return window
 
 
 def _single(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:

@@ -50,6 +50,7 @@ class Header:
     version: int
     metadata: Mapping[str, Value]
     value_types: Mapping[str, ValueType]
+    value_offsets: Mapping[str, int]  # where in the first file each value lies
     tensors: Mapping[str, TensorInfo]
     shards: tuple[Shard, ...]
 
@@ -96,6 +97,16 @@ class Header:
         try:
             return split_strings(self._raw(value), value.count)
         except (OSError, ValueError) as error:
+            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+
+    def array_bytes(self, key: str) -> bytes:
+        """An array as it lies in the file, to be compared or hashed; empty where there is none."""
+        value = self.metadata.get(key)
+        if not isinstance(value, ArrayValue):
+            return b""
+        try:
+            return self._raw(value)
+        except OSError as error:
             raise refuse(self.path.name, f"cannot read {key}: {error}") from error
 
     def _raw(self, array: ArrayValue) -> bytes:

@@ -79,7 +79,8 @@ class ArchitectureKeys:
             raise self.error(f"{name} is {_shown(value)}, not text")
         return value
 
-    def token(self, name: str) -> int | None:
+    def whole(self, name: str) -> int | None:
+        """A count under its full name, such as a token."""
         return self._as_count(name, self.header.metadata.get(name))
 
 

@@ -93,8 +93,8 @@ class ModelInfo:
             chat_template=keys.text("tokenizer.chat_template"),
             tokenizer_model=keys.text("tokenizer.ggml.model"),
             tokenizer_pre=keys.text("tokenizer.ggml.pre"),
-            bos=keys.token("tokenizer.ggml.bos_token_id"),
-            eos=keys.token("tokenizer.ggml.eos_token_id"),
+            bos=keys.whole("tokenizer.ggml.bos_token_id"),
+            eos=keys.whole("tokenizer.ggml.eos_token_id"),
         )
 
 

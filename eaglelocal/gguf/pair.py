@@ -6,15 +6,22 @@ head must be like is told by eagle_info.py; here stands what concerns every draf
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.keys import TOKENS_KEY
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.shape import Shape
+from eaglelocal.gguf.token_lists import compare_tokens, differing_specials
 
 DraftInfo = EagleInfo | ModelInfo
 HINT = "a draft made for this target, or `--draft none`"
+# A fine-tune spells some control tokens anew and stays the model that the head knows. Drafts are ids, so the target's
+# answers are right in any case; only what it accepts is less.
+MAX_RENAMED_SHARE = 0.01
+NOISE_WORDS = frozenset({"meta", "gguf", "ud", "imatrix", "unsloth"})
 
 
 def read_model(header: Header) -> ModelInfo:
@@ -36,6 +43,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
     if (kind or architecture_of(header)) == "eagle3":
         head = EagleInfo.from_header(header)
         check_pair(head, target)
+        _check_head_tokens(head, header, beside, target)
         return head
     draft = read_model(header)
     problem = state_problem(draft) or _vocabulary_problem(header, draft, beside, target)
@@ -74,9 +82,49 @@ def _vocabulary_problem(header: Header, draft: ModelInfo, beside: Header, target
     """Drafted ids go to the target as they are, so both must mean the same by every id."""
     if draft.n_vocab != target.n_vocab:
         return f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}"
-    ours, theirs = beside.string_bytes(TOKENS_KEY) or [], header.string_bytes(TOKENS_KEY) or []
-    if ours == theirs:
-        return ""
-    shared = min(len(ours), len(theirs))
-    differs = next((token for token in range(shared) if ours[token] != theirs[token]), shared)
-    return f"their {target.n_vocab} tokens differ from token {differs} on"
+    difference = compare_tokens(header, beside)
+    return f"their {target.n_vocab} tokens differ from token {difference.first} on" if difference else ""
+
+
+def _check_head_tokens(head: EagleInfo, header: Header, beside: Header, target: ModelInfo) -> None:
+    difference = compare_tokens(header, beside)
+    if difference is not None and difference.share > MAX_RENAMED_SHARE:
+        raise IncompatibleError(
+            f"the head {head.name} does not fit {target.name}: {difference.num_differing} of "
+            f"{difference.num_tokens} tokens are others, from token {difference.first} on",
+            hint=HINT,
+        )
+
+
+def draft_warnings(draft: DraftInfo, header: Header, *, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+    """What does not forbid this draft, but may make it draft badly; `beside` is the header of the target."""
+    return tuple(_warnings(draft, header, beside, target))
+
+
+def _warnings(draft: DraftInfo, header: Header, beside: Header, target: ModelInfo) -> Iterator[str]:
+    difference = compare_tokens(header, beside)
+    if difference is not None:
+        yield f"{difference.num_differing} of {difference.num_tokens} tokens are spelled otherwise for the draft"
+    if specials := differing_specials(header, beside):
+        yield f"the draft has another {' and '.join(specials)} token than the target"
+    if not isinstance(draft, EagleInfo):
+        return
+    if draft.target_name and not is_same_model(draft.target_name, target.name):
+        yield f"the head was made for {draft.target_name}: of {target.name} it may know less"
+    elif other_template(header, target):
+        yield "the head was made for another chat template than the target has"
+
+
+def is_same_model(name: str, other: str) -> bool:
+    """Do two names mean one model? `Meta-Llama-3.1-8B-Instruct` and `Llama 3.1 8B Instruct` do."""
+    return _words(name) == _words(other)
+
+
+def _words(name: str) -> frozenset[str]:
+    words = re.findall(r"[a-z]+|\d+(?:\.\d+)?b?", name.rpartition("/")[2].lower())
+    return frozenset(words) - NOISE_WORDS
+
+
+def other_template(header: Header, target: ModelInfo) -> bool:
+    template = header.metadata.get("tokenizer.chat_template")
+    return isinstance(template, str) and target.chat_template is not None and template != target.chat_template

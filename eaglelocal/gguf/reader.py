@@ -43,6 +43,7 @@ class _Part:
     version: int
     metadata: Mapping[str, Value]
     value_types: Mapping[str, ValueType]
+    value_offsets: Mapping[str, int]
     tensors: tuple[TensorInfo, ...]
     shard: Shard
 
@@ -61,6 +62,7 @@ def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
         version=first.version,
         metadata=MappingProxyType({key: first.metadata[key] for key in kept}),
         value_types=MappingProxyType({key: first.value_types[key] for key in kept}),
+        value_offsets=MappingProxyType({key: first.value_offsets[key] for key in kept}),
         tensors=MappingProxyType(tensors),
         shards=tuple(part.shard for part in parts),
     )
@@ -104,14 +106,16 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     version = _read_version(cursor)
     num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)
     num_keys = _read_count(cursor, "keys", MAX_KEYS, _MIN_KEY_BYTES)
-    metadata, value_types = _MetadataReader(cursor, keys).read(num_keys)
+    entries = _MetadataReader(cursor, keys)
+    entries.read(num_keys)
+    metadata, value_types = entries.values, entries.types
     alignment = _alignment(cursor, metadata, value_types)
     tensors = _read_tensors(cursor, num_tensors)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
     if data_offset > file_bytes:
         raise refuse(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
     check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
-    return _Part(version, metadata, value_types, tensors, Shard(path, file_bytes, data_offset))
+    return _Part(version, metadata, value_types, entries.offsets, tensors, Shard(path, file_bytes, data_offset))
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -152,10 +156,11 @@ class _MetadataReader:
         self._cursor = cursor
         self._keys = keys
         self._strings_left = MAX_STRINGS
-        self._values: dict[str, Value] = {}
-        self._types: dict[str, ValueType] = {}
+        self.values: dict[str, Value] = {}
+        self.types: dict[str, ValueType] = {}
+        self.offsets: dict[str, int] = {}
 
-    def read(self, num_keys: int) -> tuple[Mapping[str, Value], Mapping[str, ValueType]]:
+    def read(self, num_keys: int) -> None:
         seen: set[str] = set()
         for number in range(num_keys):
             key = _read_name(self._cursor, f"key {number}", MAX_KEY_BYTES)
@@ -163,13 +168,12 @@ class _MetadataReader:
                 raise refuse(self._cursor.name, f"key {key} is there twice")
             seen.add(key)
             self._read_entry(key)
-        return self._values, self._types
 
     def _read_entry(self, key: str) -> None:
-        kind = self._value_type(key)
+        kind, offset = self._value_type(key), self._cursor.position
         value = self._read_array(key) if kind is ValueType.ARRAY else self._read_scalar(key, kind)
         if self._keys is None or key in self._keys or key in _ALWAYS:
-            self._values[key], self._types[key] = value, kind
+            self.values[key], self.types[key], self.offsets[key] = value, kind, offset
 
     def _value_type(self, key: str) -> ValueType:
         number = self._cursor.u32(f"the type of {key}")

@@ -6,6 +6,8 @@ small tensors and small models (norms, vocabulary maps, the embedded model), not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,17 @@ def read_tensor(path: Path, header: Header, name: str) -> Floats:
     tensor = _find(path, header, name)
     raw = _raw(path, header, tensor)
     return _decode(path, tensor, raw).reshape(tensor.shape[::-1])
+
+
+def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Floats:
+    """Some rows of a matrix as float32 [rows, columns], whatever its size. Raises as read_tensor does."""
+    tensor = _find(path, header, name)
+    if len(tensor.shape) != 2 or not all(0 <= row < tensor.shape[1] for row in rows):
+        raise refuse(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
+    row_bytes = tensor.type.row_bytes(tensor.shape[0])
+    places = [replace(tensor, offset=tensor.offset + row * row_bytes, nbytes=row_bytes) for row in rows]
+    raw = b"".join(_raw(path, header, place) for place in places)
+    return _decode(path, tensor, raw).reshape(len(rows), tensor.shape[0])
 
 
 def read_indices(path: Path, header: Header, name: str) -> Ints:

@@ -7,7 +7,7 @@ A vocabulary is an array of 152 000 strings that most readers of a header never 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -79,6 +79,14 @@ def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
     if value not in (0, 1):
         raise ValueError(f"a bool holds {value}")
     return bool(value)
+
+
+def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> bytes:
+    """Fixed-width values as they lie in a file. Raises ValueError where one does not fit the type."""
+    spelled = np.dtype(_FORMATS[kind])
+    if spelled.kind in "iu" and any(not np.iinfo(spelled).min <= value <= np.iinfo(spelled).max for value in values):
+        raise ValueError(f"{list(values)} do not fit {kind.name}")
+    return np.asarray(values, spelled).tobytes()
 
 
 def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:

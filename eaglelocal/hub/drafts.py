@@ -19,6 +19,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
+from eaglelocal.hub.heads.store import heads_for
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.references import draft_reference
@@ -44,7 +45,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "none":
             return FoundDraft(reason="switched off")
         case "auto":
-            return _pulled_with(target) or _automatic(target)
+            return _imported(target) or _pulled_with(target) or _automatic(target)
         case "ngram":
             return lookup(target, reason="")
     return draft_at(_path_of(reference), target)
@@ -82,6 +83,14 @@ def lookup(target: FoundTarget, reason: str) -> FoundDraft:
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
 
 
+def _imported(target: FoundTarget) -> FoundDraft | None:
+    """A head that was tried with this model, or with one of its kind."""
+    if head_obstacle(target.info):
+        return None
+    heads = heads_for(target.header, target.info)
+    return draft_at(heads[0].path, target) if heads else None
+
+
 def _pulled_with(target: FoundTarget) -> FoundDraft | None:
     """What was fetched to draft for it; None where nothing was, or where it does not fit this file."""
     path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
@@ -97,7 +106,8 @@ def _automatic(target: FoundTarget) -> FoundDraft:
     problem = state_problem(target.info)
     if problem:
         return FoundDraft(reason=problem)
-    problem = head_obstacle(target.info)
-    if problem or target.head is None:
-        return lookup(target, reason=problem or "no head is known for this target")
-    return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
+    if problem := head_obstacle(target.info):
+        return lookup(target, reason=problem)
+    if target.head is not None:
+        return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
+    return lookup(target, reason="no head is known for this target")

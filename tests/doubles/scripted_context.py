@@ -82,6 +82,11 @@ class CheckedCells:
         first = max(first_position - self.starts.get(sequence, 0), 0)
         del self.cells.setdefault(sequence, [])[first:]
 
+    def forget(self, sequence: int, end: int) -> None:
+        start = self.starts.get(sequence, 0)
+        del self.cells.setdefault(sequence, [])[: max(end - start, 0)]
+        self.starts[sequence] = max(start, end)
+
     def share(self, source: int, target: int, first: int, end: int) -> None:
         values = [self.at(source, position) for position in range(first, end)]
         if None in values or self.cells.get(target):
@@ -354,6 +359,13 @@ class ScriptedHead:
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
+
+    def forget(self, sequence: int, end: int) -> None:
+        self._cells.forget(sequence, end)
+
+    def reach(self, sequence: int) -> tuple[int, int]:
+        """Positions of its first cell and behind its last."""
+        return self._cells.starts.get(sequence, 0), self._cells.last_position(sequence) + 1
 
     def last_position(self, sequence: int) -> int:
         return self._cells.last_position(sequence)

@@ -275,3 +275,36 @@ def test_what_was_foreseen_and_not_asked_for_is_forgotten() -> None:
     other = [*text, 1 + best(text) % 9]  # the target chose otherwise
     drafter.observe([committed(0, other[:-1], 3)])
     assert draft_chain(drafter, 0, other, 3) == true_chain(other, 3)
+
+
+@pytest.mark.parametrize("window", [1, 4, 26])
+@pytest.mark.parametrize("length", [2, 20, 90])
+def test_a_window_bounds_what_the_head_sees_when_it_drafts(window: int, length: int) -> None:
+    """A draft sees `window` positions, those of its first row included, however much of the last one was accepted."""
+    head = ScriptedHead(TABLE, n_ctx=256, n_batch=64)
+    drafter = Eagle3(head, (0,), window=window)
+    text = ([4, 5, 6, 7] * 23)[:length]
+    drafter.observe([committed(0, text, 0)])
+    for taken in (0, 3, 1, 2, 0, 3):
+        text.append(best(text))
+        assert draft_chain(drafter, 0, text, 4) == true_chain(text, 4)
+        first_row = len(text) - 2
+        assert head.reach(0) == (max(first_row - window + 1, 0), first_row + 4)
+        begun = len(text) - 1
+        text += true_chain(text, taken)
+        drafter.observe([committed(0, text, begun)])
+
+
+def test_a_slot_that_goes_back_behind_its_window_begins_anew() -> None:
+    head = ScriptedHead(TABLE, n_batch=64)
+    drafter = Eagle3(head, (0,), window=4)
+    text = [4, 5, 6, 7] * 5
+    drafter.observe([committed(0, text, 0)])
+    text.append(best(text))
+    draft_chain(drafter, 0, text, 2)
+    drafter.drop(0, 6)
+    text = [*text[:6], 8, 9]
+    drafter.observe([committed(0, text, 5)])
+    text.append(best(text))
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+    assert head.reach(0) == (5, 10)

@@ -12,7 +12,15 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import DraftInfo, branch_problem, head_obstacle, read_draft, read_model
+from eaglelocal.gguf.pair import (
+    DraftInfo,
+    branch_problem,
+    draft_warnings,
+    head_obstacle,
+    is_same_model,
+    read_draft,
+    read_model,
+)
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 
@@ -86,3 +94,64 @@ def test_a_head_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(EagleLocalError, match="not a model that can answer") as caught:
         read_model(read_header(write_head(tmp_path / "head.gguf", HEAD, SHAPE)))
     assert "--draft" in caught.value.hint
+
+
+def respelled(path: Path, tokens: list[int], folder: Path) -> Path:
+    """The same file with other letters in some tokens w0, w1, ... (of three bytes and more)."""
+    raw = path.read_bytes()
+    for token in tokens:
+        assert raw.count(f"w{token}".encode()) == 1
+        raw = raw.replace(f"w{token}".encode(), f"Z{token}".encode())
+    changed = folder / "respelled.gguf"
+    changed.write_bytes(raw)
+    return changed
+
+
+def test_a_head_for_other_tokens_is_refused(target: Path, tmp_path: Path) -> None:
+    head = respelled(write_head(tmp_path / "head.gguf", HEAD, SHAPE), [17, 18, 19, 20], tmp_path)
+    with pytest.raises(IncompatibleError, match="4 of 300 tokens are others, from token 273 on"):
+        asked(head, target)
+
+
+def test_a_few_renamed_tokens_are_a_fine_tune(target: Path, tmp_path: Path) -> None:
+    head = respelled(write_head(tmp_path / "head.gguf", HEAD, SHAPE), [17, 18], tmp_path)
+    assert isinstance(asked(head, target), EagleInfo)
+    assert warned(head, target) == ("2 of 300 tokens are spelled otherwise for the draft",)
+
+
+def warned(draft: Path, target: Path) -> tuple[str, ...]:
+    header, beside = read_header(draft), read_header(target)
+    info = asked(draft, target)
+    return draft_warnings(info, header, beside=beside, target=ModelInfo.from_header(beside))
+
+
+def test_a_head_made_for_this_target_needs_no_word(target: Path, tmp_path: Path) -> None:
+    assert warned(write_head(tmp_path / "head.gguf", HEAD, SHAPE), target) == ()
+
+
+def test_a_head_for_another_name_is_named(target: Path, tmp_path: Path) -> None:
+    from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
+    from doubles.imported_heads import imported
+
+    kind = Kind(width=64, target_width=64, n_ff=64, n_head=1)
+    folder = write_checkpoint(tmp_path / "published", random_checkpoint(kind), "SafeAILab")
+    head = imported(folder, target, tmp_path / "head.gguf")
+    assert warned(head, target) == ()
+    renamed = write_target(tmp_path / "renamed.gguf", SHAPE)
+    assert warned(head, renamed) == ("the head was made for target: of renamed it may know less",)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "same"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama 3.1 8B Instruct", True),
+        ("Qwen/Qwen3-8B", "Qwen3 8B", True),
+        ("Qwen/Qwen3-8B", "Qwen3 8B abliterated", False),
+        ("Qwen/Qwen3-8B", "Qwen3 4B", False),
+        ("Llama-3.1-8B", "Llama-3.3-8B", False),
+        ("Hermes 3", "Llama 3", False),
+    ],
+)
+def test_names_of_one_model(name: str, other: str, same: bool) -> None:
+    assert is_same_model(name, other) is same
+    assert is_same_model(other, name) is same

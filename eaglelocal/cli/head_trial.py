@@ -1,0 +1,174 @@
+"""A head is tried beside its target, in a real engine: which way to read it is right, and is it worth anything?
+
+Each reading is written into the file's header and loaded anew; the prompts, and with greedy answers the texts, are the
+same for all. What decides is in hub/heads/verdict.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal.bench.prompts import Prompt, built_in
+from eaglelocal.cli.session import ChatClient
+from eaglelocal.core.events import Failed, Finished, Tokens
+from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.amend import amend
+from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.heads.convert import ReadHead, Reading, padded_taps
+from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, starts_better
+
+DRAFT_LENGTH = 5
+NUM_TOKENS = 1000  # of a reading; two at least are tried
+ANSWER_TOKENS = 96
+PROMPTS_OF_A_KIND = 4
+PATIENCE_S = 300.0  # for the first reading; the others get as many prompts
+
+OpenEngine = Callable[[Path], ChatClient]
+OnProgress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    reading: Reading
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    tried: tuple[Tried, ...]  # in the order of trying; the first is what the configuration says
+    best: Tried
+
+    @property
+    def is_as_stated(self) -> bool:
+        return self.best is self.tried[0]
+
+    @property
+    def is_alike(self) -> bool:
+        """Both recurrences are accepted alike, as where the last norm's gains are nearly equal: either will do."""
+        flipped = replace(self.best.reading, norm_output=not self.best.reading.norm_output)
+        others = [tried.figures for tried in self.tried if tried.reading == flipped]
+        return bool(others) and not goes_on_better(self.best.figures, others[0])
+
+
+class Trial:
+    """Loads a head in one reading after the other. `open_engine` starts an engine with the head at a path."""
+
+    def __init__(
+        self,
+        path: Path,
+        head: ReadHead,
+        *,
+        n_layer: int,
+        has_template: bool,
+        open_engine: OpenEngine,
+        on_progress: OnProgress,
+    ) -> None:
+        self._path, self._head, self._n_layer = path, head, n_layer
+        self._open_engine, self._on_progress = open_engine, on_progress
+        self._prompts, self._has_template = prompts(), has_template
+        self._tried: list[Tried] = []
+        self._num_readings = 2 + len(head.alternatives())
+
+    def run(self) -> Outcome:
+        """Leaves the best reading in the file. Raises IncompatibleError where no reading is worth anything."""
+        best = self._try(self._head.stated)
+        for reading in self._head.alternatives():
+            other = self._try(reading)
+            best = other if starts_better(other.figures, best.figures) else best
+        other = self._try(replace(best.reading, norm_output=not best.reading.norm_output))
+        best = other if goes_on_better(other.figures, best.figures) else best
+        check_knows_target(self._head.name, best.figures)
+        write_reading(self._path, best.reading, self._n_layer, best.figures.length)
+        return Outcome(tuple(self._tried), best)
+
+    def _try(self, reading: Reading) -> Tried:
+        write_reading(self._path, reading, self._n_layer, 0.0)
+        self._show(0.0)
+        client = self._open_engine(self._path)
+        try:
+            figures, num_prompts = ask_all(client, self._requests(), on_tokens=self._show)
+        finally:
+            client.close()
+        self._prompts = self._prompts[:num_prompts]
+        self._tried.append(Tried(reading, figures))
+        return self._tried[-1]
+
+    def _requests(self) -> list[ChatRequest]:
+        return [request_of(prompt, i, has_template=self._has_template) for i, prompt in enumerate(self._prompts)]
+
+    def _show(self, share: float) -> None:
+        number = len(self._tried)
+        what = f"trying the head, {number + 1} of {self._num_readings}"
+        self._on_progress((number + share) / self._num_readings, what)
+
+
+def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> None:
+    amend(
+        read_header(path),
+        {
+            "eagle3.target_layers": padded_taps(reading.taps, n_layer),
+            "eagle3.norm_before_residual": reading.norm_before_residual,
+            NORM_OUTPUT_KEY: reading.norm_output,
+            ACCEPTANCE_LENGTH_KEY: length,
+        },
+    )
+
+
+def check_knows_target(name: str, figures: Figures) -> None:
+    if figures.knows_target:
+        return
+    raise IncompatibleError(
+        f"{name} does not know this target: of its first drafted tokens {figures.first:.1%} are accepted "
+        f"({figures.drafts} drafts), at least {figures.least:.1%} are wanted; the commonest token alone makes "
+        f"{figures.commonest_share:.1%} of the text",
+        hint="take the head that was trained for this very model; `--no-trial` imports it as it is",
+    )
+
+
+def prompts() -> list[Prompt]:
+    """Of all kinds in turn."""
+    kinds: dict[str, list[Prompt]] = {}
+    for prompt in built_in((), PROMPTS_OF_A_KIND):
+        kinds.setdefault(prompt.category, []).append(prompt)
+    return [prompt for turn in zip(*kinds.values(), strict=True) for prompt in turn]
+
+
+def ask_all(
+    client: ChatClient, requests: Sequence[ChatRequest], *, on_tokens: Callable[[float], None]
+) -> tuple[Figures, int]:
+    """Greedy answers until there are enough tokens, or no time left. Returns the number of prompts, too."""
+    began_at, counts, said = time.monotonic(), [], list[int]()
+    for request in requests:
+        finished = _ask(client, request, said)
+        counts.append((finished.speculation.drafts, finished.speculation.accepted_per_position))
+        on_tokens(min(len(said) / NUM_TOKENS, 1.0))
+        if len(said) >= NUM_TOKENS or time.monotonic() - began_at > PATIENCE_S:
+            break
+    return figures_of(counts, said), len(counts)
+
+
+def request_of(prompt: Prompt, number: int, *, has_template: bool) -> ChatRequest:
+    """A model without a chat template goes on with the question's text."""
+    params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
+    name, spec = f"trial-{number}", fixed(DRAFT_LENGTH)
+    if has_template:
+        return ChatRequest(id=name, messages=prompt.messages, params=params, spec=spec)
+    return ChatRequest(id=name, text=prompt.messages[-1].content, params=params, spec=spec)
+
+
+def _ask(client: ChatClient, request: ChatRequest, said: list[int]) -> Finished:
+    events: Iterable[object] = client.stream(request)
+    for event in events:
+        if isinstance(event, Tokens):
+            said += [piece.token for piece in event.pieces]
+        elif isinstance(event, Failed):
+            raise event.error
+        elif isinstance(event, Finished):
+            return event
+    raise AssertionError("an answer ends with Finished or Failed")

@@ -1,0 +1,190 @@
+"""`eaglelocal import`: an EAGLE-3 or 3.1 head as it was published -> a GGUF that `--draft auto` finds.
+
+Reads, checks, writes and tries the head; a head that does not know its target is not kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal.cli import flags
+from eaglelocal.cli.loading import make_plan, settings_of, start_engine, wish_of
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.session import ChatClient, Choice
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.cli.head_trial import Outcome
+    from eaglelocal.gguf.writer import Entry, StreamedTensor
+    from eaglelocal.hub.heads.convert import ReadHead
+    from eaglelocal.hub.targets import FoundTarget
+    from eaglelocal.settings import Settings
+
+TYPES = ("f16", "bf16", "q8_0", "f32")
+
+Head = Annotated[
+    str, typer.Argument(metavar="HEAD", help="A folder with config.json and weights, or user/repo in the hub's cache.")
+]
+Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
+Type = Annotated[str, typer.Option(metavar="|".join(TYPES), help="Of the weights.")]
+NoTrial = Annotated[bool, typer.Option("--no-trial", help="Believe its configuration; do not load the target.")]
+
+
+def import_head(
+    context: typer.Context,
+    head: Head,
+    target: flags.Target = None,
+    out: Out = None,
+    type: Type = "bf16",
+    no_trial: NoTrial = False,
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    ctx: flags.Ctx = None,
+    as_json: flags.AsJson = False,
+) -> None:
+    """Make a published EAGLE-3 or 3.1 head a draft for a target of yours.
+
+    The head is read in whatever dialect it was written (SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt, NeMo),
+    checked against the target, written as GGUF and tried on about 2000 tokens.
+
+    \b
+    eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
+    """
+    from eaglelocal.cli.import_report import head_lines, report_object, trial_lines
+    from eaglelocal.hub.heads.store import place_of, written
+
+    settings = settings_of(context.params)
+    output = standard_output(colour=settings.colour)
+    check_asked(settings.target, type)
+    found = find(settings, output)
+    read = understand(head, found)
+    place = place_of(found.header, found.info, read.name, type)
+    path = asked_place(out, place.name) if out else place
+    with written(path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")) as partial:
+        warnings = (*read.notes, *check_written(partial, read, found))
+        for line in head_lines(read, found, warnings):
+            output.data(line)
+        outcome = None if no_trial else try_head(partial, read, found, settings, output)
+    for line in trial_lines(outcome, path):
+        output.data(line)
+    if as_json:
+        output.object(report_object(read, found, outcome, warnings, path))
+
+
+def check_asked(target: str | None, kind: str) -> None:
+    if target is None:
+        raise UsageError("no target: a head drafts for one model", hint="eaglelocal import HEAD --target FILE.gguf")
+    if kind not in TYPES:
+        raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {kind!r}")
+
+
+def asked_place(out: str, name: str) -> Path:
+    """The file that is asked for; in a folder, the head's own name."""
+    path = Path(os.path.expanduser(out))
+    path = path / name if path.is_dir() else path
+    if path.exists() and not is_head(path):
+        raise UsageError(f"{path} is there and is no head", hint="choose another name for --out")
+    return path
+
+
+def is_head(path: Path) -> bool:
+    from eaglelocal.errors import ModelFileError
+    from eaglelocal.gguf.reader import read_header
+
+    try:
+        return read_header(path).metadata.get("general.architecture") == "eagle3"
+    except ModelFileError:
+        return False
+
+
+def find(settings: Settings, output: Output) -> FoundTarget:
+    """The target, if a head can draft for it at all."""
+    from eaglelocal.errors import IncompatibleError
+    from eaglelocal.gguf.pair import head_obstacle
+    from eaglelocal.hub.targets import find_target
+
+    progress = output.progress()
+    try:
+        found = find_target(
+            settings.target or "", on_progress=lambda fraction, what: progress(LoadProgress(fraction, what))
+        )
+    finally:
+        progress.finish()
+    if obstacle := head_obstacle(found.info):
+        raise IncompatibleError(f"no head can draft for {found.label}: {obstacle}", hint="`--draft ngram` needs none")
+    return found
+
+
+def understand(reference: str, found: FoundTarget) -> ReadHead:
+    from eaglelocal.hub.heads.convert import read_head
+    from eaglelocal.hub.heads.folder import read_published
+    from eaglelocal.hub.heads.source import head_folder
+
+    folder, name = head_folder(reference)
+    return read_head(read_published(folder), found.header, found.info, name=name)
+
+
+def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[Entry], list[StreamedTensor]]:
+    from eaglelocal.hub.heads.convert import entries_of, tensors_of
+
+    return entries_of(read, read.stated, found.header, found.info, kind), tensors_of(read, found.info, kind)
+
+
+def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, ...]:
+    """What the engine will check again. Raises IncompatibleError; returns what is only worth a word."""
+    from eaglelocal.gguf.pair import draft_warnings, is_same_model, read_draft
+    from eaglelocal.gguf.reader import read_header
+
+    header = read_header(path)
+    info = read_draft(header, beside=found.header, target=found.info)
+    warnings = draft_warnings(info, header, beside=found.header, target=found.info)
+    verifier = read.config.verifier
+    if verifier and not is_same_model(verifier, found.info.name):
+        return (*warnings, f"it was trained for {verifier}; the target calls itself {found.info.name}")
+    return warnings
+
+
+def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> Outcome:
+    from eaglelocal.cli.head_trial import DRAFT_LENGTH, Trial
+
+    wish = dataclasses.replace(wish_of(settings, Choice()), draft=str(path.resolve()), spec=DRAFT_LENGTH, parallel=1)
+
+    def open_engine(_: Path) -> ChatClient:
+        client, _info = start_engine(make_plan(wish, output), output)
+        return client
+
+    progress = output.progress()
+    trial = Trial(
+        path,
+        read,
+        n_layer=found.info.n_layer,
+        has_template=found.info.chat_template is not None,
+        open_engine=open_engine,
+        on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)),
+    )
+    try:
+        return trial.run()
+    finally:
+        progress.finish()
+
+
+def progress_of(output: Output, what: str) -> Callable[[float], None]:
+    progress = output.progress()
+
+    def show(fraction: float) -> None:
+        progress(LoadProgress(fraction, what))
+        if fraction >= 1.0:
+            progress.finish()
+
+    return show

@@ -1,0 +1,53 @@
+"""Changes values in the header of a GGUF where they stand: flags, numbers, and arrays of as many numbers.
+
+What was measured about a file is recorded in it this way, without writing its weights again. Texts and lengths
+cannot change, because everything behind them would move.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from eaglelocal.errors import ResourceError
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.values import ArrayValue, ValueType, encode_scalars, width_bytes
+
+Number = int | float | bool
+
+
+def amend(header: Header, changes: Mapping[str, Number | tuple[Number, ...]]) -> None:
+    """Write the new values into the first file and flush it; read the header again afterwards.
+
+    Raises ModelFileError where a key is missing or of another kind or length, ResourceError where the file cannot be
+    written. Nothing is written before all changes are known to fit.
+    """
+    pieces = [_piece(header, key, value) for key, value in changes.items()]
+    try:
+        with header.path.open("r+b") as file:
+            for offset, raw in pieces:
+                file.seek(offset)
+                file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ResourceError(f"cannot write {header.path.name}: {error.strerror}") from error
+
+
+def _piece(header: Header, key: str, value: Number | tuple[Number, ...]) -> tuple[int, bytes]:
+    there = header.metadata.get(key)
+    if isinstance(there, ArrayValue):
+        if not isinstance(value, tuple) or len(value) != there.count or width_bytes(there.type) is None:
+            raise refuse(header.path.name, f"{key} is an array of {there.count}, which {value} cannot replace")
+        return there.offset, _encoded(header, key, there.type, value)
+    if there is None or isinstance(there, str) or isinstance(value, tuple):
+        raise refuse(header.path.name, f"{key} is no number that {value} could replace")
+    return header.value_offsets[key], _encoded(header, key, header.value_types[key], (value,))
+
+
+def _encoded(header: Header, key: str, kind: ValueType, values: tuple[Number, ...]) -> bytes:
+    try:
+        return encode_scalars(kind, values)
+    except ValueError as error:
+        raise refuse(header.path.name, f"{key}: {error}") from error

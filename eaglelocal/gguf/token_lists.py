@@ -1,0 +1,50 @@
+"""Do two files mean the same by every token id? Compares the texts of tokens, not only how many there are.
+
+Equal lists of 152 000 tokens are told in a few milliseconds, as bytes; only lists that differ are taken apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.keys import TOKENS_KEY
+
+SPECIALS = ("bos", "eos", "eot")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """How two vocabularies of equally many tokens differ."""
+
+    num_tokens: int
+    num_differing: int
+    first: int  # that differs
+
+    @property
+    def share(self) -> float:
+        return self.num_differing / max(self.num_tokens, 1)
+
+
+def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
+    """None where all tokens are equal, or where either file has no list to compare."""
+    if header.array_bytes(TOKENS_KEY) == beside.array_bytes(TOKENS_KEY):
+        return None
+    ours, theirs = header.string_bytes(TOKENS_KEY), beside.string_bytes(TOKENS_KEY)
+    if ours is None or theirs is None:
+        return None
+    shared = min(len(ours), len(theirs))
+    differing = [token for token in range(shared) if ours[token] != theirs[token]]
+    number = len(differing) + max(len(ours), len(theirs)) - shared
+    return TokenDifference(max(len(ours), len(theirs)), number, differing[0] if differing else shared)
+
+
+def differing_specials(header: Header, beside: Header) -> list[str]:
+    """Which special tokens are set in both files, to different ids."""
+    found = []
+    for name in SPECIALS:
+        key = f"tokenizer.ggml.{name}_token_id"
+        ours, theirs = header.metadata.get(key), beside.metadata.get(key)
+        if ours is not None and theirs is not None and ours != theirs:
+            found.append(name)
+    return found

@@ -1,0 +1,235 @@
+"""The configuration of a published head, in whatever dialect, as one plain description.
+
+Dialects differ in where they write a flag, what they mean by its absence, and how they count layers. What a
+configuration leaves open is kept open (`Readings`): measuring decides it later (`trial.py`).
+
+SafeAILab and SpecForge write flat keys, SpecForge and ModelOpt (NVIDIA) more of them below `eagle_config`,
+speculators the layer's shape below `transformer_layer_config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.hub.heads.rope import Rope, read_rope
+
+MAX_COUNT = 2**31 - 1
+MAX_TAPS = 16
+OTHER = "choose another head of this target"
+POST_NORM = ("norm_output", "return_hidden_post_norm")  # two names of one flag
+TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What may be meant, the likeliest first."""
+
+    taps: tuple[tuple[int, ...], ...]  # layer inputs: id k is the stream that enters layer k
+    norm_before_residual: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConfig:
+    dialect: str
+    width: int
+    n_head: int
+    n_kv_head: int
+    head_dim: int
+    n_ff: int
+    rms_eps: float
+    rope: Rope
+    max_context: int
+    window: int | None  # tokens that attention reaches back
+    vocab_size: int | None  # of the target
+    draft_vocab: int | None
+    target_hidden_size: int | None
+    layer_ids: tuple[int, ...] | None  # as they are written
+    ids_are_nested: bool  # below eagle_config, where SGLang and ModelOpt count outputs of layers
+    fc_norm: bool
+    norm_before_fc: bool
+    norm_output: bool
+    norm_before_residual: bool | None  # None: not said
+    ties_embeddings: bool
+    verifier: str  # the target that it names; or empty
+
+
+class ConfigKeys:
+    """Typed access to the configuration; the innermost place that has a key wins."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self.top = config
+        self.eagle = _below(config, "eagle_config")
+        self.layer = _below(config, "transformer_layer_config")
+        self.merged = {**self.eagle, **config, **self.layer}
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.optional_count(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise ModelFileError(f"config.json lacks {key}")
+        return value
+
+    def optional_count(self, key: str) -> int | None:
+        value = self.merged.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_COUNT:
+            raise ModelFileError(f"config.json: {key} is {str(value)[:40]}, not a count")
+        return value
+
+    def flag(self, *names: str) -> bool | None:
+        """A bool under any of its names; None where it is not said."""
+        for name in names:
+            value = self.merged.get(name)
+            if isinstance(value, bool):
+                return value
+            if value is not None:
+                raise ModelFileError(f"config.json: {name} is {str(value)[:40]}, not true or false")
+        return None
+
+    def text(self, key: str) -> str:
+        value = self.merged.get(key)
+        return value if isinstance(value, str) else ""
+
+
+def _below(config: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -> HeadConfig:
+    """`prefix` and `layer_name`: how the tensors are called, which tells dialects apart.
+
+    Raises ModelFileError on what is missing or no number, IncompatibleError on what llama.cpp cannot run.
+    """
+    keys = ConfigKeys(config)
+    _check_runnable(keys)
+    width, n_head = keys.count("hidden_size"), keys.count("num_attention_heads")
+    layer_ids, nested = _layer_ids(keys)
+    return HeadConfig(
+        dialect=dialect_of(keys, prefix, layer_name),
+        width=width,
+        n_head=n_head,
+        n_kv_head=keys.count("num_key_value_heads", n_head),
+        head_dim=keys.count("head_dim", max(width // n_head, 1)),
+        n_ff=keys.count("intermediate_size"),
+        rms_eps=_epsilon(keys),
+        rope=read_rope(keys.merged),
+        max_context=keys.count("max_position_embeddings", 2048),
+        window=_window(keys),
+        vocab_size=keys.optional_count("vocab_size"),
+        draft_vocab=keys.optional_count("draft_vocab_size"),
+        target_hidden_size=keys.optional_count("target_hidden_size"),
+        layer_ids=layer_ids,
+        ids_are_nested=nested,
+        fc_norm=keys.flag("fc_norm") or False,
+        norm_before_fc=keys.flag("norm_before_fc") or False,
+        norm_output=keys.flag(*POST_NORM) or False,
+        norm_before_residual=keys.flag("norm_before_residual"),
+        ties_embeddings=keys.flag("tie_word_embeddings") or False,
+        verifier=_verifier(keys),
+    )
+
+
+def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
+    """Who wrote it. Only speculators and the place of layer ids change what is read; the rest is for people."""
+    architectures = keys.top.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if keys.layer or keys.top.get("speculators_model_type") or "Speculator" in architecture:
+        return "speculators"
+    if keys.top.get("producer") or "use_mtp_layernorm" in keys.eagle:
+        return "ModelOpt"
+    if prefix:
+        return "NeMo"
+    if architecture == "Eagle3LlamaForCausalLM":
+        return "AngelSlim"
+    return "SpecForge" if architecture == "LlamaForCausalLMEagle3" and layer_name == "midlayer" else "SafeAILab"
+
+
+def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
+    """What the configuration may mean for a target of `n_layer` layers, the last of whose inputs is `last_tap`."""
+    residual = config.norm_before_residual
+    if residual is not None:
+        residuals: tuple[bool, ...] = (residual,)
+    else:  # speculators' loader takes absence for yes, everybody else's for no
+        residuals = (True, False) if config.dialect == "speculators" else (False,)
+    usual = (2, n_layer // 2, n_layer - 3)
+    if config.layer_ids is None and num_taps != len(usual):
+        raise ModelFileError(f"config.json does not say which {num_taps} layers are tapped ({TAPS_KEY})")
+    layer_ids = usual if config.layer_ids is None else config.layer_ids
+    if len(layer_ids) != num_taps:
+        raise ModelFileError(f"config.json names {len(layer_ids)} layers, fc reads {num_taps}")
+    taps = tap_readings(layer_ids, usual=usual, nested=config.ids_are_nested)
+    possible = tuple(layers for layers in taps if 0 <= min(layers) <= max(layers) <= last_tap)
+    if not possible:
+        message = f"the head taps layers {list(layer_ids)}; of this target those to {last_tap} can be had"
+        raise IncompatibleError(message, hint=OTHER)
+    return Readings(possible, residuals)
+
+
+def tap_readings(layer_ids: tuple[int, ...], *, usual: tuple[int, ...], nested: bool) -> tuple[tuple[int, ...], ...]:
+    """Layer inputs that the ids may mean, the likeliest first.
+
+    Ids count layer inputs (vLLM, speculators, llama.cpp) or layer outputs, which are one lower (SGLang, ModelOpt,
+    below `eagle_config`). The usual three are known in both ways of counting; others stay open.
+
+    >>> tap_readings((1, 15, 28), usual=(2, 16, 29), nested=False)
+    ((2, 16, 29),)
+    >>> tap_readings((3, 9, 20), usual=(2, 16, 29), nested=True)
+    ((4, 10, 21), (3, 9, 20))
+    """
+    inputs, outputs = layer_ids, tuple(layer + 1 for layer in layer_ids)
+    if usual in (inputs, outputs):
+        return (usual,)
+    return (outputs, inputs) if nested else (inputs, outputs)
+
+
+def _check_runnable(keys: ConfigKeys) -> None:
+    layers = keys.count("num_hidden_layers", 1)
+    activation = keys.text("hidden_act") or "silu"
+    if layers != 1:
+        raise IncompatibleError(f"the head has {layers} layers, llama.cpp runs heads with one", hint=OTHER)
+    if activation not in ("silu", "swish"):
+        raise IncompatibleError(f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER)
+    if keys.flag("parallel_drafting"):
+        raise IncompatibleError("the head drafts several tokens in parallel (P-EAGLE), which is not run", hint=OTHER)
+
+
+def _layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:
+    for place, nested in ((keys.top, False), (keys.layer, False), (keys.eagle, True)):
+        ids = place.get(TAPS_KEY)
+        if not ids:  # ModelOpt writes an empty list for the usual ones
+            continue
+        if not isinstance(ids, list) or len(ids) > MAX_TAPS:
+            raise ModelFileError(f"config.json: {TAPS_KEY} is {str(ids)[:60]}")
+        if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in ids):
+            raise ModelFileError(f"config.json: {TAPS_KEY} is {str(ids)[:60]}")
+        return tuple(ids), nested
+    return None, False
+
+
+def _epsilon(keys: ConfigKeys) -> float:
+    eps = keys.merged.get("rms_norm_eps", 1e-6)
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
+        raise ModelFileError(f"config.json: rms_norm_eps is {str(eps)[:40]}")
+    return float(eps)
+
+
+def _window(keys: ConfigKeys) -> int | None:
+    """Models of many kinds write a window that they do not use; what decides is the layer's type."""
+    window = keys.optional_count("sliding_window")
+    types = keys.merged.get("layer_types")
+    if isinstance(types, list) and types:
+        return window if types[0] == "sliding_attention" else None
+    is_used = keys.flag("use_sliding_window") or keys.text("model_type") == "mistral"
+    return window if is_used else None
+
+
+def _verifier(keys: ConfigKeys) -> str:
+    """speculators names the target that the head was trained for."""
+    speculators = _below(keys.top, "speculators_config")
+    name = _below(speculators, "verifier").get("name_or_path")
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,291 @@
+"""A published head, beside its target -> keys and tensors of the GGUF that llama.cpp runs.
+
+Everything that llama.cpp's eagle3 graph has no place for is told by keys of ours and done by the engine around it
+(`backend/head.py`), folded where that is exact, or refused by name. Does not write files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
+    FC_NORM_KEY,
+    NORM_OUTPUT_KEY,
+    NUM_TAPS,
+    TARGET_NAME_KEY,
+    VERIFIER_KEY,
+    WINDOW_KEY,
+)
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tensors import read_rows
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.hub.heads.config import OTHER, HeadConfig, Readings, read_config, readings_of
+from eaglelocal.hub.heads.folder import Published
+from eaglelocal.hub.heads.names import HeadTensors, head_tensors
+from eaglelocal.hub.heads.safetensors import Floats, Ints, StoredTensor
+from eaglelocal.hub.heads.vocabulary_map import target_tokens
+from eaglelocal.hub.heads.weights import indices, interleaved, matrix, scaled_columns, vector
+
+FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for those who show it
+VECTORS = {
+    "norm.weight": "output_norm.weight",
+    "layer.input_layernorm.weight": "blk.0.attn_norm.weight",
+    "layer.hidden_norm.weight": "blk.0.attn_norm_2.weight",
+    "layer.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
+}
+MATRICES = {
+    "layer.self_attn.v_proj.weight": "blk.0.attn_v.weight",
+    "layer.self_attn.o_proj.weight": "blk.0.attn_output.weight",
+    "layer.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
+    "layer.mlp.up_proj.weight": "blk.0.ffn_up.weight",
+    "layer.mlp.down_proj.weight": "blk.0.ffn_down.weight",
+}
+
+
+SAMPLED_ROWS = 64
+SAME_SHARE = 0.02  # of an embedding's length: what rounding to six bits or more moves it by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One way to read what a head's configuration leaves open."""
+
+    taps: tuple[int, ...]
+    norm_before_residual: bool
+    norm_output: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadHead:
+    """A head that was understood, and could be run beside its target."""
+
+    name: str
+    config: HeadConfig
+    tensors: HeadTensors
+    num_taps: int  # as the head was trained; llama.cpp's are always three
+    fc_norm: bool
+    norm_before_fc: bool
+    target_tokens: Ints | None  # [draft vocabulary]
+    shares_embeddings: bool  # its own are the target's, or it has none
+    readings: Readings
+    notes: tuple[str, ...]
+
+    @property
+    def stated(self) -> Reading:
+        """What the configuration says, or most likely means."""
+        return Reading(
+            taps=self.readings.taps[0],
+            norm_before_residual=self.readings.norm_before_residual[0],
+            norm_output=self.config.norm_output,
+        )
+
+    def alternatives(self) -> list[Reading]:
+        """Other ways to read taps and residual, with the stated recurrence; the first draft step tells them apart."""
+        return [
+            replace(self.stated, taps=taps, norm_before_residual=residual)
+            for taps in self.readings.taps
+            for residual in self.readings.norm_before_residual
+            if (taps, residual) != (self.stated.taps, self.stated.norm_before_residual)
+        ]
+
+
+def read_head(published: Published, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
+    """`beside` is the header of the target. Raises ModelFileError or IncompatibleError with the reason."""
+    tensors = head_tensors(published.tensors)
+    config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
+    num_taps = _num_taps(tensors["fc.weight"], config, target)
+    fc_norm, norm_before_fc = _norms(tensors, config, num_taps)
+    output = _output_of(tensors, config)
+    num_rows = target.n_vocab if output is None else output.shape[0]
+    return ReadHead(
+        name=name,
+        config=config,
+        tensors=tensors,
+        num_taps=num_taps,
+        fc_norm=fc_norm,
+        norm_before_fc=norm_before_fc,
+        target_tokens=target_tokens(
+            tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
+        ),
+        shares_embeddings=_shares_embeddings(tensors.get("embed_tokens.weight"), beside, target),
+        readings=readings_of(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap(target)),
+        notes=tuple(_notes(config, tensors, target, fc_norm=fc_norm)),
+    )
+
+
+def last_tap(target: ModelInfo) -> int:
+    """The highest layer id that can be tapped; id n_layer is the state behind the last layer."""
+    return target.n_layer - (target.final_state is None)
+
+
+def _num_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
+    hidden = config.target_hidden_size or target.n_embd
+    if hidden != target.n_embd:
+        raise IncompatibleError(
+            f"the head was made for hidden size {hidden}, {target.name} has {target.n_embd}", hint=OTHER
+        )
+    if len(fc.shape) != 2 or fc.shape[0] != config.width or fc.shape[1] % hidden:
+        raise IncompatibleError(
+            f"the head's fc is {list(fc.shape)}, which reads no states {hidden} wide into {config.width}", hint=OTHER
+        )
+    num_taps = fc.shape[1] // hidden
+    if num_taps > NUM_TAPS:
+        raise IncompatibleError(f"the head taps {num_taps} layers, llama.cpp runs heads with {NUM_TAPS}", hint=OTHER)
+    return num_taps
+
+
+def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
+    """fc_norm and norm_before_fc: the tensors decide, and what the configuration asks for must be there."""
+    fc_norm, norm_before_fc = bool(tensors.fc_norms), tensors.get("input_norm.weight") is not None
+    for flag, asked, there in (
+        ("fc_norm", config.fc_norm, fc_norm),
+        ("norm_before_fc", config.norm_before_fc, norm_before_fc),
+    ):
+        if asked and not there:
+            raise ModelFileError(f"config.json says {flag}, but its weights are missing")
+    if fc_norm and norm_before_fc:
+        raise IncompatibleError("the head has fc_norm and norm_before_fc, which exclude each other", hint=OTHER)
+    if fc_norm and len(tensors.fc_norms) != num_taps:
+        raise ModelFileError(f"there are {len(tensors.fc_norms)} norms for {num_taps} taps")
+    if norm_before_fc and num_taps != NUM_TAPS:
+        raise IncompatibleError(f"the head normalises {num_taps} taps at once, llama.cpp {NUM_TAPS}", hint=OTHER)
+    return fc_norm, norm_before_fc
+
+
+def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
+    """Many heads come with a copy of the target's embeddings, which are as large as the rest of the head twice over.
+
+    Told by some of the rows. Where the target's are rounded to fewer bits the head keeps its own.
+    """
+    if own is None:
+        return True
+    lent = beside.tensors.get("token_embd.weight")
+    if lent is None or lent.shape != own.shape[::-1]:
+        return False
+    rows = np.linspace(0, target.n_vocab - 1, SAMPLED_ROWS).astype(int).tolist()
+    theirs = read_rows(beside.path, beside, lent.name, rows)
+    ours = np.concatenate([own.rows(row, row + 1) for row in rows])
+    return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
+
+
+def _output_of(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
+    """What gives the logits; None where the target lends it."""
+    own = tensors.get("lm_head.weight")
+    return tensors.get("embed_tokens.weight") if own is None and config.ties_embeddings else own
+
+
+def _notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_norm: bool) -> Iterator[str]:
+    if config.vocab_size is not None and config.vocab_size != target.n_vocab:
+        yield f"config.json counts {config.vocab_size} tokens, the target's file {target.n_vocab}"
+    if fc_norm and not config.fc_norm:
+        yield "config.json does not say fc_norm, but its weights are there: used"
+    if tensors.dropped:
+        yield f"left out, because they change nothing: {len(tensors.dropped)} tensors ({tensors.dropped[0]} ...)"
+
+
+def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelInfo, kind: str) -> list[Entry]:
+    """The file's keys; the tokenizer is the target's."""
+    config = head.config
+    counts = {
+        "general.file_type": FILE_TYPES[kind],
+        "eagle3.context_length": config.max_context,
+        "eagle3.embedding_length": config.width,
+        "eagle3.block_count": 1,
+        "eagle3.feed_forward_length": config.n_ff,
+        "eagle3.attention.head_count": config.n_head,
+        "eagle3.attention.head_count_kv": config.n_kv_head,
+        "eagle3.attention.key_length": config.head_dim,
+        "eagle3.attention.value_length": config.head_dim,
+        "eagle3.rope.dimension_count": config.head_dim,
+        "eagle3.vocab_size": target.n_vocab,
+        "eagle3.target_hidden_size": target.n_embd,
+        **({WINDOW_KEY: config.window} if config.window else {}),
+    }
+    flags = {
+        "eagle3.norm_before_residual": reading.norm_before_residual,
+        "eagle3.norm_before_fc": head.norm_before_fc,
+        FC_NORM_KEY: head.fc_norm,
+        NORM_OUTPUT_KEY: reading.norm_output,
+    }
+    texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
+    taps = padded_taps(reading.taps, target.n_layer)
+    return [
+        *(Entry(key, ValueType.STRING, text) for key, text in texts.items() if text),
+        *(Entry(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        Entry("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
+        Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
+        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+        *config.rope.keys(),
+        *_tokenizer(beside),
+    ]
+
+
+def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
+    """llama.cpp wants three: layers that fc reads with columns of zeros fill up."""
+    spare = (layer for layer in range(n_layer) if layer not in taps)
+    return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
+
+
+def _tokenizer(beside: Header) -> list[Entry]:
+    others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
+    return copied_entries(beside, without=others)
+
+
+def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
+    """Shapes that are wrong are found by whoever checks the written file against the target."""
+    tensors, config = head.tensors, head.config
+    written = [_fc(head, target, kind)]
+    if head.norm_before_fc:
+        written.append(vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
+    written += [vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
+    for part in "qk":
+        source = tensors[f"layer.self_attn.{part}_proj.weight"]
+        rows = interleaved(source, config.head_dim)
+        shape = _shape(source, multiple_of=config.head_dim)
+        written.append(matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
+    written += [_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
+    factors = config.rope.factors(config.head_dim)
+    if factors is not None:
+        written.append(vector("rope_freqs.weight", factors))
+    return [*written, *_vocabulary_tensors(head, target, kind)]
+
+
+def _fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
+    norms = head.tensors.fc_norms
+    gains: Floats | None = np.concatenate([norm.floats().reshape(-1) for norm in norms]) if norms else None
+    fc, columns = head.tensors["fc.weight"], NUM_TAPS * target.n_embd
+    if gains is not None and gains.shape != (fc.shape[1],):
+        raise ModelFileError(f"the gains of fc_norm are {len(gains)} numbers, fc reads {fc.shape[1]}")
+    return matrix("fc.weight", scaled_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)
+
+
+def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
+    """Rows behind the target's vocabulary pad it; no token asks for them."""
+    embeddings, output = head.tensors.get("embed_tokens.weight"), _output_of(head.tensors, head.config)
+    if embeddings is not None and not head.shares_embeddings:
+        yield _plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)
+    if output is not None:
+        yield _plain("output.weight", output, kind, most_rows=target.n_vocab)
+    if head.target_tokens is not None:
+        yield indices("d2t", head.target_tokens)
+
+
+def _plain(name: str, source: StoredTensor, kind: str, *, most_rows: int | None = None) -> StreamedTensor:
+    num_rows, columns = _shape(source)
+    return matrix(name, source.rows, (min(num_rows, most_rows or num_rows), columns), kind)
+
+
+def _shape(source: StoredTensor, *, multiple_of: int = 1) -> tuple[int, int]:
+    if len(source.shape) != 2 or source.shape[0] % multiple_of:
+        raise ModelFileError(
+            f"tensor {source.name} is {list(source.shape)}, no matrix of heads {multiple_of} rows high"
+        )
+    return source.shape[0], source.shape[1]

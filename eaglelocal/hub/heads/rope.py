@@ -1,0 +1,119 @@
+"""How a head turns its queries and keys, as its configuration says it, and as llama.cpp must be told.
+
+llama3 scaling becomes a factor for each frequency (`rope_freqs.weight`), linear and yarn become keys. Formulas are
+those of transformers (modeling_rope_utils.py) and of the Llama 3.1 release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Entry
+from eaglelocal.hub.heads.safetensors import Floats
+
+DEFAULT_THETA = 10_000.0
+PLAIN = ("default", "none", "mrope")  # several axes of positions are one in a text
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    theta: float
+    kind: str = "none"  # none, linear, llama3, yarn
+    factor: float = 1.0
+    original_context: int = 0
+    low: float = 1.0  # of llama3: low_freq_factor; of yarn: beta_slow
+    high: float = 4.0  # of llama3: high_freq_factor; of yarn: beta_fast
+
+    def keys(self) -> list[Entry]:
+        entries = [Entry("eagle3.rope.freq_base", ValueType.FLOAT32, self.theta)]
+        if self.kind in ("linear", "yarn"):
+            entries.append(Entry("eagle3.rope.scaling.type", ValueType.STRING, self.kind))
+            entries.append(Entry("eagle3.rope.scaling.factor", ValueType.FLOAT32, self.factor))
+        if self.kind == "yarn":
+            name = "eagle3.rope.scaling.original_context_length"
+            entries.append(Entry(name, ValueType.UINT32, self.original_context))
+            entries.append(Entry("eagle3.rope.scaling.yarn_beta_slow", ValueType.FLOAT32, self.low))
+            entries.append(Entry("eagle3.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, self.high))
+        return entries
+
+    def factors(self, head_dim: int) -> Floats | None:
+        """What llama.cpp divides each frequency by [head_dim / 2]; None where all are one."""
+        if self.kind != "llama3":
+            return None
+        lengths = 2 * math.pi * self.theta ** (np.arange(0, head_dim, 2) / head_dim)  # of the waves, in tokens
+        longest, shortest = self.original_context / self.low, self.original_context / self.high
+        share = (self.original_context / lengths - self.low) / (self.high - self.low)
+        between = 1 / ((1 - share) / self.factor + share)
+        return np.where(lengths < shortest, 1.0, np.where(lengths > longest, self.factor, between)).astype(np.float32)
+
+
+def read_rope(config: Mapping[str, object]) -> Rope:
+    """Raises IncompatibleError on a scaling that llama.cpp does not do as the head was trained."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
+        raise _unknown(f"rope_scaling is {str(scaling)[:60]}")
+    theta = _real(scaling, "rope_theta", _real(config, "rope_theta", DEFAULT_THETA))
+    part = _real(scaling, "partial_rotary_factor", _real(config, "partial_rotary_factor", 1.0))
+    if part != 1.0:
+        raise _unknown(f"it turns {part:.0%} of each head only")
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    match kind:
+        case "llama3":
+            return _llama3(scaling, theta)
+        case "linear":
+            return Rope(theta, "linear", _real(scaling, "factor", 1.0))
+        case "yarn":
+            return _yarn(scaling, theta)
+        case str() if kind in PLAIN:
+            return Rope(theta)
+    raise _unknown(f"its rope scaling is {kind!r}")
+
+
+def _llama3(scaling: Mapping[str, object], theta: float) -> Rope:
+    rope = Rope(
+        theta,
+        "llama3",
+        _real(scaling, "factor", 8.0),
+        int(_real(scaling, "original_max_position_embeddings", 8192)),
+        low=_real(scaling, "low_freq_factor", 1.0),
+        high=_real(scaling, "high_freq_factor", 4.0),
+    )
+    if not (rope.low < rope.high and rope.factor >= 1 and rope.original_context > 0):
+        raise _unknown(f"its llama3 scaling has the factors {rope.factor}, {rope.low} to {rope.high}")
+    return rope
+
+
+def _yarn(scaling: Mapping[str, object], theta: float) -> Rope:
+    own = [name for name in ("attention_factor", "mscale", "mscale_all_dim") if scaling.get(name) is not None]
+    if own or scaling.get("truncate") is False:
+        raise _unknown(f"its yarn scaling sets {', '.join(own) or 'truncate'}")
+    rope = Rope(
+        theta,
+        "yarn",
+        _real(scaling, "factor", 1.0),
+        int(_real(scaling, "original_max_position_embeddings", 0)),
+        low=_real(scaling, "beta_slow", 1.0),
+        high=_real(scaling, "beta_fast", 32.0),
+    )
+    if rope.original_context <= 0 or rope.factor < 1:
+        raise _unknown(f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens")
+    return rope
+
+
+def _real(values: Mapping[str, object], key: str, default: float) -> float:
+    value = values.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise _unknown(f"{key} is {str(value)[:40]}")
+    return float(value)
+
+
+def _unknown(what: str) -> IncompatibleError:
+    return IncompatibleError(f"the head cannot be run: {what}", hint="choose another head of this target")

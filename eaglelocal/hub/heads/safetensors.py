@@ -1,0 +1,178 @@
+"""Reads safetensors files: a JSON header, then the tensors' bytes. Nothing in such a file is ever executed.
+
+The format is eight bytes of length, the header, the data; all of it is checked against the file's size before it is
+used. Rows are read as they are wanted and come as float32, bfloat16 included, which numpy does not know.
+Knows no tensor's meaning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglelocal.gguf.cursor import refuse
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_DIMENSIONS = 8
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    | {"F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8}
+)
+FLOATS: Mapping[str, str] = MappingProxyType({"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"})
+INTS: Mapping[str, str] = MappingProxyType({"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "BOOL": "<u1"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor in its file: `nbytes` bytes at `offset`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # numpy's order: (rows, columns)
+    path: Path
+    offset: int
+    nbytes: int
+
+    @property
+    def num_elements(self) -> int:
+        return int(np.prod(self.shape, dtype=object))
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    def rows(self, first: int, end: int) -> Floats:
+        """Rows first..end-1 of a matrix [rows, columns]. Raises ModelFileError on numbers that are not finite."""
+        row_bytes = self.nbytes // self.shape[0]
+        raw = self._read(first * row_bytes, (end - first) * row_bytes)
+        return self._as_floats(raw).reshape(end - first, -1)
+
+    def floats(self) -> Floats:
+        """All of it, in its shape."""
+        return self._as_floats(self._read(0, self.nbytes)).reshape(self.shape)
+
+    def integers(self) -> Ints:
+        """All of it as int64. Raises ModelFileError where it holds no integers."""
+        if self.dtype not in INTS:
+            raise refuse(self.path.name, f"tensor {self.name} is {self.dtype} where integers are due")
+        return np.frombuffer(self._read(0, self.nbytes), INTS[self.dtype]).astype(np.int64).reshape(self.shape)
+
+    def _as_floats(self, raw: bytes) -> Floats:
+        if not self.is_float:
+            known = ", ".join(FLOATS)
+            raise refuse(self.path.name, f"tensor {self.name} is {self.dtype}; weights are read as {known}", hint="")
+        numbers = np.frombuffer(raw, FLOATS[self.dtype])
+        if self.dtype == "BF16":
+            floats = (numbers.astype(np.uint32) << 16).view(np.float32)
+        else:
+            floats = numbers.astype(np.float32)
+        if not np.isfinite(floats).all():
+            raise refuse(self.path.name, f"tensor {self.name} holds numbers that are not finite")
+        return floats
+
+    def _read(self, start: int, num_bytes: int) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset + start)
+                raw = file.read(num_bytes)
+        except OSError as error:
+            raise refuse(self.path.name, f"cannot be read: {error.strerror}") from error
+        if len(raw) != num_bytes:
+            raise refuse(self.path.name, f"cut short inside tensor {self.name}")
+        return raw
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file by name. Raises ModelFileError, with the figure, on whatever is not sound."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise refuse(path.name, "is not a regular file", hint="")
+        with path.open("rb") as file:
+            header, data_offset = _read_header(file, path, found.st_size)
+    except OSError as error:
+        raise refuse(path.name, f"cannot be read: {error.strerror}") from error
+    tensors = [
+        _tensor(path, name, entry, data_offset, found.st_size - data_offset)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    ]
+    _check_no_overlap(path, tensors)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str, object], int]:
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - 8):
+        raise refuse(path.name, f"no safetensors file: a header of {length} bytes in a file of {file_bytes}")
+    raw = file.read(length)
+    try:
+        header = json.loads(raw, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise refuse(path.name, f"its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise refuse(path.name, "its header is no JSON object")
+    return header, 8 + length
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _tensor(path: Path, name: str, entry: object, data_offset: int, data_bytes: int) -> StoredTensor:
+    if not isinstance(entry, dict):
+        raise refuse(path.name, f"tensor {name}: no entry but {str(entry)[:40]}")
+    dtype, shape, begin, end = _dtype(path, name, entry), _counts(entry, "shape"), *_bounds(path, name, entry)
+    if shape is None or len(shape) > MAX_DIMENSIONS:
+        raise refuse(path.name, f"tensor {name} has the shape {str(entry.get('shape'))[:80]}")
+    tensor = StoredTensor(name, dtype, shape, path, data_offset + begin, end - begin)
+    if not 0 < tensor.num_elements * ITEM_BYTES[dtype] == tensor.nbytes:
+        raise refuse(path.name, f"tensor {name} {shape} of {dtype} lies in {tensor.nbytes} bytes")
+    if end > data_bytes:
+        raise refuse(path.name, f"cut short: tensor {name} ends at byte {end} of the data, but it has {data_bytes}")
+    return tensor
+
+
+def _dtype(path: Path, name: str, entry: Mapping[str, object]) -> str:
+    dtype = entry.get("dtype")
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise refuse(path.name, f"tensor {name} has the unknown type {str(dtype)[:40]}")
+    return dtype
+
+
+def _bounds(path: Path, name: str, entry: Mapping[str, object]) -> tuple[int, int]:
+    bounds = _counts(entry, "data_offsets")
+    if bounds is None or len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise refuse(path.name, f"tensor {name} has the offsets {str(entry.get('data_offsets'))[:80]}")
+    return bounds[0], bounds[1]
+
+
+def _counts(entry: Mapping[str, object], key: str) -> tuple[int, ...] | None:
+    values = entry.get(key)
+    if not isinstance(values, list):
+        return None
+    counts = tuple(value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    return counts if len(counts) == len(values) else None
+
+
+def _check_no_overlap(path: Path, tensors: list[StoredTensor]) -> None:
+    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+    for before, after in itertools.pairwise(ordered):
+        if before.offset + before.nbytes > after.offset:
+            raise refuse(path.name, f"tensor {after.name} overlaps {before.name}")

@@ -1,0 +1,136 @@
+"""Imported heads on disk: one folder for each kind of target, in which `--draft auto` looks.
+
+A kind of target is its architecture, width, depth and tokens; so all quantizations of a model, and its fine-tunes, have
+the same heads. Which of them was made for this very model is told by the name in the file. Writing is all or
+nothing: a head appears under its name when it is complete and was tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.keys import TOKENS_KEY
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import is_same_model
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import Entry, StreamedTensor, file_bytes_at_most, write_streamed
+
+MAX_HEADS = 64  # of one kind of target that are looked at
+SPARE_DISK_BYTES = 200_000_000
+PARTIAL = ".partial"
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    path: Path
+    info: EagleInfo
+    is_own: bool  # made for a target of this name
+
+
+def folder_of(beside: Header, target: ModelInfo) -> Path:
+    """Where heads for this kind of target lie."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
+    digest.update(beside.array_bytes(TOKENS_KEY))
+    return locations.heads_dir() / digest.hexdigest()
+
+
+def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
+    """The file that a head of this name gets, in the type `kind`."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
+    return folder_of(beside, target) / f"{slug}-{kind}.gguf"
+
+
+def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
+    """Heads that fit this target, those made for it first, then the newest. A file that is damaged is passed over."""
+    if not locations.heads_dir().is_dir():
+        return []
+    found = []
+    for path in _newest_first(folder_of(beside, target)):
+        info = _fitting(path, target)
+        if info is not None:
+            found.append(StoredHead(path, info, is_same_model(info.target_name, target.name)))
+    return sorted(found, key=lambda head: not head.is_own)
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            dated = [(entry.stat().st_mtime, entry.name) for entry in entries if entry.name.endswith(".gguf")]
+    except OSError:
+        return []
+    return [folder / name for _, name in sorted(dated, reverse=True)[:MAX_HEADS]]
+
+
+def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
+    try:
+        info = EagleInfo.from_header(read_header(path))
+        check_pair(info, target)
+    except EagleLocalError:
+        return None
+    return info
+
+
+@contextmanager
+def written(
+    path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], *, on_progress: Progress
+) -> Iterator[Path]:
+    """A complete head beside `path`, which becomes `path` when the block ends well and vanishes when it does not.
+
+    Raises ResourceError where the disk is too small or cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        _write(partial, entries, tensors, on_progress)
+        yield partial
+        _appear(partial, path)
+    finally:
+        with suppress(OSError):  # nothing was written, perhaps not even the folder
+            partial.unlink()
+
+
+def _appear(partial: Path, path: Path) -> None:
+    try:
+        os.replace(partial, path)
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror}", hint="`--out FILE` elsewhere") from error
+
+
+def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
+    total, done = sum(tensor.nbytes for tensor in tensors), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        on_progress(done / total)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_disk(path.parent, file_bytes_at_most(entries, tensors))
+        write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ResourceError(f"cannot write {path.parent}: {error.strerror}", hint="`--out FILE` elsewhere") from error
+
+
+def _check_disk(folder: Path, wanted_bytes: int) -> None:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if wanted_bytes + SPARE_DISK_BYTES > free:
+        raise ResourceError(
+            f"the head takes {wanted_bytes / 1e9:.2f} GB on disk, {free / 1e9:.2f} GB are free in {folder}",
+            hint="free some space, `--type q8_0`, or `--out FILE` elsewhere",
+        )

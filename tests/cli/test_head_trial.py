@@ -1,0 +1,195 @@
+"""The trial of a head: every reading is loaded, the best one stays in the file, and a stranger is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
+from doubles.imported_heads import imported, understood
+from doubles.random_models import TargetShape, write_target
+
+from eaglelocal.cli import head_trial
+from eaglelocal.cli.head_trial import NUM_TOKENS, Outcome, Trial
+from eaglelocal.cli.import_report import trial_lines
+from eaglelocal.core.events import EngineSnapshot, Failed, Finished, Piece, RequestEvent, Tokens
+from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EngineError, IncompatibleError
+from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, EagleInfo
+from eaglelocal.gguf.reader import read_header
+
+SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
+DRAFTS = 20  # of an answer
+TOKENS = 60
+
+
+@dataclass
+class Truth:
+    """What the head was trained for, and how often each draft is accepted if it is run so, or otherwise."""
+
+    taps: tuple[int, ...] = (1, 2, 3)
+    norm_output: bool = True
+    right: tuple[int, ...] = (15, 11, 8, 6, 4)
+    wrong_recurrence: tuple[int, ...] = (15, 4, 1, 0, 0)
+    wrong_taps: tuple[int, ...] = (4, 1, 0, 0, 0)
+
+    def accepted(self, head: EagleInfo) -> tuple[int, ...]:
+        if head.target_layers != self.taps:
+            return self.wrong_taps
+        return self.right if head.norm_output == self.norm_output else self.wrong_recurrence
+
+
+@dataclass
+class Engines:
+    """Loads whatever the file says at that moment."""
+
+    truth: Truth
+    fails: bool = False
+    opened: list[EagleInfo] = field(default_factory=list)
+    asked: list[ChatRequest] = field(default_factory=list)
+    num_open: int = 0
+
+    def open(self, path: Path) -> Engine:
+        self.opened.append(EagleInfo.from_header(read_header(path)))
+        self.num_open += 1
+        return Engine(self, self.truth.accepted(self.opened[-1]))
+
+
+@dataclass
+class Engine:
+    engines: Engines
+    accepted: tuple[int, ...]
+    restarts: int = 0
+
+    def stream(self, request: ChatRequest) -> Reply:
+        self.engines.asked.append(request)
+        return Reply(request.id, self.accepted, self.engines.fails)
+
+    def snapshot(self) -> EngineSnapshot:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.engines.num_open -= 1
+
+
+@dataclass
+class Reply:
+    id: str
+    accepted: tuple[int, ...]
+    fails: bool
+
+    def cancel(self) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[RequestEvent]:
+        yield Tokens(self.id, tuple(Piece(token % 20, "a", False) for token in range(TOKENS)))
+        if self.fails:
+            yield Failed(self.id, EngineError("the engine ended"))
+        stats = SpeculationStats(drafts=DRAFTS, accepted_per_position=self.accepted)
+        yield Finished(self.id, "length", "", 5, TOKENS, Timings(), stats)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return write_target(tmp_path / "target.gguf", SHAPE)
+
+
+def tried(engines: Engines, target: Path, folder: Path, *, dialect: str = "SpecForge", says: bool = True) -> Outcome:
+    head = replace(random_checkpoint(Kind()), norm_output=says)
+    published = write_checkpoint(folder / "published", head, dialect)
+    path = imported(published, target, folder / "head.gguf")
+    trial = Trial(
+        path,
+        understood(published, target),
+        n_layer=SHAPE.n_layer,
+        has_template=False,
+        open_engine=engines.open,
+        on_progress=lambda fraction, what: None,
+    )
+    return trial.run()
+
+
+def recorded(folder: Path) -> tuple[tuple[int, ...], bool, float]:
+    header = read_header(folder / "head.gguf")
+    info, length = EagleInfo.from_header(header), header.metadata[ACCEPTANCE_LENGTH_KEY]
+    assert isinstance(length, float)
+    return info.target_layers, info.norm_output, length
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("is_post_norm", [True, False])
+def test_the_recurrence_is_measured_not_believed(says: bool, is_post_norm: bool, target: Path, tmp_path: Path) -> None:
+    engines = Engines(Truth(norm_output=is_post_norm))
+    outcome = tried(engines, target, tmp_path, says=says)
+    assert outcome.is_as_stated is (says is is_post_norm)
+    assert recorded(tmp_path) == ((1, 2, 3), is_post_norm, pytest.approx(1 + sum(Truth().right) / DRAFTS))
+    assert engines.num_open == 0
+
+
+@pytest.mark.parametrize("dialect", ["SpecForge", "SafeAILab"])
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_layer_ids_that_were_counted_otherwise_are_found(
+    dialect: str, shift: int, target: Path, tmp_path: Path
+) -> None:
+    """SpecForge's ids are outputs, but not everybody's: one lower is tried too. Elsewhere one higher is."""
+    taps = (1 + shift, 2 + shift, 3 + shift)
+    possible = {"SpecForge": (-1, 0), "SafeAILab": (0, 1)}[dialect]
+    truth = Truth(taps=taps)
+    if shift not in possible:
+        truth = replace(truth, wrong_taps=(0, 0, 0, 0, 0))
+        with pytest.raises(IncompatibleError, match=r"0\.0% are accepted"):
+            tried(Engines(truth), target, tmp_path, dialect=dialect)
+        return
+    outcome = tried(Engines(truth), target, tmp_path, dialect=dialect)
+    assert recorded(tmp_path)[:2] == (taps, True)
+    assert outcome.is_as_stated is (shift == 0)
+
+
+def test_all_readings_answer_the_same_prompts(target: Path, tmp_path: Path) -> None:
+    engines = Engines(Truth())
+    outcome = tried(engines, target, tmp_path)
+    assert len(outcome.tried) == len(engines.opened) == 3
+    rounds = [
+        engines.asked[i : i + len(engines.asked) // 3] for i in range(0, len(engines.asked), len(engines.asked) // 3)
+    ]
+    texts = [[(request.id, request.text) for request in answers] for answers in rounds]
+    assert texts[0] == texts[1] == texts[2]
+    assert (len(texts[0]) - 1) * TOKENS < NUM_TOKENS <= len(texts[0]) * TOKENS
+    assert all(request.params.temperature == 0 and request.spec == fixed(5) for request in engines.asked)
+
+
+def test_a_slow_machine_answers_fewer_prompts(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_trial, "PATIENCE_S", -1.0)
+    engines = Engines(Truth())
+    tried(engines, target, tmp_path)
+    assert len(engines.asked) == 3
+
+
+def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) -> None:
+    little = (1, 0, 0, 0, 0)
+    engines = Engines(Truth(right=little, wrong_recurrence=little, wrong_taps=little))
+    with pytest.raises(IncompatibleError) as raised:
+        tried(engines, target, tmp_path)
+    assert "5.0% are accepted (340 drafts), at least 10.0% are wanted" in raised.value.message
+    assert "5.0% of the text" in raised.value.message
+    assert engines.num_open == 0
+
+
+def test_an_engine_that_fails_ends_the_trial(target: Path, tmp_path: Path) -> None:
+    engines = Engines(Truth(), fails=True)
+    with pytest.raises(EngineError, match="the engine ended"):
+        tried(engines, target, tmp_path)
+    assert engines.num_open == 0
+
+
+def test_the_trial_is_told_in_80_columns(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = tried(Engines(Truth(norm_output=False)), target, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lines = trial_lines(outcome, Path("head.gguf"))
+    assert max(map(len, lines)) <= 80
+    assert [line.startswith("         *") for line in lines[1:4]] == [False, False, True]
+    assert "otherwise than its configuration says" in " ".join(lines)
+    assert trial_lines(None, Path("head.gguf"))[0] == "trial    none: its configuration is believed"

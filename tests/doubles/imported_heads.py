@@ -1,0 +1,28 @@
+"""The import without its command: a published folder beside a target file -> a head's GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import read_draft
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.heads.convert import ReadHead, Reading, entries_of, read_head, tensors_of
+from eaglelocal.hub.heads.folder import read_published
+from eaglelocal.hub.heads.store import written
+
+
+def understood(folder: Path, target: Path) -> ReadHead:
+    header = read_header(target)
+    return read_head(read_published(folder), header, ModelInfo.from_header(header), name=folder.name)
+
+
+def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: Reading | None = None) -> Path:
+    """Raises what the command would raise before it loads anything."""
+    header = read_header(target)
+    info = ModelInfo.from_header(header)
+    head = understood(folder, target)
+    entries = entries_of(head, reading or head.stated, header, info, kind)
+    with written(path, entries, tensors_of(head, info, kind), on_progress=lambda fraction: None) as partial:
+        read_draft(read_header(partial), beside=header, target=info)
+    return path

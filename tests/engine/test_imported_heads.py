@@ -1,0 +1,271 @@
+"""Heads of every dialect, imported and run by llama.cpp, say what plain torch says of the published weights.
+
+The reference below is written from the papers and from transformers, in transformers' order of things: halves of a
+head that turn together, gains of their own, offsets in d2t. It knows nothing of GGUF, folding or permutation. Both get
+the target's states as llama.cpp gives them, and both are fed the same tokens, so that what differs is the head alone.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.eagle_checkpoints import DIALECTS, Checkpoint, Kind, random_checkpoint, write_checkpoint
+from doubles.imported_heads import imported
+from doubles.random_models import TargetShape, write_target
+
+from eaglelocal.assembly import head_norms
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+
+torch = pytest.importorskip("torch")
+
+SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
+PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attention="off")
+TEXT = [int(token) for token in np.random.default_rng(3).integers(0, 299, 24)]
+CHAIN = [
+    int(token) for token in np.random.default_rng(4).integers(0, 299, 5)
+]  # the root, and what is drafted behind it
+TOLERANCE = 1e-3
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+FORMS = {
+    "EAGLE-3": Kind(),
+    "EAGLE-3.1": Kind(fc_norm=True, norm_output=True),
+    "one norm before fc": Kind(norm_before_fc=True, norm_output=True, norm_before_residual=True),
+    "residual behind the norm": Kind(norm_before_residual=True),
+    "its own embeddings": Kind(own_embeddings=True, draft_vocab=None),
+    "narrower than the target": Kind(width=64, n_head=1, own_embeddings=True, fc_norm=True),
+    "more heads": Kind(n_head=4, n_kv_head=2),
+    "one tap": Kind(num_taps=1, fc_norm=True),
+    "two taps": Kind(num_taps=2),
+    "llama3": Kind(rope_scaling=LLAMA3),
+    "linear": Kind(rope_scaling={"type": "linear", "factor": 2.0}),
+    "yarn": Kind(rope_scaling=YARN),
+    "several axes of positions": Kind(rope_scaling={"type": "default", "mrope_section": [8, 12, 12]}),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_target(tmp_path_factory.mktemp("target") / "target.gguf", SHAPE)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("form", ["EAGLE-3", "EAGLE-3.1"])
+def test_every_dialect_says_the_same(dialect: str, form: str, target: Path, tmp_path: Path) -> None:
+    check_same(random_checkpoint(FORMS[form]), dialect, target, tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_says_the_same(form: str, target: Path, tmp_path: Path) -> None:
+    check_same(random_checkpoint(FORMS[form]), "speculators", target, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["norm_output", "norm_before_residual", "eps", "theta"])
+def test_each_part_of_the_configuration_matters(change: str, target: Path, tmp_path: Path) -> None:
+    """The comparison can fail: with one figure changed on one side the logits are others."""
+    head = random_checkpoint(Kind())
+    other = {
+        "norm_output": replace(head, norm_output=True),
+        "norm_before_residual": replace(head, norm_before_residual=True),
+        "eps": replace(head, eps=0.1),
+        "theta": replace(head, theta=100.0),
+    }[change]
+    ours, features = run(imported_from(other, "SafeAILab", target, tmp_path), target)
+    theirs = reference(head, features, target)
+    depth = 1 if change == "norm_output" else 0  # the first step is the same before and behind the norm
+    drafted = np.isfinite(theirs[depth])
+    assert np.abs(ours[depth][drafted] - theirs[depth][drafted]).max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("bf16", TOLERANCE), ("f16", TOLERANCE), ("q8_0", 0.1)])
+def test_types_keep_what_they_can(kind: str, tolerance: float, target: Path, tmp_path: Path) -> None:
+    """Weights that are bfloat16 come whole in bf16, and here, where none is tiny, nearly so in f16."""
+    head = random_checkpoint(Kind())
+    folder = write_checkpoint(tmp_path / "published", head, "SpecForge")
+    exact = imported(folder, target, tmp_path / "exact.gguf")
+    typed = imported(folder, target, tmp_path / "typed.gguf", kind=kind)
+    for name in read_header(exact).tensors:
+        if name == "d2t":
+            continue
+        before, after = (read_tensor(path, read_header(path), name) for path in (exact, typed))
+        np.testing.assert_allclose(after, before, atol=tolerance * np.abs(before).max())
+
+
+def test_a_window_is_what_is_left_when_older_cells_are_forgotten(target: Path, tmp_path: Path) -> None:
+    head = random_checkpoint(Kind())
+    path = imported_from(head, "speculators", target, tmp_path)
+    ours, features = run(path, target, window=8)
+    narrow, wide = (reference(head, features, target, window=window) for window in (8, None))
+    drafted = np.isfinite(narrow)
+    np.testing.assert_allclose(ours[drafted], narrow[drafted], atol=TOLERANCE)
+    assert np.abs(narrow[drafted] - wide[drafted]).max() > 10 * TOLERANCE
+
+
+def check_same(head: Checkpoint, dialect: str, target: Path, folder: Path) -> None:
+    path = imported_from(head, dialect, target, folder)
+    assert EagleInfo.from_header(read_header(path)).target_layers[: len(head.taps)] == head.taps
+    ours, features = run(path, target)
+    theirs = reference(head, features, target)
+    assert np.array_equal(np.isfinite(ours), np.isfinite(theirs))  # the same tokens are drafted
+    drafted = np.isfinite(theirs)
+    assert theirs[drafted].std() > 0.3
+    for depth in range(len(CHAIN)):
+        np.testing.assert_allclose(ours[depth][drafted[depth]], theirs[depth][drafted[depth]], atol=TOLERANCE)
+
+
+def imported_from(head: Checkpoint, dialect: str, target: Path, folder: Path) -> Path:
+    published = write_checkpoint(folder / "published", head, dialect, shards=3 if dialect == "NeMo" else 1)
+    return imported(published, target, folder / "head.gguf")
+
+
+# ---- llama.cpp, through the backend as the engine uses it
+
+
+def run(path: Path, target: Path, *, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [depth, vocab] behind TEXT along CHAIN, and the states that the head read [rows, taps, n_embd]."""
+    return next(iter(opened(path, target, window)))
+
+
+def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    header = read_header(path)
+    info = EagleInfo.from_header(header)
+    plain = Placement(repack=False)
+    models = Model(load_library(), target, plain), Model(load_library(), path, plain)
+    context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
+    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=head_norms(header, info))
+    try:
+        n = len(TEXT)
+        context.decode(Batch(TEXT, list(range(n)), [[0]] * n, [True] * n))
+        features = context.copy_taps(list(range(n)))
+        fused = head.encode([features])
+        head.decode(PairBatch(TEXT[1:], fused[:-1], list(range(n - 1)), [0] * (n - 1), []), 1, confident=False)
+        logits, state = [], fused[-1]
+        for step, token in enumerate(CHAIN):
+            if window is not None:
+                head.forget(0, n + step - window)
+            said = head.decode(PairBatch([token], [state], [n - 1 + step], [0], [0]), 1, confident=True)
+            logits.append(logits_of(models[1], head))
+            state = said.states[0]
+        yield np.stack(logits), features
+    finally:
+        head.close()
+        context.close()
+        models[1].close()
+        models[0].close()
+
+
+def logits_of(model: Model, head: LlamaHeadContext) -> np.ndarray:
+    address = model.library.get_logits_row(head.handle, 0)
+    return np.frombuffer((C.c_float * SHAPE.n_vocab).from_address(address), np.float32).copy()
+
+
+# ---- torch
+
+
+def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: int | None = None) -> np.ndarray:
+    """Logits [depth, vocab], minus infinity for tokens that the head does not draft."""
+    weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
+    lent = read_tensor(target, read_header(target), "token_embd.weight")
+    embeddings = weights.get("embed_tokens.weight", torch.from_numpy(lent).double())
+    taps = [torch.from_numpy(features[:, i]).double() for i in range(len(head.taps))]
+    if head.fc_norm:
+        taps = [norm(tap, weights[f"fc_norm.{i}.weight"], head.eps) for i, tap in enumerate(taps)]
+    joined = torch.cat(taps, -1)
+    if head.norm_before_fc:
+        joined = norm(joined, weights["input_norm.weight"], head.eps)
+    states = list(joined @ weights["fc.weight"].T)
+    tokens, logits = [*TEXT[1:]], []
+    keys, values = [], []
+    for position, state in enumerate(states[:-1]):
+        step(head, weights, embeddings[tokens[position]], state, position, keys, values)
+    state = states[-1]
+    for depth, token in enumerate(CHAIN):
+        if window is not None:
+            del keys[: 1 - window], values[: 1 - window]
+        before = step(head, weights, embeddings[token], state, len(TEXT) - 1 + depth, keys, values)
+        after = norm(before, weights["norm.weight"], head.eps)
+        logits.append(scattered(head, weights["lm_head.weight"] @ after))
+        state = after if head.norm_output else before
+    return torch.stack(logits).numpy()
+
+
+def step(head, weights, embedded, state, position, keys, values):  # type: ignore[no-untyped-def]
+    """One row through the layer: the residual stream behind it, before the last norm."""
+    hidden = norm(state, weights["layer.hidden_norm.weight"], head.eps)
+    pair = torch.cat((norm(embedded, weights["layer.input_layernorm.weight"], head.eps), hidden))
+    query, key, value = (
+        (weights[f"layer.self_attn.{part}_proj.weight"] @ pair).reshape(-1, head.head_dim) for part in "qkv"
+    )
+    keys.append(turned(head, key, position))
+    values.append(value)
+    repeat = head.n_head // head.n_kv_head
+    all_keys, all_values = (
+        torch.stack(rows).repeat_interleave(repeat, 1) for rows in (keys, values)
+    )  # [cells, heads, d]
+    scores = torch.einsum("hd,chd->hc", turned(head, query, position), all_keys) / math.sqrt(head.head_dim)
+    mixed = torch.einsum("hc,chd->hd", scores.softmax(-1), all_values).flatten()
+    x = (hidden if head.norm_before_residual else state) + weights["layer.self_attn.o_proj.weight"] @ mixed
+    inner = norm(x, weights["layer.post_attention_layernorm.weight"], head.eps)
+    gate = torch.nn.functional.silu(weights["layer.mlp.gate_proj.weight"] @ inner)
+    return x + weights["layer.mlp.down_proj.weight"] @ (gate * (weights["layer.mlp.up_proj.weight"] @ inner))
+
+
+def norm(x, gains, eps):  # type: ignore[no-untyped-def]
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * gains
+
+
+def turned(head, rows, position):  # type: ignore[no-untyped-def]
+    """rows [heads, d]: element i turns with element i + d / 2."""
+    frequencies, scale = frequencies_of(head)
+    angles = (position * frequencies).repeat(2)
+    first, second = rows.chunk(2, -1)
+    return (rows * angles.cos() + torch.cat((-second, first), -1) * angles.sin()) * scale
+
+
+def frequencies_of(head):  # type: ignore[no-untyped-def]
+    """As transformers' modeling_rope_utils has them, and what cosines and sines are multiplied by."""
+    d, scaling = head.head_dim, head.rope_scaling or {}
+    plain = head.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    factor, original = scaling.get("factor", 1.0), scaling.get("original_max_position_embeddings", 0)
+    match scaling.get("rope_type", scaling.get("type")):
+        case "linear":
+            return plain / factor, 1.0
+        case "llama3":
+            wavelengths = 2 * math.pi / plain
+            smooth = (original / wavelengths - 1.0) / (4.0 - 1.0)
+            medium = (1 - smooth) * plain / factor + smooth * plain
+            slow = torch.where(wavelengths > original / 1.0, plain / factor, medium)
+            return torch.where(wavelengths < original / 4.0, plain, slow), 1.0
+        case "yarn":
+            low, high = (
+                d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(head.theta)) for turns in (32, 1)
+            )
+            low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
+            ramp = ((torch.arange(d // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+            return plain / factor * ramp + plain * (1 - ramp), 0.1 * math.log(factor) + 1.0
+    return plain, 1.0
+
+
+def scattered(head, logits):  # type: ignore[no-untyped-def]
+    if head.draft_tokens is None:
+        return logits
+    everywhere = torch.full((head.n_vocab,), -math.inf, dtype=torch.float64)
+    everywhere[torch.from_numpy(head.draft_tokens)] = logits
+    return everywhere

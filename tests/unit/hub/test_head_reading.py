@@ -1,0 +1,276 @@
+"""Dialects and configurations: what is meant, what stays open, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.eagle_checkpoints import DIALECTS, Kind, changed, named, random_checkpoint, write_checkpoint, write_tensors
+from doubles.imported_heads import imported, understood
+from doubles.random_models import TargetShape, write_target
+
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_rows, read_tensor
+from eaglelocal.hub.heads.config import read_config, tap_readings
+from eaglelocal.hub.heads.names import common_name
+from eaglelocal.hub.heads.vocabulary_map import target_tokens
+
+SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
+HEAD = random_checkpoint(Kind())
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_target(tmp_path_factory.mktemp("target") / "target.gguf", SHAPE)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_dialect_is_told(dialect: str, target: Path, tmp_path: Path) -> None:
+    head = understood(write_checkpoint(tmp_path, HEAD, dialect), target)
+    assert head.config.dialect == dialect
+    assert head.stated.taps == HEAD.taps
+    assert not head.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "common"),
+    [
+        ("midlayer.hidden_norm.weight", "layer.hidden_norm.weight"),
+        ("layers.0.mlp.up_proj.weight", "layer.mlp.up_proj.weight"),
+        ("model.layers.0.self_attn.q_proj.weight", "layer.self_attn.q_proj.weight"),
+        ("module.eagle_module.fc.weight", "fc.weight"),
+        ("model.fc_norm.2.weight", "fc_norm.2.weight"),
+        ("eagle_module.eagle_lm_head.weight", "lm_head.weight"),
+        ("layers.1.mlp.up_proj.weight", "layers.1.mlp.up_proj.weight"),
+    ],
+)
+def test_names_of_all_dialects_are_one(name: str, common: str) -> None:
+    assert common_name(name) == common
+
+
+@pytest.mark.parametrize(
+    ("ids", "nested", "readings"),
+    [
+        ((2, 18, 33), False, [(2, 18, 33)]),  # vLLM's usual three, as layer inputs
+        ((1, 17, 32), True, [(2, 18, 33)]),  # the same as SGLang counts, outputs
+        ((1, 17, 32), False, [(2, 18, 33)]),  # converted from there without a word
+        ((1, 17, 34), True, [(2, 18, 35), (1, 17, 34)]),
+        ((3, 9, 20), False, [(3, 9, 20), (4, 10, 21)]),
+    ],
+)
+def test_layer_ids_count_inputs_or_outputs(ids: tuple[int, ...], nested: bool, readings: list[tuple[int, ...]]) -> None:
+    assert list(tap_readings(ids, usual=(2, 18, 33), nested=nested)) == readings
+
+
+def test_readings_beyond_the_last_layer_are_none(target: Path, tmp_path: Path) -> None:
+    """As outputs, the last id would be the state behind the last layer, which llama.cpp does not give for llama."""
+    head = understood(write_checkpoint(tmp_path, replace(HEAD, taps=(0, 2, 5)), "SafeAILab"), target)
+    assert head.readings.taps == ((0, 2, 5),)
+    assert head.alternatives() == []
+
+
+def test_what_speculators_leave_out_stays_open(target: Path, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, HEAD, "speculators")
+    config = json.loads((folder / "config.json").read_text())
+    del config["norm_before_residual"]
+    (folder / "config.json").write_text(json.dumps(config))
+    head = understood(folder, target)
+    assert head.stated.norm_before_residual
+    assert {reading.norm_before_residual for reading in head.alternatives()} == {True, False}
+
+
+CONFIG = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 192}
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    config = read_config(CONFIG, prefix="", layer_name="midlayer")
+    assert (config.n_kv_head, config.head_dim, config.rms_eps, config.rope.theta) == (2, 64, 1e-6, 10_000.0)
+    assert not (config.norm_output or config.fc_norm or config.norm_before_fc or config.ties_embeddings)
+    assert config.norm_before_residual is None and config.layer_ids is None and config.window is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "window"),
+    [
+        ({"sliding_window": 64}, None),  # written by models that do not use it
+        ({"sliding_window": 64, "use_sliding_window": True}, 64),
+        ({"sliding_window": 64, "layer_types": ["sliding_attention"]}, 64),
+        ({"sliding_window": 64, "layer_types": ["full_attention"], "use_sliding_window": True}, None),
+        ({"sliding_window": None, "use_sliding_window": True}, None),
+    ],
+)
+def test_a_window_counts_where_it_is_used(
+    keys: dict[str, object], window: int | None, target: Path, tmp_path: Path
+) -> None:
+    assert read_config(CONFIG | keys, prefix="", layer_name="midlayer").window == window
+    folder = write_checkpoint(tmp_path / "published", replace(HEAD, more=keys), "SpecForge")
+    path = imported(folder, target, tmp_path / "head.gguf")
+    assert EagleInfo.from_header(read_header(path)).window == window
+
+
+@pytest.mark.parametrize("flag", ["norm_output", "return_hidden_post_norm"])
+@pytest.mark.parametrize("place", ["top", "eagle_config"])
+def test_post_norm_has_two_names_and_two_places(flag: str, place: str) -> None:
+    more: dict[str, object] = {flag: True} if place == "top" else {"eagle_config": {flag: True}}
+    assert read_config(CONFIG | more, prefix="", layer_name="midlayer").norm_output
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "says"),
+    [
+        ({"num_hidden_layers": 2}, IncompatibleError, "2 layers, llama.cpp runs heads with one"),
+        ({"hidden_act": "gelu"}, IncompatibleError, "activation is gelu"),
+        ({"parallel_drafting": True}, IncompatibleError, "in parallel"),
+        ({"partial_rotary_factor": 0.5}, IncompatibleError, "turns 50% of each head"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, IncompatibleError, "rope scaling is 'longrope'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, IncompatibleError, "yarn"),
+        ({"rope_scaling": {"full_attention": {"rope_theta": 1e6}}}, IncompatibleError, "rope_scaling is"),
+        ({"rope_scaling": {"type": "yarn", "truncate": False, "factor": 4}}, IncompatibleError, "sets truncate"),
+        ({"hidden_size": "128"}, ModelFileError, "hidden_size is 128, not a count"),
+        ({"hidden_size": None}, ModelFileError, "lacks hidden_size"),
+        ({"norm_output": "yes"}, ModelFileError, "not true or false"),
+        ({"rms_norm_eps": -1}, ModelFileError, "rms_norm_eps"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, ModelFileError, "names 2 layers, fc reads 3"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, "2", 3]}, ModelFileError, "layer_ids is"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 90]}, IncompatibleError, "taps layers"),
+        ({"target_hidden_size": 64}, IncompatibleError, "hidden size 64, .* has 128"),
+        ({"fc_norm": True}, ModelFileError, "says fc_norm, but its weights are missing"),
+        ({"norm_before_fc": True}, ModelFileError, "says norm_before_fc"),
+        ({"num_attention_heads": 3, "head_dim": 64}, IncompatibleError, "attn_q.weight is"),
+        ({"intermediate_size": 191}, IncompatibleError, "ffn"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(
+    more: dict[str, object], error: type[EagleLocalError], says: str, target: Path, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tmp_path / "published", replace(HEAD, more=more), "SafeAILab")
+    with pytest.raises(error, match=says):
+        imported(folder, target, tmp_path / "head.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
+
+
+ONES = np.ones((4, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "says"),
+    [
+        ("layer.self_attn.q_norm.weight", ONES[0], "normalises its queries and keys"),
+        ("layers.1.mlp.up_proj.weight", ONES, "more than one layer"),
+        ("layer.self_attn.q_proj.bias", ONES[0], "has biases"),
+        ("layer.self_attn.kv_a_proj_with_mqa.weight", ONES, "MLA"),
+        ("mask_hidden", ONES[0], "P-EAGLE"),
+        ("layer.mlp.experts.3.up_proj.weight", ONES, "mixture of experts"),
+        ("adapter.weight", ONES, "that no EAGLE-3 head has: adapter.weight"),
+        ("fc_norm.4.weight", ONES[0], "holes"),
+    ],
+)
+def test_a_tensor_too_many_is_named(name: str, array: np.ndarray, says: str, target: Path, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, replace(HEAD, arrays={**HEAD.arrays, name: array}), "SafeAILab")
+    with pytest.raises(EagleLocalError, match=says):
+        understood(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("layer.mlp.up_proj.weight", "lacks layer.mlp.up_proj.weight"),
+        ("layer.hidden_norm.weight", "EAGLE-1 or EAGLE-2"),
+        ("fc.weight", "lacks fc.weight"),
+    ],
+)
+def test_a_tensor_too_few_is_named(name: str, says: str, target: Path, tmp_path: Path) -> None:
+    arrays = {key: array for key, array in HEAD.arrays.items() if key != name}
+    complete = write_checkpoint(tmp_path, HEAD, "SafeAILab")
+    config = (complete / "config.json").read_text()
+    write_tensors(complete, {named(key, "SafeAILab"): (array, "float32") for key, array in arrays.items()}, 1)
+    (complete / "config.json").write_text(config)
+    with pytest.raises(ModelFileError, match=says):
+        understood(complete, target)
+
+
+def test_what_changes_nothing_is_left_out(target: Path, tmp_path: Path) -> None:
+    more = {"layer.self_attn.q_proj.bias": np.zeros(128, np.float32), "layer.self_attn.rotary_emb.inv_freq": ONES[0]}
+    head = understood(write_checkpoint(tmp_path, replace(HEAD, arrays={**HEAD.arrays, **more}), "SafeAILab"), target)
+    assert "2 tensors" in head.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0"])
+def test_a_copy_of_the_targets_embeddings_is_not_stored(kind: str, tmp_path: Path) -> None:
+    """speculators saves one. Where the target's are much coarser than the copy, the copy stays."""
+    path = write_target(tmp_path / f"{kind}.gguf", replace(SHAPE, type=kind))
+    fine = write_target(tmp_path / "fine.gguf", SHAPE)
+    copied = read_tensor(fine, read_header(fine), "token_embd.weight")
+    folder = write_checkpoint(tmp_path / "published", changed(HEAD, embed_tokens__weight=copied), "speculators")
+    stored = "token_embd.weight" in read_header(imported(folder, path, tmp_path / "head.gguf")).tensors
+    assert stored is (kind == "Q4_0")
+    assert understood(folder, path).shares_embeddings is not stored
+
+
+def test_embeddings_of_its_own_are_kept(target: Path, tmp_path: Path) -> None:
+    head = random_checkpoint(Kind(own_embeddings=True))
+    path = imported(write_checkpoint(tmp_path / "published", head, "speculators"), target, tmp_path / "head.gguf")
+    kept = read_tensor(path, read_header(path), "token_embd.weight")
+    np.testing.assert_array_equal(kept, head.arrays["embed_tokens.weight"])
+    np.testing.assert_array_equal(
+        read_rows(path, read_header(path), "token_embd.weight", [7, 0, 299]), kept[[7, 0, 299]]
+    )
+
+
+class Table:
+    """A d2t or t2d in memory."""
+
+    def __init__(self, values: object) -> None:
+        self._values = np.asarray(values, np.int64)
+
+    def integers(self) -> np.ndarray:
+        return self._values
+
+
+def mapped(d2t: object, t2d: object, *, rows: int = 3, tokens: int = 8) -> list[int] | None:
+    found = target_tokens(
+        None if d2t is None else Table(d2t),  # type: ignore[arg-type]
+        None if t2d is None else Table(t2d),  # type: ignore[arg-type]
+        num_rows=rows,
+        num_tokens=tokens,
+    )
+    return None if found is None else found.tolist()
+
+
+MARKS = [0, 1, 0, 0, 1, 1, 0, 0]  # tokens 1, 4, 5
+
+
+def test_offsets_become_tokens() -> None:
+    assert mapped([1, 3, 3], None) == mapped([1, 3, 3], MARKS) == [1, 4, 5]
+
+
+def test_absolute_ids_are_taken_where_t2d_proves_them() -> None:
+    assert mapped([1, 4, 5], MARKS) == [1, 4, 5]
+
+
+def test_a_whole_vocabulary_needs_no_map() -> None:
+    assert mapped(None, None, rows=8) is None
+    assert mapped([0] * 8, [1] * 8, rows=8) is None
+    assert mapped([7, -1, -1, -1, -1, -1, -1, -1], None, rows=8) == [7, 0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("d2t", "t2d", "says"),
+    [
+        (None, None, "no d2t"),
+        ([1, 3], None, "2 entries"),
+        ([1, 3, 9], None, "tokens 1 to 11 of 8"),
+        ([-1, 3, 3], None, "tokens -1 to 5"),
+        ([1, 0, 3], None, "token 1 twice"),
+        ([0, 0, 0], [1] * 8, "3 tokens, t2d 8"),  # as some trainers start, before they fill it in
+        ([1, 3, 3], [0, 1, 1, 0, 1, 0, 0, 0], "1 differ"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(d2t: object, t2d: object, says: str) -> None:
+    with pytest.raises(ModelFileError, match=says):
+        mapped(d2t, t2d)

@@ -1,0 +1,137 @@
+"""Imported heads on disk, and which of them `--draft auto` takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
+from doubles.imported_heads import imported, understood
+from doubles.random_models import TargetShape, write_target
+
+from eaglelocal.errors import ModelFileError, ResourceError
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.drafts import find_draft
+from eaglelocal.hub.heads import store
+from eaglelocal.hub.heads.convert import entries_of, tensors_of
+from eaglelocal.hub.heads.source import head_folder
+from eaglelocal.hub.heads.store import heads_for, place_of, written
+from eaglelocal.hub.targets import read_target
+
+SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return write_target(tmp_path / "target.gguf", SHAPE)
+
+
+def keep(name: str, target: Path, folder: Path, kind: Kind | None = None) -> Path:
+    header = read_header(target)
+    published = write_checkpoint(folder / name, random_checkpoint(kind or Kind()), "SpecForge")
+    return imported(published, target, place_of(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
+
+
+def names(target: Path) -> list[str]:
+    header = read_header(target)
+    return [head.info.name for head in heads_for(header, ModelInfo.from_header(header))]
+
+
+def test_none_to_begin_with(target: Path) -> None:
+    assert names(target) == []
+    assert find_draft("auto", read_target(target)).reason == "no head is known for this target"
+
+
+def test_an_imported_head_is_found_by_itself(target: Path, tmp_path: Path) -> None:
+    path = keep("one", target, tmp_path)
+    found = find_draft("auto", read_target(target))
+    assert (found.kind, found.path) == ("eagle3", path)
+    assert "EAGLE-3 head one" in found.label
+
+
+def test_the_newest_is_taken(target: Path, tmp_path: Path) -> None:
+    for age, name in ((100, "old"), (0, "new"), (50, "middle")):
+        path = keep(name, target, tmp_path)
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert names(target) == ["new", "middle", "old"]
+
+
+def test_one_for_this_name_comes_before_a_newer_one_of_a_sibling(tmp_path: Path) -> None:
+    """A fine-tune has the same tokens and shape: its heads are the second choice."""
+    ours, theirs = write_target(tmp_path / "ours.gguf", SHAPE), write_target(tmp_path / "theirs.gguf", SHAPE)
+    os.utime(keep("own", ours, tmp_path), (1, 1))
+    keep("sibling", theirs, tmp_path)
+    assert names(ours) == ["own", "sibling"]
+    assert names(theirs) == ["sibling", "own"]
+
+
+@pytest.mark.parametrize("other", [replace(SHAPE, n_embd=64), replace(SHAPE, n_layer=5), replace(SHAPE, n_vocab=320)])
+def test_targets_of_another_kind_have_other_heads(other: TargetShape, target: Path, tmp_path: Path) -> None:
+    keep("one", target, tmp_path)
+    assert names(write_target(tmp_path / "other.gguf", other)) == []
+
+
+def test_damaged_files_are_passed_over(target: Path, tmp_path: Path) -> None:
+    good = keep("good", target, tmp_path)
+    cut = keep("cut", target, tmp_path)
+    cut.write_bytes(cut.read_bytes()[:1000])
+    (good.parent / "text.gguf").write_text("no head")
+    (good.parent / "folder.gguf").mkdir()
+    assert names(target) == ["good"]
+
+
+def test_a_head_appears_complete_or_not_at_all(target: Path, tmp_path: Path) -> None:
+    header = read_header(target)
+    info = ModelInfo.from_header(header)
+    head = understood(write_checkpoint(tmp_path / "published", random_checkpoint(Kind()), "NeMo", shards=2), target)
+    path = tmp_path / "deep" / "head.gguf"
+    shares: list[float] = []
+    with (
+        pytest.raises(RuntimeError),
+        written(
+            path,
+            entries_of(head, head.stated, header, info, "f16"),
+            tensors_of(head, info, "f16"),
+            on_progress=shares.append,
+        ) as partial,
+    ):
+        assert partial.is_file() and not path.exists()
+        raise RuntimeError("the trial went wrong")
+    assert list(path.parent.iterdir()) == []
+    assert shares == sorted(shares) and shares[-1] == 1.0
+
+
+def test_no_room_on_the_disk(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SPARE_DISK_BYTES", 10**18)
+    published = write_checkpoint(tmp_path / "published", random_checkpoint(Kind()), "SafeAILab")
+    with pytest.raises(ResourceError, match="GB are free"):
+        imported(published, target, tmp_path / "head.gguf")
+    assert not list(tmp_path.glob("head*"))
+
+
+@pytest.mark.parametrize("name", ["../../x", "a b/c", ".hidden", "ü", "a" * 300])
+def test_names_stay_in_their_folder(name: str, target: Path) -> None:
+    header = read_header(target)
+    info = ModelInfo.from_header(header)
+    path = place_of(header, info, name, "bf16")
+    assert path.parent == store.folder_of(header, info)
+    assert not path.name.startswith(".") and len(path.name) < 100
+
+
+def test_where_a_head_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Some-Head").mkdir()
+    assert head_folder(str(tmp_path / "Some-Head")) == (tmp_path / "Some-Head", "Some-Head")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFileError, match="somebody/head is not on this machine"):
+        head_folder("somebody/head")
+    with pytest.raises(ModelFileError, match="does not exist"):
+        head_folder("./nowhere")

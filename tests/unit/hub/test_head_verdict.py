@@ -1,0 +1,66 @@
+"""What a trial decides from its figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, starts_better
+
+COMMON = 0.05
+
+
+def figures(drafts: int, *shares: float, common: float = COMMON) -> Figures:
+    return Figures(drafts, tuple(round(drafts * share) for share in shares), 3 * drafts, common)
+
+
+def test_answers_are_summed_up() -> None:
+    summed = figures_of([(4, (3, 2)), (0, ()), (2, (2, 1, 1))], [7, 7, 8, 9])
+    assert summed == Figures(6, (5, 3, 1), 4, 0.5)
+    assert summed.first == 5 / 6
+    assert summed.length == 1 + 9 / 6
+
+
+def test_nothing_drafted_is_no_knowledge() -> None:
+    nothing = figures_of([], [])
+    assert (nothing.first, nothing.length, nothing.knows_target) == (0.0, 1.0, False)
+
+
+@given(st.integers(1, 400), st.lists(st.integers(0, 5), min_size=1, max_size=400))
+def test_the_error_is_that_of_the_mean(seed: int, accepted: list[int]) -> None:
+    """Shares per position hold the whole distribution of what was accepted."""
+    positions = tuple(sum(a > i for a in accepted) for i in range(5))
+    told = Figures(len(accepted), positions, 1, 0.0)
+    assert told.length == pytest.approx(1 + np.mean(accepted))
+    assert told.length_error == pytest.approx(np.std(accepted) / len(accepted) ** 0.5, abs=1e-9)
+
+
+def test_the_wrong_recurrence_is_seen_from_the_second_token_on() -> None:
+    """Shares as they were measured: a head for post-norm, and the same run with the pre-norm state."""
+    right, wrong = figures(300, 0.70, 0.52, 0.37, 0.26, 0.18), figures(480, 0.70, 0.25, 0.08, 0.02, 0.01)
+    assert goes_on_better(right, wrong)
+    assert not goes_on_better(wrong, right)
+    assert not starts_better(right, wrong)
+
+
+def test_what_is_alike_stays_as_stated() -> None:
+    one, other = figures(300, 0.70, 0.50), figures(300, 0.71, 0.51)
+    assert not goes_on_better(one, other)
+    assert not goes_on_better(other, one)
+
+
+@pytest.mark.parametrize(
+    ("first", "common", "knows"),
+    [
+        (0.00, COMMON, False),
+        (0.06, COMMON, False),  # chance
+        (0.12, COMMON, True),
+        (0.34, COMMON, True),  # trained for minutes
+        (0.20, 0.20, False),  # it says the commonest token, always
+        (0.45, 0.20, True),
+    ],
+)
+def test_a_head_must_know_more_than_the_commonest_token(first: float, common: float, knows: bool) -> None:
+    assert figures(400, first, first / 2, common=common).knows_target is knows
