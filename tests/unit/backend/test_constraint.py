@@ -17,13 +17,14 @@ from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
+from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.split_answer import SplitText
 from eaglelocal.text.tool_grammar import callable_tools, constraint_of
 
 DEMO = Path(__file__).parents[3] / "profiles" / "demo" / "guide-target.gguf"
 TOOLS = (Tool("f", "", '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'), Tool("g.h"))
-SPELLED = [form for form in CallForm if form is not CallForm.HARMONY]
+SPELLED = [form for form in forms.FORMS if form is not forms.HARMONY]
 THINK = ("<think>", "</think>")
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 A_CONTROL, NORMAL = 1, 300  # tokens of the demo's vocabulary
@@ -101,14 +102,14 @@ def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
 # ---- calls
 def written(form: CallForm, *calls: str) -> str:
     """Calls of f as a model of the family writes them."""
-    key = "parameters" if form is CallForm.LLAMA else "arguments"
+    key = "parameters" if form is forms.LLAMA else "arguments"
     objects = [f'{{"name": "f", "{key}": {arguments}}}' for arguments in calls]
     match form:
-        case CallForm.MISTRAL_ARGS:
+        case forms.MISTRAL_ARGS:
             return "".join(f"[TOOL_CALLS]f[ARGS]{arguments}" for arguments in calls)
-        case CallForm.MISTRAL:
+        case forms.MISTRAL:
             return f"[TOOL_CALLS][{', '.join(objects)}]"
-        case CallForm.LLAMA:
+        case forms.LLAMA:
             return "; ".join(objects)
     return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in objects)
 
@@ -120,7 +121,7 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
     bound = constraint_of(split, replace(REQUIRED, parallel=parallel), None, tokens={}, is_split=True)
     one, two = written(form, '{"n": 3}'), written(form, '{"n": 3}', '{"n": 4}')
     assert judge.accepts(bound, one)
-    assert judge.accepts(bound, two) is (parallel and form is not CallForm.LLAMA)
+    assert judge.accepts(bound, two) is (parallel and form is not forms.LLAMA)
     for wrong in (written(form, '{"n": "3"}'), written(form, "{}"), one.replace("f", "x", 1), "hello", ""):
         assert not judge.accepts(bound, wrong)
     parser = SplitText(split, lambda: "id")
@@ -131,11 +132,11 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
 @pytest.mark.parametrize("in_thought", [True, False])
 @pytest.mark.parametrize("tokens", [{}, {"</think>": A_CONTROL}])
 def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict[str, int]) -> None:
-    split = Split(form=CallForm.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
+    split = Split(form=forms.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
     opening: list[str | int] = [] if in_thought else ["<think>"]
     thought = [*opening, 'hm {"n": <b>', tokens.get("</think>", "</think>"), "\n\n"]
     calls = constraint_of(split, REQUIRED, None, tokens=tokens, is_split=True)
-    call = written(CallForm.HERMES, '{"n": 3}')
+    call = written(forms.HERMES, '{"n": 3}')
     assert judge.accepts(calls, *thought, call)
     assert judge.accepts(calls, call) is not in_thought
     wanted = schema(type="object", properties={"a": {"type": "integer"}}, required=["a"])
@@ -146,7 +147,7 @@ def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict
 
 
 def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:
-    split = Split(form=CallForm.MISTRAL_ARGS, tools=TOOLS)
+    split = Split(form=forms.MISTRAL_ARGS, tools=TOOLS)
     for token in (A_CONTROL, NORMAL):
         bound = constraint_of(split, REQUIRED, None, tokens={"[TOOL_CALLS]": token}, is_split=True)
         assert judge.accepts(bound, token, 'f[ARGS]{"n": 3}')
@@ -154,7 +155,7 @@ def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:
 
 
 def test_harmony_binds_channels(judge: Judge) -> None:
-    split = Split(form=CallForm.HARMONY, tools=TOOLS)
+    split = Split(form=forms.HARMONY, tools=TOOLS)
     tokens = {name: 400 + index for index, name in enumerate(markers_of(split))}
     start, channel, message, constrain, end = (tokens[name] for name in markers_of(split)[:5])
     thought = (channel, "analysis", message, "hm", end, start, "assistant")
@@ -168,12 +169,12 @@ def test_harmony_binds_channels(judge: Judge) -> None:
 
 def test_what_is_bound_when(judge: Judge) -> None:
     wanted = Constraint(Syntax.JSON_OBJECT)
-    for form, is_split in itertools.product(CallForm, (True, False)):
+    for form, is_split in itertools.product(forms.FORMS, (True, False)):
         split = Split(form=form, tools=TOOLS)
         assert constraint_of(split, ToolChoice(), None, tokens={}, is_split=is_split) is None
         if not is_split:
             assert constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=False) is wanted
-    llama = constraint_of(Split(form=CallForm.LLAMA, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
+    llama = constraint_of(Split(form=forms.LLAMA, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
     assert judge.accepts(llama, '{"b": 1}')  # a call of Llama's would look the same: there are none
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.core.tools import CallForm, Split, Tool
+from eaglelocal.core.tools import Split, Tool
+from eaglelocal.text import call_forms as forms
 from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.families import markers_of
@@ -25,11 +26,11 @@ TOOLS = (
     Tool("add", "sum", '{"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}'),
 )
 THINK = ("<think>", "</think>")
-HERMES = Split(form=CallForm.HERMES, thought=THINK, tools=TOOLS)
-CODER = replace(HERMES, form=CallForm.CODER)
-LLAMA = Split(form=CallForm.LLAMA, tools=TOOLS)
-MISTRAL = Split(form=CallForm.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
-HARMONY = Split(form=CallForm.HARMONY, tools=TOOLS)
+HERMES = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+CODER = replace(HERMES, form=forms.CODER)
+LLAMA = Split(form=forms.LLAMA, tools=TOOLS)
+MISTRAL = Split(form=forms.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
+HARMONY = Split(form=forms.HARMONY, tools=TOOLS)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 OSLO = ("get_weather", {"city": "Oslo"})
 
@@ -124,7 +125,7 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
     "llama, code": (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", "", []),
     "llama, words behind": (LLAMA, '{"name": "add", "parameters": {}} done; ', "done; ", "", [("add", {})]),
     "mistral, array": (
-        replace(MISTRAL, form=CallForm.MISTRAL),
+        replace(MISTRAL, form=forms.MISTRAL),
         'Well [1].\n[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Oslo"}}, '
         '{"name": "add", "arguments": {}}]',
         "Well [1].", "", [OSLO, ("add", {})],
@@ -220,7 +221,7 @@ fragments = st.sampled_from(
     [*MARKERS, *TAGS, *JSON, " ", "\n", "add", "word", "<", "é", *(control_char(index) for index in range(8))]
 )
 splits = st.sampled_from([HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_thought=True),
-                          replace(MISTRAL, form=CallForm.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
+                          replace(MISTRAL, form=forms.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
 
 
 @given(splits, st.lists(fragments, max_size=20), st.lists(st.integers(0, 400), max_size=20))
