@@ -32,7 +32,7 @@ _SCALARS = {
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
     """Rules of which the first has this name."""
     schema = json.loads(tool.parameters or "{}")
-    rules = _Rules(name, written, tokens, _definitions(schema))
+    rules = _Rules(name, written, tokens, schema)
     match form.notation:
         case Notation.TAGS:
             return rules.tagged(form, schema)
@@ -47,13 +47,26 @@ def json_rule(schema: Schema) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE}})}"
 
 
-def fields_of(schema: Schema) -> list[tuple[str, Schema, bool]]:
+def resolved(schema: object, root: Schema, hops: int = MAX_LEVELS) -> Schema:
+    """A schema, or what its reference into the root names; anything fits what cannot be found."""
+    if not isinstance(schema, dict):
+        return {}
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return schema
+    found: object = root if reference.startswith("#/") and hops else None
+    for part in reference[2:].split("/"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return resolved(found, root, hops - 1)
+
+
+def fields_of(schema: Schema, root: Schema) -> list[tuple[str, Schema, bool]]:
     """Name, schema and whether it must be there, of each argument that the schema names."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return []
     must = required if isinstance(required, list) else []
-    return [(key, said if isinstance(said, dict) else {}, key in must) for key, said in properties.items()]
+    return [(key, resolved(said, root), key in must) for key, said in properties.items()]
 
 
 def texts_of(schema: Schema) -> list[str]:
@@ -66,8 +79,8 @@ def texts_of(schema: Schema) -> list[str]:
 class _Rules:
     """The rules of one call's arguments."""
 
-    def __init__(self, name: str, written: Written, tokens: Mapping[str, int], definitions: Schema) -> None:
-        self._name, self._written, self._tokens, self._definitions = name, written, tokens, definitions
+    def __init__(self, name: str, written: Written, tokens: Mapping[str, int], root: Schema) -> None:
+        self._name, self._written, self._tokens, self._root = name, written, tokens, root
         self._rules: list[str] = []
 
     def _add(self, body: str) -> str:
@@ -77,7 +90,7 @@ class _Rules:
         return name
 
     def _json(self, schema: Schema) -> str:
-        return self._add(json_rule({**schema, **self._definitions}))
+        return self._add(json_rule({**schema, **_definitions(self._root)}))
 
     def _plain(self, schema: Schema) -> str:
         """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""
@@ -109,7 +122,7 @@ class _Rules:
 
     # ---- texts between tags
     def tagged(self, form: CallForm, schema: Schema) -> list[str]:
-        fields = fields_of(schema)
+        fields = fields_of(schema, self._root)
         if not fields:
             return self._whole(f"({self._tag(form, '', {})})*")
         parts = [(self._tag(form, key, said), is_required) for key, said, is_required in fields]
@@ -117,37 +130,48 @@ class _Rules:
 
     def _tag(self, form: CallForm, key: str, schema: Schema) -> str:
         """One argument; of any name, if it has none."""
-        before, after = form.value.split(VALUE)
         kinds = kinds_of(schema)
-        is_text = not kinds or "string" in kinds
-        before = before.replace(IS_TEXT, "true" if is_text else "false")
+        if not kinds or "string" in kinds:
+            as_text = self._tag_as(form, key, schema, is_text=True)
+            if IS_TEXT not in form.value or kinds == {"string"}:
+                return as_text
+            return f"({as_text} | {self._tag_as(form, key, schema, is_text=False)})"
+        return self._tag_as(form, key, schema, is_text=False)
+
+    def _tag_as(self, form: CallForm, key: str, schema: Schema, *, is_text: bool) -> str:
+        before, after = form.value.replace(IS_TEXT, "true" if is_text else "false").split(VALUE)
         head, tail = before.split(KEY)
-        name = self._written(f"{head}{key}{tail}") if key else f'{self._written(head)} ANY_KEY {self._written(tail)}'
+        name = self._written(f"{head}{key}{tail}") if key else f"{self._written(head)} ANY_KEY {self._written(tail)}"
         ending = after.rstrip("\n")
-        space = after[len(ending) :]
-        if texts := texts_of(schema):
+        if is_text and (texts := texts_of(schema)):
             value = f"({' | '.join(map(quoted, texts))}) {self._written(ending)}"
         elif is_text:
             value = self._free(ending)
         else:
             value = f"{self._plain(schema)} {self._written(ending)}"
-        return f"{name} {value}" + (f" {quoted(space)}" if space else "")
+        return f"{name} {value} GAP?"
 
     # ---- Python
     def python(self, schema: Schema) -> list[str]:
-        fields = fields_of(schema)
+        fields = fields_of(schema, self._root)
         if not fields:
             pair = f'PY_KEY "=" {self._json({})}'
             return self._whole(f'({pair} (", " {pair})*)?')
-        parts = [(f"{quoted(key + '=')} {self._plain(said)}", is_required) for key, said, is_required in fields]
+        parts = [(f"{quoted(key + '=')} {self._python(said)}", is_required) for key, said, is_required in fields]
         return self._whole(self._sequence(parts, '", "'))
+
+    def _python(self, schema: Schema) -> str:
+        """JSON, or Python's way of writing the same."""
+        kinds = kinds_of(schema)
+        ways = {"string": "" if texts_of(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
+        return f"({' | '.join([self._json(schema), *filter(None, (ways.get(kind) for kind in sorted(kinds)))])})"
 
     # ---- Gemma
     def gemma(self, schema: Schema) -> list[str]:
         return self._whole(self._gemma_object(schema, MAX_LEVELS))
 
     def _gemma_object(self, schema: Schema, levels: int) -> str:
-        fields = sorted(fields_of(schema), key=lambda field: field[0].lower())
+        fields = sorted(fields_of(schema, self._root), key=lambda field: field[0].lower())
         if not fields:
             pair = f'GEMMA_KEY ":" {self._gemma_anything()}'
             return f'"{{" ({pair} ("," {pair})*)? "}}"'
@@ -165,7 +189,7 @@ class _Rules:
             return self._gemma_object(schema, levels)
         if kind == "array":
             items = schema.get("items")
-            item = self._gemma_value(items if isinstance(items, dict) else {}, levels - 1)
+            item = self._gemma_value(resolved(items, self._root), levels - 1)
             return f'"[" ({item} ("," {item})*)? "]"'
         if kind == "string":
             return self._gemma_text(texts_of(schema))
@@ -189,13 +213,16 @@ class _Rules:
         return name
 
 
+PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\\\\(.|\\n))*'/"]
+
+
 def shared_rules(form: CallForm) -> list[str]:
     """Terminals that the rules of arguments use."""
     return {
         Notation.TAGS: ["TEXT: /(.|\\n)*/", 'ANY_KEY: /[^<>"\\n]{1,64}/'],
         Notation.GEMMA: ["TEXT: /(.|\\n)*/", "GEMMA_KEY: /[\\w.-]{1,64}/"],
-        Notation.PYTHON: ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/"],
-        Notation.BARE: ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/"],
+        Notation.PYTHON: PYTHON_RULES,
+        Notation.BARE: PYTHON_RULES,
     }.get(form.notation, [])
 
 

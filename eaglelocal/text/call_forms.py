@@ -8,16 +8,17 @@ from __future__ import annotations
 from eaglelocal.core.tools import CallForm, Notation
 from eaglelocal.text import harmony
 
-ARGS, NAME, INDEX, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«index»", "«key»", "«value»", "«is_text»"
+ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
+INDEX, ID, SHORT_ID, MAYBE_ID = "«index»", "«id»", "«short_id»", "«maybe_id»"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 OBJECT = f'{{"name": "{NAME}", "arguments": {ARGS}}}'
 LIST = ("[", ", ", "]")
 
 
-def _listed(label: str, begin: str, end: str, call: str = OBJECT, **fields: bool) -> CallForm:
+def _listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
     """Calls as a JSON array between two markers."""
-    around = (f"{begin}[", ", ", f"]{end}")
-    return CallForm(label=label, notation=Notation.JSON, call=call, around=around, begin=begin, end=end, **fields)
+    around = (f"{begin}{array[0]}", array[1], f"{array[2]}{end}")
+    return CallForm(label=label, notation=Notation.JSON, call=call, around=around, begin=begin, end=end)
 
 
 def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
@@ -43,7 +44,9 @@ HERMES = CallForm(
     label="hermes", notation=Notation.JSON, call=f"{OPEN}\n{OBJECT}\n{CLOSE}", around=("", "\n", ""), begin=OPEN,
     end=CLOSE,
 )  # fmt: skip
-CODER = _tagged("coder", OPEN, CLOSE, (f"<function={NAME}>", "</function>"), f"<parameter={KEY}>\n{VALUE}\n</parameter>\n")
+CODER = _tagged(
+    "coder", OPEN, CLOSE, (f"<function={NAME}>", "</function>"), f"<parameter={KEY}>\n{VALUE}\n</parameter>\n"
+)
 SEED = _tagged(
     "seed", "<seed:tool_call>", "</seed:tool_call>", (f"<function={NAME}>", "</function>"),
     f"<parameter={KEY}>{VALUE}</parameter>\n",
@@ -79,13 +82,17 @@ LLAMA_4_PYTHON = CallForm(
 MISTRAL = CallForm(
     label="mistral",
     notation=Notation.JSON,
-    call=OBJECT,
+    call=f"{OBJECT[:-1]}{MAYBE_ID}}}",
     around=("[TOOL_CALLS][", ", ", "]"),
     begin="[TOOL_CALLS]",
     inside=("[ARGS]", "[CALL_ID]"),
     head=r"\s*(?P<name>[\w.-]+)\s*(\[CALL_ID\]\s*(?P<id>\w+)\s*)?(\[ARGS\])?\s*",
     has_short_ids=True,
 )
+MISTRAL_IDS = CallForm(
+    label="mistral_ids", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[CALL_ID]{SHORT_ID}[ARGS]{ARGS}",
+    begin="[TOOL_CALLS]", inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
+)  # fmt: skip
 MISTRAL_ARGS = CallForm(
     label="mistral_args", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[ARGS]{ARGS}", begin="[TOOL_CALLS]",
     inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
@@ -129,7 +136,7 @@ KIMI = CallForm(
 SOLAR = CallForm(
     label="solar",
     notation=Notation.JSON,
-    call=f"<|tool_call:begin|>call_{INDEX}<|tool_call:name|>{NAME}<|tool_call:args|>{ARGS}<|tool_call:end|>",
+    call=f"<|tool_call:begin|>{ID}<|tool_call:name|>{NAME}<|tool_call:args|>{ARGS}<|tool_call:end|>",
     around=("<|tool_calls|>", "", ""),
     begin="<|tool_call:begin|>",
     end="<|tool_call:end|>",
@@ -150,7 +157,7 @@ NEMOTRON = _listed("nemotron", "<TOOLCALL>", "</TOOLCALL>")
 LISTED = _listed("listed", "<tool_calls>", "</tool_calls>")
 COMMAND = _listed(
     "command", "<|START_ACTION|>", "<|END_ACTION|>",
-    f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}',
+    f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}', ("[\n    ", ",\n    ", "\n]"),
 )  # fmt: skip
 LFM = CallForm(
     label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
@@ -168,6 +175,6 @@ HARMONY = CallForm(
     is_one_call=True,
 )
 FORMS = (
-    HERMES, CODER, SEED, GLM, MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_ARGS,
-    DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND, LFM, GEMMA, HARMONY,
+    HERMES, CODER, SEED, GLM, MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_IDS,
+    MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND, LFM, GEMMA, HARMONY,
 )  # fmt: skip

@@ -46,7 +46,9 @@ class PythonCalls:
                 raise ValueError("arguments without a name")
             value = _value(keyword.value)
             # some models quote whatever they write
-            arguments[keyword.arg] = value_of(value, schemas.get(keyword.arg, {"type": "string"})) if isinstance(value, str) else value
+            arguments[keyword.arg] = (
+                value_of(value, schemas.get(keyword.arg, {"type": "string"})) if isinstance(value, str) else value
+            )
         if is_deeper(arguments, MAX_DEPTH):
             raise ValueError("nested too deep")
         return ToolCall("", name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))

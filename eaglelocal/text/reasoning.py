@@ -54,6 +54,8 @@ class ThoughtParser:
             self._space += item
         elif isinstance(item, Mark) and item.name == self._open and self._place is Place.BEFORE:
             self._place, self._space = Place.THOUGHT, ""
+        elif isinstance(item, Mark) and item.name == self._close and self._place is Place.BEFORE:
+            self._place, self._space = Place.BETWEEN, ""  # an empty one, begun by nobody
         else:
             self._place = Place.BEHIND
             self._begin_saying(item)

@@ -104,7 +104,13 @@ def parameter_schemas(tool: Tool | None) -> dict[str, dict[str, object]]:
 def kinds_of(schema: Mapping[str, object]) -> frozenset[str]:
     """The types that a schema names, alternatives included; none where it leaves them open."""
     named = schema.get("type")
-    kinds = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)} if isinstance(named, list) else set()
+    kinds = (
+        {named}
+        if isinstance(named, str)
+        else {kind for kind in named if isinstance(kind, str)}
+        if isinstance(named, list)
+        else set()
+    )
     values = schema.get("enum")
     if not kinds and isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         kinds = {"string"}

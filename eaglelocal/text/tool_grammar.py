@@ -18,12 +18,19 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import Notation, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
 from eaglelocal.text.argument_rules import argument_rules, quoted, shared_rules
-from eaglelocal.text.call_forms import ARGS, INDEX, NAME
+from eaglelocal.text.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.families import is_harmony, markers_of
-from eaglelocal.text.harmony import CHANNEL, ENDS, MESSAGE, START
+from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, ENDS, MESSAGE, START
 
 MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
-_FIELD = re.compile(f"({ARGS}|{INDEX})")
+_FIELDS = {
+    INDEX: "/[0-9]{1,3}/",
+    ID: "/[A-Za-z0-9_-]{1,40}/",
+    SHORT_ID: "/[A-Za-z0-9]{9}/",
+    MAYBE_ID: '(", \\"id\\": \\"" /[A-Za-z0-9]{9}/ "\\"")?',
+}
+_FIELD = re.compile(f"({'|'.join((ARGS, *_FIELDS))})")
+_BREAK = re.compile(r"( *\n *)")  # white space that models write or not
 
 
 def constraint_of(
@@ -74,7 +81,7 @@ class _Frame:
     def text(self) -> str:
         bodies = ["calls"] if self._has_calls else []
         bodies += [self._answer()] if self._has_answer else []
-        rules = [f"start: {self._thought()} ({' | '.join(bodies)})", "GAP: /[ \\n]{1,4}/"]
+        rules = [f"start: {self._thought()} ({' | '.join(bodies)})", "GAP: /[ \\n]{1,8}/"]
         return "\n".join([*rules, *self._thought_rules(), *(self._call_rules() if self._has_calls else [])])
 
     # ---- what is free
@@ -125,14 +132,29 @@ class _Frame:
 
     def _call(self, written: str, tool: Tool, arguments: str) -> str:
         """A call of this tool; `arguments` is the name of their rule."""
-        fields = {ARGS: arguments, INDEX: "/[0-9]{1,3}/"}
+        if is_harmony(self._split):
+            return self._harmony_call(tool, arguments)
+        fields = {ARGS: arguments, **_FIELDS}
         parts = _FIELD.split(written.replace(NAME, tool.name))
         return " ".join(fields.get(part) or self._written(part) for part in parts if part)
 
+    def _harmony_call(self, tool: Tool, arguments: str) -> str:
+        """The recipient behind the channel or before it, as the model likes."""
+        to = f"to=functions.{tool.name}"
+        kind = f'(" "? {self._mark(CONSTRAIN)}? "json")?'
+        behind = f"{self._mark(CHANNEL)} {quoted(f'commentary {to}')} {kind}"
+        before = f'{quoted(f" {to}")} {self._mark(CHANNEL)} "commentary" {kind}'
+        return f'({behind} | {before}) " "? {self._mark(MESSAGE)} {arguments}'
+
     def _written(self, text: str) -> str:
         """A text with markers in it."""
-        parts = filter(None, self._markers.split(text))
-        return " ".join(self._mark(part) if self._markers.fullmatch(part) else quoted(part) for part in parts)
+        parts = [one for part in self._markers.split(text) for one in self._plain(part)]
+        return " ".join(parts)
+
+    def _plain(self, part: str) -> list[str]:
+        if self._markers.fullmatch(part):
+            return [self._mark(part)]
+        return ["GAP?" if one.isspace() else quoted(one) for one in _BREAK.split(part) if one]
 
     def _mark(self, name: str) -> str:
         """A marker as its token, where it is one, else spelled."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.tools import CallForm, Notation
-from eaglelocal.text.call_forms import ARGS, INDEX, IS_TEXT, KEY, NAME, VALUE
+from eaglelocal.text.call_forms import ARGS, ID, INDEX, IS_TEXT, KEY, MAYBE_ID, NAME, SHORT_ID, VALUE
 from eaglelocal.text.gemma_calls import QUOTE
 
 Arguments = Mapping[str, object]
@@ -19,8 +19,15 @@ def written_calls(form: CallForm, calls: Sequence[tuple[str, Arguments]]) -> str
 
 
 def _call(form: CallForm, index: int, name: str, arguments: Arguments) -> str:
-    before, after = (part.replace(NAME, name).replace(INDEX, str(index)) for part in form.call.split(ARGS))
+    fields = {NAME: name, INDEX: str(index), ID: f"call_{index}", SHORT_ID: f"{index:09}", MAYBE_ID: ""}
+    before, after = (_filled(part, fields) for part in form.call.split(ARGS))
     return before + _arguments(form, arguments) + after
+
+
+def _filled(text: str, fields: Mapping[str, str]) -> str:
+    for field, value in fields.items():
+        text = text.replace(field, value)
+    return text
 
 
 def _arguments(form: CallForm, arguments: Arguments) -> str:
