@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 
@@ -88,6 +89,7 @@ class Builder:
         target = Part(header=header, info=info, context=context_params, taps=taps)
         self._check_memory(library, [target, draft] if draft else [target])
         model = self._model(library, target, share=(0.0, 0.9))
+        wait_for_constraints = self._prepare_constraints(model)
         by_nextn = info.final_state is FinalState.NEXTN
         context = LlamaContext(model, target.context, taps=taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
@@ -95,11 +97,24 @@ class Builder:
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
         notes = (*notes_on(model), *notes_on_draft(draft), *notes_on_trees(plan, info))
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
+        wait_for_constraints()  # steps are measured undisturbed
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
         return engine
+
+    def _prepare_constraints(self, model: Model) -> Callable[[], None]:
+        """Read the vocabulary for them beside all that is still to be loaded; what is returned waits for it.
+
+        It takes a second or more, in half of which no other thread of Python's runs: too long for a first bound answer.
+        """
+        if not self._plan.binds_answers:
+            return lambda: None
+        preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
+        preparing.start()
+        self._opened.callback(preparing.join)
+        return preparing.join
 
     def _with_attention(self, library: Library, info: ModelInfo) -> Plan:
         """The plan, with what `--flash-attn auto` means here."""

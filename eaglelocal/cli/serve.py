@@ -5,6 +5,7 @@ Checks what can be checked before anything is loaded: settings, keys, the addres
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,7 +115,8 @@ def plans_of(settings: Settings, output: Output) -> dict[str, Plan]:
     plans = {}
     for name in dict.fromkeys((first, *settings.models)):
         choice = Choice() if name == first else Choice(target=name)
-        plans[name] = make_plan(wish_of(settings, choice, parallel=parallel), output)
+        plan = make_plan(wish_of(settings, choice, parallel=parallel), output)
+        plans[name] = dataclasses.replace(plan, binds_answers=True)
     return plans
 
 

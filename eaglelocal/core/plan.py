@@ -35,6 +35,7 @@ class Plan:
     flash_attention: str = "auto"
     device: str | None = None
     split: str = "layer"
+    binds_answers: bool = False  # what it takes to bind answers is made ready with the model, not at the first of them
     makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property

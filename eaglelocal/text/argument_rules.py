@@ -14,10 +14,9 @@ from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.call_forms import IS_TEXT, KEY, VALUE
 from eaglelocal.text.gemma_calls import QUOTE
-from eaglelocal.text.tagged_text import kinds_of
+from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, texts_of
 
 Written = Callable[[str], str]  # a text with markers in it, as an expression of the grammar
-Schema = Mapping[str, object]
 ANY_TEXT = "/(.|\\n)*/"
 BOOLEAN = '("true" | "false" | "True" | "False")'
 MAX_LEVELS = 8  # of objects and arrays that are bound by their schema; below, anything may stand
@@ -47,35 +46,6 @@ def json_rule(schema: Schema) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE}})}"
 
 
-def resolved(schema: object, root: Schema, hops: int = MAX_LEVELS) -> Schema:
-    """A schema, or what its reference into the root names; anything fits what cannot be found."""
-    if not isinstance(schema, dict):
-        return {}
-    reference = schema.get("$ref")
-    if not isinstance(reference, str):
-        return schema
-    found: object = root if reference.startswith("#/") and hops else None
-    for part in reference[2:].split("/"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return resolved(found, root, hops - 1)
-
-
-def fields_of(schema: Schema, root: Schema) -> list[tuple[str, Schema, bool]]:
-    """Name, schema and whether it must be there, of each argument that the schema names."""
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict):
-        return []
-    must = required if isinstance(required, list) else []
-    return [(key, resolved(said, root), key in must) for key, said in properties.items()]
-
-
-def texts_of(schema: Schema) -> list[str]:
-    """The only texts that a schema admits; none where it leaves them open."""
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    texts = values if isinstance(values, list) else []
-    return texts if texts and all(isinstance(text, str) for text in texts) else []
-
-
 class _Rules:
     """The rules of one call's arguments."""
 
@@ -90,7 +60,7 @@ class _Rules:
         return name
 
     def _json(self, schema: Schema) -> str:
-        return self._add(json_rule({**schema, **_definitions(self._root)}))
+        return self._add(json_rule({**schema, **definitions_of(self._root)}))
 
     def _plain(self, schema: Schema) -> str:
         """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""
@@ -229,7 +199,3 @@ def shared_rules(form: CallForm) -> list[str]:
 def quoted(text: str) -> str:
     """A literal of Lark."""
     return json.dumps(text)
-
-
-def _definitions(schema: Schema) -> Schema:
-    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}

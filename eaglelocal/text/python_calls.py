@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
 from eaglelocal.core.tools import Tool, ToolCall
-from eaglelocal.text.tagged_text import parameter_schemas, value_of
+from eaglelocal.text.tagged_text import TEXT, value_of
+from eaglelocal.text.tool_schemas import parameter_schemas
 
 MAX_CHARS = 256 * 1024
 _WORDS = {"true": True, "false": False, "null": None}
@@ -46,9 +47,8 @@ class PythonCalls:
                 raise ValueError("arguments without a name")
             value = _value(keyword.value)
             # some models quote whatever they write
-            arguments[keyword.arg] = (
-                value_of(value, schemas.get(keyword.arg, {"type": "string"})) if isinstance(value, str) else value
-            )
+            schema = schemas.get(keyword.arg, TEXT)
+            arguments[keyword.arg] = value_of(value, schema) if isinstance(value, str) else value
         if is_deeper(arguments, MAX_DEPTH):
             raise ValueError("nested too deep")
         return ToolCall("", name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))

@@ -6,11 +6,11 @@ a marker there is text. Does not know calls.
 
 from __future__ import annotations
 
-import os
 from enum import Enum
 
 from eaglelocal.core.tools import Split
 from eaglelocal.text.gathering import Gathering
+from eaglelocal.text.literals import common_start
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.tool_calls import CallParser
 
@@ -79,7 +79,7 @@ class ThoughtParser:
 
     def _unlabelled(self, text: str) -> str:
         """Without the word behind the opening marker, which may come in pieces."""
-        common = len(os.path.commonprefix([text, self._label]))
+        common = len(common_start(text, self._label))
         self._label = self._label[common:] if common == len(text) else ""
         return text[common:]
 

@@ -1,4 +1,4 @@
-"""Calls whose arguments are texts between tags; the tool's schema knows their types. Qwen Coder, GLM, MiniMax and others.
+"""Calls whose arguments are texts between tags, with types that the tool's schema knows: Qwen Coder, GLM, MiniMax.
 
 <function=look_up>
 <parameter=word>
@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.call_forms import IS_TEXT, KEY, NAME, VALUE
+from eaglelocal.text.tool_schemas import Schema, kinds_of, parameter_schemas
 
 MAX_PYTHON_CHARS = 64 * 1024
-TEXT: Mapping[str, object] = {"type": "string"}
-ANYTHING: Mapping[str, object] = {}
+TEXT: Schema = {"type": "string"}
+ANYTHING: Schema = {}
 _SPACE = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -92,37 +93,8 @@ def _behind_space(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def parameter_schemas(tool: Tool | None) -> dict[str, dict[str, object]]:
-    """What the schema says of each parameter; nothing of a tool that is not known."""
-    schema = json.loads(tool.parameters or "{}") if tool else {}
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return {}
-    return {name: said for name, said in properties.items() if isinstance(said, dict)}
-
-
-def kinds_of(schema: Mapping[str, object]) -> frozenset[str]:
-    """The types that a schema names, alternatives included; none where it leaves them open."""
-    named = schema.get("type")
-    kinds = (
-        {named}
-        if isinstance(named, str)
-        else {kind for kind in named if isinstance(kind, str)}
-        if isinstance(named, list)
-        else set()
-    )
-    values = schema.get("enum")
-    if not kinds and isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        kinds = {"string"}
-    for key in ("anyOf", "oneOf"):
-        ways = schema.get(key)
-        for way in ways if isinstance(ways, list) else ():
-            kinds |= kinds_of(way) if isinstance(way, dict) else set()
-    return frozenset(kinds)
-
-
-def value_of(text: str, schema: Mapping[str, object]) -> object:
-    """A text stays one where a string is asked for; elsewhere it is JSON, or Python's way of writing it, if it can be."""
+def value_of(text: str, schema: Schema) -> object:
+    """A text stays one where a string is asked for; elsewhere it is JSON, or what Python prints, if it can be."""
     kinds, word = kinds_of(schema), text.strip().lower()
     if kinds == {"string"} or (kinds == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text

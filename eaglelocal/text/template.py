@@ -121,8 +121,8 @@ class ChatTemplate:
 
     def _ways(self, turns: list[Turn]) -> Iterator[list[Turn]]:
         """The same conversation in the ways in which templates want it, the usual one first."""
-        empty = [without_empty_contents(turns), turns] if self._wants_none else [turns]
-        for plain in (turns_ for way in (list, with_system_for_user, with_joined_turns) for turns_ in map(way, empty)):
+        contents = [without_empty_contents(turns), list(turns)] if self._wants_none else [list(turns)]
+        for plain in (*contents, *map(with_system_for_user, contents), *map(with_joined_turns, contents)):
             yield plain
             yield with_argument_texts(plain)
         yield with_joined_turns(with_system_for_user(turns))

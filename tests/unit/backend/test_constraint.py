@@ -100,6 +100,14 @@ def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
     assert one is not two and not two.is_error()
 
 
+def test_what_constraints_need_can_be_made_ready_before(model: Model) -> None:
+    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints.prepare()
+    prepared = constraints._tokenizer
+    constraints.check(Constraint(Syntax.REGEX, "a+"))
+    assert prepared is not None and constraints._tokenizer is prepared
+
+
 # ---- calls
 def written(form: CallForm, *calls: dict[str, object]) -> str:
     """Calls of f as a model of the family writes them."""
