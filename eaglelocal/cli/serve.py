@@ -131,6 +131,7 @@ def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, outpu
         admission=Admission(
             num_slots=settings.parallel or DEFAULT_PARALLEL,
             max_waiting=limits.max_waiting,
+            # the key of this machine's own `chat` counts: who sits there gets in, however much the others ask
             is_shared=len(access.keys.by_name) > 1,
         ),
         metrics=Metrics(),
