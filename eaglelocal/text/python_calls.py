@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
@@ -15,6 +16,7 @@ from eaglelocal.text.tagged_text import TEXT, value_of
 from eaglelocal.text.tool_schemas import parameter_schemas
 
 MAX_CHARS = 256 * 1024
+_NAME = re.compile(r"[\w.]+")
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -40,6 +42,8 @@ class PythonCalls:
         if not isinstance(node, ast.Call) or node.args:
             raise ValueError("no call with named arguments")
         name = ast.unparse(node.func)
+        if not _NAME.fullmatch(name):
+            raise ValueError("no name")
         schemas = parameter_schemas(self._tools.get(name))
         arguments: dict[str, object] = {}
         for keyword in node.keywords:
