@@ -10,7 +10,6 @@ from enum import Enum
 
 from eaglelocal.core.tools import Split
 from eaglelocal.text.gathering import Gathering
-from eaglelocal.text.literals import common_start
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.tool_calls import CallParser
 
@@ -31,7 +30,8 @@ class ThoughtParser:
         self._open, self._close = split.thought
         self._say, self._said_so = split.said
         self._place = Place.THOUGHT if split.in_thought else Place.BEFORE
-        self._label = "" if split.in_thought else split.thought_label  # as far as it is still to come
+        self._label = "" if split.in_thought else split.thought_label  # still to come
+        self._begun = ""  # what may be the label
         self._is_framed = not self._say  # what is said has a closing marker
         self._space = ""
 
@@ -45,6 +45,7 @@ class ThoughtParser:
                 self._before(item)
 
     def finish(self) -> None:
+        self._end_label()
         if self._place is not Place.BEHIND and self._space:
             self._said.push(self._space)
         self._said.finish()
@@ -55,7 +56,8 @@ class ThoughtParser:
         elif isinstance(item, Mark) and item.name == self._open and self._place is Place.BEFORE:
             self._place, self._space = Place.THOUGHT, ""
         elif isinstance(item, Mark) and item.name == self._close and self._place is Place.BEFORE:
-            self._place, self._space = Place.BETWEEN, ""  # an empty one, begun by nobody
+            self._found.end_thought()  # an empty one, begun by nobody
+            self._place, self._space = Place.BETWEEN, ""
         else:
             self._place = Place.BEHIND
             self._begin_saying(item)
@@ -72,16 +74,28 @@ class ThoughtParser:
         if isinstance(item, str):
             self._found.think(self._unlabelled(item))
         elif item.name == self._close:
+            self._end_label()
             self._found.end_thought()
             self._place = Place.BETWEEN
         elif item.name != self._open or self._found.thought.has_text:  # else begun once more
             self._found.think(item.shown)
 
     def _unlabelled(self, text: str) -> str:
-        """Without the word behind the opening marker, which may come in pieces."""
-        common = len(common_start(text, self._label))
-        self._label = self._label[common:] if common == len(text) else ""
-        return text[common:]
+        """Without the word behind the opening marker, and nothing while that may still come."""
+        if not self._label:
+            return text
+        self._begun += text
+        if self._label.startswith(self._begun):
+            return ""
+        label, self._label = self._label, ""
+        rest = self._begun.removeprefix(label)
+        return rest if rest[:1].isspace() else self._begun
+
+    def _end_label(self) -> None:
+        """The thought ends here."""
+        if self._label and self._begun != self._label:
+            self._found.think(self._begun)
+        self._label = ""
 
     def _behind(self, item: Item) -> None:
         if isinstance(item, Mark) and item.name in (self._open, self._close):
