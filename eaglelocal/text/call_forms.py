@@ -163,6 +163,14 @@ LFM = CallForm(
     label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
     around=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"), begin="<|tool_call_start|>", end="<|tool_call_end|>",
 )  # fmt: skip
+OLMO = CallForm(
+    label="olmo", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
+    around=("<function_calls>\n", "\n", "\n</function_calls>"), begin="<function_calls>", end="</function_calls>",
+)  # fmt: skip
+GIGACHAT = CallForm(
+    label="gigachat", notation=Notation.JSON, call=f"<|function_call|>{OBJECT}", begin="<|function_call|>",
+    is_one_call=True,
+)  # fmt: skip
 GEMMA = CallForm(
     label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
     end="<tool_call|>", inside=('<|"|>',), section=("<|tool_response>",),
@@ -177,5 +185,5 @@ HARMONY = CallForm(
 FORMS = (
     HERMES, CODER, SEED, GLM, MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_IDS,
     MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND, LFM,
-    GEMMA, HARMONY,
+    OLMO, GIGACHAT, GEMMA, HARMONY,
 )  # fmt: skip

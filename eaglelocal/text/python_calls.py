@@ -59,10 +59,10 @@ class PythonCalls:
 
 
 def _parsed(text: str) -> ast.expr | None:
-    """Some models leave line breaks in quotes."""
+    """Some models leave line breaks in quotes, others put each call on a line."""
     if len(text) > MAX_CHARS:
         return None
-    for spelled in dict.fromkeys((text, text.replace("\n", "\\n"))):
+    for spelled in dict.fromkeys((text, text.replace("\n", "\\n"), f"[{','.join(text.splitlines())}]")):
         try:
             return ast.parse(spelled, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):

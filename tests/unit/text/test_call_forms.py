@@ -167,6 +167,13 @@ ANSWERS: dict[str, tuple[CallForm, str, str, Calls]] = {
         forms.LFM, "<|tool_call_start|>[open('x').read()]<|tool_call_end|>",
         "<|tool_call_start|>[open('x').read()]<|tool_call_end|>", [],
     ),
+    "olmo, a call on each line": (
+        forms.OLMO, "Well.\n<function_calls>\nlook_up(word='owl')\nadd(flag=true)\n</function_calls>", "Well.",
+        [OWL, ("add", {"flag": True})],
+    ),
+    "gigachat": (
+        forms.GIGACHAT, 'Well.<|function_call|>{"name": "look_up", "arguments": {"word": "owl"}}', "Well.", [OWL],
+    ),
     "llama 4, in Python": (forms.LLAMA_4, '[look_up(word="owl"), add(a="2")]', "", [OWL, ("add", {"a": 2})]),
     "llama 4, between markers": (
         forms.LLAMA_4, '<|python_start|>[look_up(word="owl")]<|python_end|>', "", [OWL],

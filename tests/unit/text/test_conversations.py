@@ -143,6 +143,8 @@ def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
         ("<|tool_call|><|/tool_call|>", forms.PHI),
         ("<|tool_call|>", forms.GRANITE),
         ("<|tool_call_start|>", forms.LFM),
+        ("<function_calls>", forms.OLMO),
+        ("<|function_call|>", forms.GIGACHAT),
         ("<|start_header_id|><function=", forms.FUNCTIONARY),
         ('<|header_start|>"parameters"', forms.LLAMA_4),
         ("<|header_start|>f(param1=value1)", forms.LLAMA_4_PYTHON),
@@ -152,6 +154,10 @@ def test_forms_are_told_by_their_signs(signs: str, form: CallForm) -> None:
     family = family_of("{% for t in tools %}{% endfor %}" + signs)
     assert (family.form, family.takes_tools) == (form, True)
     assert (family_of(signs).form, family_of(signs).takes_tools) == (forms.HERMES, False)
+
+
+def test_a_template_that_only_lists_tools_is_told_by_its_words() -> None:
+    assert family_of("List of tools: [{{ tools }}]").form == forms.LFM
 
 
 def test_a_form_of_its_own_has_the_stand_in() -> None:
