@@ -81,7 +81,7 @@ class _Frame:
     def text(self) -> str:
         bodies = ["calls"] if self._has_calls else []
         bodies += [self._answer()] if self._has_answer else []
-        rules = [f"start: {self._thought()} ({' | '.join(bodies)})", "GAP: /[ \\n]{1,8}/"]
+        rules = [f"start: {self._thought()} ({' | '.join(bodies)})", "GAP: /[ \\n]{1,6}/"]
         return "\n".join([*rules, *self._thought_rules(), *(self._call_rules() if self._has_calls else [])])
 
     # ---- what is free
