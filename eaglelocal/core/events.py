@@ -146,6 +146,7 @@ class EngineSnapshot:
     verify_s: float = 0.0  # seconds of all steps spent decoding and judging
     cached_tokens: int = 0  # in the slots' caches, running or kept for reuse
     cache_cells: int = 0  # that there are
+    miscounted_slots: tuple[int, ...] = ()  # whose caches hold other positions than the books say: never any
     engine_pid: int = 0  # the process that the totals are of
 
 

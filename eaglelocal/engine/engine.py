@@ -157,6 +157,7 @@ class Engine:
             verify_s=totals.verify_s,
             cached_tokens=sum(map(self._scheduler.num_cached, range(self.info.num_slots))),
             cache_cells=self.info.num_slots * self._context.n_ctx,
+            miscounted_slots=tuple(self.miscounted_slots()),
             engine_pid=os.getpid(),
         )
 

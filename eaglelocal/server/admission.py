@@ -30,13 +30,20 @@ class Admission:
     def num_inside(self) -> int:
         return self._inside.total()
 
+    @property
+    def capacity(self) -> int:
+        return self.num_slots + self.max_waiting
+
+    @property
+    def share(self) -> int:
+        """Of one owner."""
+        return max(self.capacity - self.capacity // 4, self.num_slots) if self._is_shared else self.capacity
+
     @contextmanager
     def place(self, owner: str, count: int = 1) -> Iterator[None]:
-        """Room for `count` answers. Raises Problem (429) where there is none."""
-        capacity = self.num_slots + self.max_waiting
-        share = max(capacity - capacity // 4, self.num_slots) if self._is_shared else capacity
-        if self.num_inside + count > capacity or self._inside[owner] + count > share:
-            raise self._full(count, min(share, capacity))
+        """Room for `count` answers. Raises Problem: 429 where there is none, 400 where there never will be."""
+        if self.num_inside + count > self.capacity or self._inside[owner] + count > self.share:
+            raise self._full(count)
         self._inside[owner] += count
         try:
             yield
@@ -49,9 +56,9 @@ class Admission:
         """An answer was complete after so long."""
         self._durations.append(seconds)
 
-    def _full(self, count: int, most: int) -> Problem:
-        if count > most:
-            what = f"{count} answers were asked for, and {most} may be running or waiting here"
+    def _full(self, count: int) -> Problem:
+        if count > self.share:  # never, however long one waits
+            what = f"{count} answers were asked for, and {self.share} may be running or waiting here"
             return Problem(400, what, parameter="n")
         ahead = self.num_inside / self.num_slots * (fmean(self._durations) if self._durations else 1.0)
         wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)

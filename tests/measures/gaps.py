@@ -1,6 +1,6 @@
-"""Running answers while a long prompt is read: python tests/measures/gaps.py [--target REF] [--words N] [--rounds N]
+"""Running answers while a long prompt is read: python tests/measures/gaps.py [--target REF] [--running N] [--words N]
 
-Two answers stream; then somebody comes with a prompt of N words. Gaps between the chunks of the running ones,
+Some answers stream; then somebody comes with a prompt of N words. Gaps between the chunks of the running ones,
 before and meanwhile (median and 95th percentile), and the time to first token of the long prompt, alone and meanwhile.
 """
 
@@ -18,9 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 
 from doubles.serve_process import serve
-from doubles.streaming import Json, Streamed, ask, connections
+from doubles.streaming import Json, ask, connections
 
-NUM_RUNNING = 2
 WORDS = ("river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge")
 
 
@@ -40,13 +39,14 @@ def running(seed: int) -> Json:
     }
 
 
-async def one_round(url: str, num_words: int, seed: int) -> tuple[list[float], list[float], float, float]:
+async def one_round(
+    url: str, num_running: int, num_words: int, seed: int
+) -> tuple[list[float], list[float], float, float]:
     """Gaps before, gaps meanwhile, time to first token alone and meanwhile, in seconds."""
     async with connections(url, 8) as connection:
         single = await ask(connection, long_prompt(num_words, seed))
-        live = [Streamed() for _ in range(NUM_RUNNING)]
-        stamps: list[list[float]] = [[] for _ in live]
-        tasks = [asyncio.create_task(watch(connection, running(seed * 10 + i), stamps[i])) for i in range(NUM_RUNNING)]
+        stamps: list[list[float]] = [[] for _ in range(num_running)]
+        tasks = [asyncio.create_task(watch(connection, running(seed * 10 + i), stamps[i])) for i in range(num_running)]
         await asyncio.sleep(6)
         asked_at = time.perf_counter()
         beside = await ask(connection, long_prompt(num_words, seed + 1000))
@@ -79,13 +79,14 @@ async def watch(connection: object, body: Json, stamps: list[float]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="demo@1b:bf16")
+    parser.add_argument("--running", type=int, default=2)
     parser.add_argument("--words", type=int, default=1095)  # words; some 1 500 tokens
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     quiet, busy, alone, beside = [], [], [], []
     with serve("--target", chosen.target, "--ctx", "2048") as server:
         for number in range(chosen.rounds):
-            found = asyncio.run(one_round(server.url, chosen.words, number))
+            found = asyncio.run(one_round(server.url, chosen.running, chosen.words, number))
             quiet += found[0]
             busy += found[1]
             alone.append(found[2])

@@ -98,7 +98,8 @@ def mixed(server: ServeProcess, num_requests: int) -> bool:
         print("failed:", one.status, one.error, one.finish_reason)
     for q, one in [pair for pair in greedy if pair[1] not in ties][:3]:
         print(f"no tie:\n  alone    {single[q].text!r}\n  together {one.text!r}")
-    return not failed and len(ties) == len(greedy) and at_rest(server, key)
+    sampled = len(differ) - len(greedy)  # a draw may fall beside a border between two tokens, once in a long while
+    return not failed and len(ties) == len(greedy) and sampled <= len(complete) // 100 and at_rest(server, key)
 
 
 def at_rest(server: ServeProcess, key: str) -> bool:
@@ -107,8 +108,9 @@ def at_rest(server: ServeProcess, key: str) -> bool:
     headers = {"Authorization": f"Bearer {key}"}
     found = httpx.get(f"{server.url}/v1/snapshot", headers=headers, timeout=30).json()
     left = (found["running"], found["waiting"], len(found["requests"]))
-    print(f"afterwards: {left[0]} run, {left[1]} wait; {found['engine']['cached_tokens']} tokens are kept for reuse")
-    return left == (0, 0, 0)
+    kept, miscounted = found["engine"]["cached_tokens"], found["engine"]["miscounted_slots"]
+    print(f"afterwards: {left[0]} run, {left[1]} wait; {kept} tokens are kept for reuse, in slots {miscounted} others")
+    return left == (0, 0, 0) and not miscounted
 
 
 async def waits(url: str, num_heavy: int, num_light: int) -> tuple[list[Streamed], list[Streamed]]:

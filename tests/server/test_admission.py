@@ -22,18 +22,18 @@ def test_places_are_bounded_and_given_back(
     num_slots: int, max_waiting: int, is_shared: bool, asked: list[tuple[str, int]]
 ) -> None:
     admission = Admission(num_slots=num_slots, max_waiting=max_waiting, is_shared=is_shared)
-    capacity = num_slots + max_waiting
+    assert num_slots <= admission.share <= admission.capacity == num_slots + max_waiting
     held = {"a": 0, "b": 0}
     with ExitStack() as stack:
         for owner, count in asked:
             try:
                 stack.enter_context(admission.place(owner, count))
             except Problem as problem:
-                assert problem.status == (400 if count > capacity else 429)
-                assert is_shared or count > capacity or sum(held.values()) + count > capacity
+                assert problem.status == (400 if count > admission.share else 429)
+                assert held[owner] + count > admission.share or sum(held.values()) + count > admission.capacity
             else:
                 held[owner] += count
-            assert admission.num_inside == sum(held.values()) <= capacity
+            assert admission.num_inside == sum(held.values()) <= admission.capacity
     assert admission.num_inside == 0
 
 

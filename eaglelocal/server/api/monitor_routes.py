@@ -108,6 +108,7 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
         "peak_rss_bytes": snapshot.peak_rss_bytes,
         "cached_tokens": snapshot.cached_tokens,
         "cache_cells": snapshot.cache_cells,
+        "miscounted_slots": snapshot.miscounted_slots,
         "speculation": speculation(snapshot.speculation),
         "costs": asdict(snapshot.costs),
     }
