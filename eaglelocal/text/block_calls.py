@@ -110,7 +110,7 @@ class BlockCalls:
             self._before_json(block, text)
         else:
             block.keep(text)
-            beginning = block.body.lstrip()
+            beginning = block.body.lstrip() if len(block.body) < MAX_HEAD_CHARS else ""
             if beginning and not self._may_begin(beginning):
                 self._abandon(block)
 
@@ -141,8 +141,8 @@ class BlockCalls:
         block.raw += lead
         block.body = head
         if begun is not None:
-            self._head, block.body = head, ""
-            self._json(block, text[begun.start() :])
+            self._head, self._block = head, Block(block.raw)
+            self._json(self._block, text[begun.start() :])
 
     def _json(self, block: Block, text: str) -> None:
         if not block.add_json(text):

@@ -45,11 +45,14 @@ class Block:
     def __init__(self, opening: str = "") -> None:
         self.raw, self.body, self.rest = opening, "", ""
         self._end = JsonEnd()
+        self._first = ""
 
     @property
     def first(self) -> str:
         """The first character that is no white space, or nothing yet."""
-        return self.body.lstrip()[:1]
+        if not self._first:  # kept, for a block may be long and is asked with every token
+            self._first = self.body.lstrip()[:1]
+        return self._first
 
     @property
     def in_string(self) -> bool:
