@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 
@@ -79,6 +80,7 @@ class Builder:
         self._min_fork = None if branch_problem(parts.shape) else min_fork(plan)
         self._can_cut = parts.can_cut
         model = self._model(library, target, share=(0.0, 0.9))
+        wait_for_constraints = self._prepare_constraints(model)
         by_nextn = info.final_state is FinalState.NEXTN
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
@@ -91,11 +93,24 @@ class Builder:
             *parts.notes,
         )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
+        wait_for_constraints()  # steps are measured undisturbed
         self._calibrate(engine, controller.costs, target, draft, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
         return engine
+
+    def _prepare_constraints(self, model: Model) -> Callable[[], None]:
+        """Read the vocabulary for them beside all that is still to be loaded; what is returned waits for it.
+
+        It takes a second or more, in half of which no other thread of Python's runs: too long for a first bound answer.
+        """
+        if not self._plan.binds_answers:
+            return lambda: None
+        preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
+        preparing.start()
+        self._opened.callback(preparing.join)
+        return preparing.join
 
     def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
         """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""

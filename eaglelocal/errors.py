@@ -9,6 +9,7 @@
     ├── DownloadError          a hub that refuses, cannot be reached or sends something else than it promised
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
     ├── EngineError            the engine process failed, ended or does not answer
+    │   └── EngineAwayError    and is not waited for any longer: it was given up, or takes too long to come back
     └── Cancelled              the person stopped it (exit 130)
 
 Messages are lower case without a full stop and carry the value; hints name the command to run.
@@ -76,6 +77,10 @@ class RequestError(EagleLocalError):
 
 
 class EngineError(EagleLocalError):
+    pass
+
+
+class EngineAwayError(EngineError):
     pass
 
 

@@ -43,6 +43,11 @@ class LlamaConstraints:
     def end_token(self) -> int:
         return self._vocabulary.end_tokens[0]
 
+    def prepare(self) -> None:
+        """Read the whole vocabulary, which the first constraint would wait for: 1.3 s for 150 000 tokens."""
+        if self._vocabulary.end_tokens:
+            self._of_vocabulary()
+
     def check(self, constraint: Constraint) -> None:
         self._prototype(constraint)
 

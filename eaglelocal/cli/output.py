@@ -69,6 +69,11 @@ class Output:
         return AnswerStream(self._write, tint=tint and self.colour, width=self._width - 1 if self.is_terminal else None)
 
     @property
+    def columns(self) -> int | None:
+        """Of the terminal; None: data goes elsewhere, and need not fit."""
+        return self._width if self.is_terminal else None
+
+    @property
     def _width(self) -> int:
         try:
             return os.get_terminal_size(self._stdout.fileno()).columns or DEFAULT_WIDTH

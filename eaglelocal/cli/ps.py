@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
@@ -27,8 +28,8 @@ def ps(as_json: flags.AsJson = False) -> None:
         return output.object({"servers": [server_object(server, state) for server, state in found]})
     if not found:
         output.message("no server is running; `eaglelocal serve` starts one")
-    for server, state in found:
-        output.data(server_line(server, state, now=time.time()))
+    for line in server_lines(found, now=time.time(), width=output.columns):
+        output.data(line)
     return None
 
 
@@ -43,8 +44,15 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
     }
 
 
-def server_line(server: RunningServer, state: str, *, now: float) -> str:
-    return f"{server.url:<24}  {state:<10}  {server.target}, pid {server.pid}, up {span(now - server.started_at)}"
+def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
+    """A server a line; on a terminal of this width the targets, whose names may be long, are cut to fit."""
+    rows = [(server.url, state, f"pid {server.pid}", f"up {span(now - server.started_at)}") for server, state in found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, (server, _) in zip(rows, found, strict=True):
+        line = "  ".join([*(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)), server.target])
+        lines.append(line if width is None or len(line) < width else f"{line[: width - 2]}…")
+    return lines
 
 
 def span(seconds: float) -> str:

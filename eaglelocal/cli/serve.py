@@ -5,6 +5,7 @@ Checks what can be checked before anything is loaded: settings, keys, the addres
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,7 +123,7 @@ def plans_of(settings: Settings, output: Output) -> dict[str, Plan]:
     for name in dict.fromkeys(settings.models):
         if name not in plans:
             plans[name] = make_plan(wish_of(settings, Choice(target=name), parallel=parallel), output)
-    return plans
+    return {name: dataclasses.replace(plan, binds_answers=True) for name, plan in plans.items()}
 
 
 def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, output: Output) -> Serving:
@@ -136,6 +137,7 @@ def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, outpu
         admission=Admission(
             num_slots=settings.parallel or DEFAULT_PARALLEL,
             max_waiting=limits.max_waiting,
+            # the key of this machine's own `chat` counts: who sits there gets in, however much the others ask
             is_shared=len(access.keys.by_name) > 1,
         ),
         metrics=Metrics(),

@@ -25,7 +25,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.engine.child import EngineChild
 from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
-from eaglelocal.errors import EagleLocalError, EngineError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
 
 _log = logging.getLogger(__name__)
 
@@ -165,16 +165,16 @@ class _Switchboard:
         self._snapshots.lose()
         if for_good:
             self._end_limit()
-            self._desk.refuse(error)
+            self._desk.refuse(EngineAwayError(error.message, hint=error.hint))
             self._settle(error)
         elif self._limit is None:
             self._limit = threading.Timer(self._wait_limit_s, self._desk.refuse, (self._late(error),))
             self._limit.daemon = True
             self._limit.start()
 
-    def _late(self, error: EagleLocalError) -> EngineError:
+    def _late(self, error: EagleLocalError) -> EngineAwayError:
         what = f"the engine has not come back within {self._wait_limit_s:g} s: {error.message}"
-        return EngineError(what, hint=error.hint)
+        return EngineAwayError(what, hint=error.hint)
 
     def _settle(self, outcome: EngineInfo | EagleLocalError) -> None:
         """start() reports the newest: info of the process that runs, or why none does."""

@@ -39,6 +39,7 @@ class Plan:
     draft_gpu_layers: int | None = None  # None: all of them, where the target has any on a GPU
     # layers with a sliding window keep all positions, so that any prefix can be used again; None: where that fits
     whole_windows: bool | None = None
+    binds_answers: bool = False  # what it takes to bind answers is made ready with the model, not at the first of them
     makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property

@@ -44,15 +44,53 @@ class ToolChoice:
 ANY_TOOL = ToolChoice()
 
 
-class CallForm(Enum):
-    """How a family of models writes calls, and gives its thoughts away where it does so by the same means."""
+class Notation(Enum):
+    """In what an answer's calls are written, and so which parser reads them."""
 
-    HERMES = "hermes"  # <tool_call>{"name", "arguments"}</tool_call>: Hermes, Qwen 2.5, Qwen 3
-    CODER = "coder"  # <tool_call><function=name><parameter=key>text: Qwen 3 Coder
-    LLAMA = "llama"  # {"name", "parameters"}, with <|python_tag|> before it or not: Llama 3.x
-    MISTRAL = "mistral"  # [TOOL_CALLS][{"name", "arguments"}]
-    MISTRAL_ARGS = "mistral_args"  # [TOOL_CALLS]name[ARGS]{}
-    HARMONY = "harmony"  # messages on channels, one to=functions.name: gpt-oss
+    JSON = "json"  # an object, or an array of them, with name and arguments; or a name and then the arguments
+    TAGS = "tags"  # every argument a text between tags
+    PYTHON = "python"  # [look_up(word="owl")]
+    GEMMA = "gemma"  # call:look_up{word:<|"|>owl<|"|>}
+    BARE = "bare"  # JSON that no marker tells from an answer
+    HARMONY = "harmony"  # messages on channels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """How a family of models writes calls.
+
+    label    for people and tests
+    call     one call; «name», «index» and «args» stand for what differs
+    around   what stands before all calls of an answer, between two, and behind all
+    begin    marker that opens what the parser reads as one block, and `end` the one that closes it
+    inside   markers within a block
+    section  markers around the blocks of an answer; they say nothing
+    head     JSON: a regular expression of what stands before the arguments, with groups `name` and perhaps `id`
+    tail     JSON: characters between arguments and end marker
+    tags     TAGS: how a call begins and ends in its block, with «name»
+    value    TAGS: one argument, with «key», «value» and perhaps «is_text»
+    is_one_call   an answer has one call
+    has_short_ids  ids of nine letters and digits
+    """
+
+    label: str
+    notation: Notation
+    call: str
+    around: tuple[str, str, str] = ("", "", "")
+    begin: str = ""
+    end: str = ""
+    inside: tuple[str, ...] = ()
+    section: tuple[str, ...] = ()
+    head: str = ""
+    tail: str = ""
+    tags: tuple[str, str] = ("", "")
+    value: str = ""
+    is_one_call: bool = False
+    has_short_ids: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(filter(None, (self.begin, self.end, *self.inside, *self.section))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +99,9 @@ class Split:
 
     form: CallForm | None = None  # None: no calls can be told
     thought: tuple[str, str] | None = None  # the markers around a thought, where they are not the form's own
+    thought_label: str = ""  # a word behind the first of them that is no thought
     in_thought: bool = False  # the prompt has opened one
+    said: tuple[str, str] = ("", "")  # markers around what is said behind it
     marks: tuple[tuple[int, str], ...] = ()  # control tokens among the markers, and how they are spelled
     tools: tuple[Tool, ...] = ()  # that may be called; none: what looks like a call is text
     parallel: bool = True  # go on behind the first call

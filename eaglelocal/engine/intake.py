@@ -119,10 +119,9 @@ class Intake:
     # ---- the answer
     def _split(self, asked: ChatRequest, rendered: str) -> Split:
         family = self.template.family
-        split = Split(
-            form=family.form,
-            thought=family.thought,
-            in_thought=family.thought is not None and rendered.rstrip().endswith(family.thought[0]),
+        split = dataclasses.replace(
+            family.split(),
+            in_thought=family.has_begun(rendered),
             tools=callable_tools(asked.tools, asked.tool_choice),
             parallel=asked.tool_choice.parallel,
         )

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -43,10 +45,25 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
     for routes in (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes):
         app.include_router(routes.router)
     _catch(app)
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     behind: ASGIApp = KeyDoor(BodyDoor(app, max_bytes=max_body_bytes), access)
     if access.origins:
         behind = CORSMiddleware(behind, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
     return LogDoor(HostDoor(behind, access))
+
+
+def document_of(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, once; without the status that FastAPI writes down for whatever has a body, for what it
+    cannot read is answered as OpenAI does, with 400."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        for path in made["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            made["components"]["schemas"].pop(name, None)
+        app.openapi_schema = made
+    return app.openapi_schema
 
 
 def _catch(app: FastAPI) -> None:

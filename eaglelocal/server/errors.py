@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError, RequestError, ResourceError, UsageError
 
 INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_error", "not_found_error"
 PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
@@ -59,7 +59,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(400, said(error), parameter=error.parameter or None, code=error.code or None)
         case UsageError():
             return Problem(400, said(error))
-        case ResourceError():
+        case ResourceError() | EngineAwayError():
             return unavailable(said(error))
         case EngineError():
             return Problem(500, said(error), SERVER, code="engine_error", headers={"Retry-After": "1"})

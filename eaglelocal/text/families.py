@@ -9,30 +9,68 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from eaglelocal.core.tools import CallForm, Split
+from eaglelocal.core.tools import CallForm, Notation, Split
+from eaglelocal.text import call_forms as forms
 from eaglelocal.text import harmony
-from eaglelocal.text.tool_calls import ARGS, CALL_ID, CALLS, CLOSE, OPEN, PYTHON_TAG
 
-# the first row whose texts all stand in the template
+# the first row whose texts all stand in the template; None: calls of a form of its own that is not read here
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
-    (("<|channel|>", "<|message|>"), CallForm.HARMONY),
-    (("<arg_key>",), None),  # GLM: <tool_call> with a body of its own
-    (("<tool_call>", "<function="), CallForm.CODER),
-    (("<tool_call>",), CallForm.HERMES),
-    (("[TOOL_CALLS]", "[ARGS]"), CallForm.MISTRAL_ARGS),
-    (("[TOOL_CALLS]",), CallForm.MISTRAL),
-    (("<|python_tag|>",), CallForm.LLAMA),
-    (("<|start_header_id|>", '"parameters"'), CallForm.LLAMA),
+    (("<|channel|>", "<|message|>"), forms.HARMONY),
+    (("]<]minimax[>[",), None),
+    (("<arg_key>",), forms.GLM),
+    (("<minimax:tool_call>",), forms.MINIMAX),
+    (("<seed:tool_call>",), forms.SEED),
+    (("｜DSML｜", "function_calls"), forms.DSML),
+    (("｜DSML｜", "tool_calls"), forms.DSML_TOOLS),
+    (("<tool_calls>[",), forms.LISTED),
+    (("<tool_call>", "<function="), forms.CODER),
+    (("<tool_call>",), forms.HERMES),
+    (("<|tool_call>", "<tool_call|>"), forms.GEMMA),
+    (("[TOOL_CALLS]", "[CALL_ID]"), forms.MISTRAL_IDS),
+    (("[TOOL_CALLS]", "[ARGS]"), forms.MISTRAL_ARGS),
+    (("[TOOL_CALLS]",), forms.MISTRAL),
+    (("<｜tool▁call▁begin｜>", "```json"), forms.DEEPSEEK),
+    (("<｜tool▁call▁begin｜>",), forms.DEEPSEEK_31),
+    (("<|tool_calls_section_begin|>",), forms.KIMI),
+    (("<|tool_call:begin|>",), forms.SOLAR),
+    (("<|START_ACTION|>",), forms.COMMAND),
+    (("<TOOLCALL>",), forms.NEMOTRON),
+    (("<|tool_call|>", "<|/tool_call|>"), forms.PHI),
+    (("<|tool|>", "<|/tool|>"), forms.PHI),
+    (("<|tool_call|>",), forms.GRANITE),
+    (("<|tool_call_start|>",), forms.LFM),
+    (("<|tool_list_start|>",), forms.LFM),
+    (("List of tools: [",), forms.LFM),
+    (("<function_calls>",), forms.OLMO),
+    (("<|function_call|>",), forms.GIGACHAT),
+    (("<function=", "<|start_header_id|>"), forms.FUNCTIONARY),
+    (("<|python_tag|>",), forms.LLAMA),
+    (("<|start_header_id|>", '"parameters"'), forms.LLAMA),
+    (("<|header_start|>", '"parameters"'), forms.LLAMA_4),
+    (("<|header_start|>", "(param1=value1"), forms.LLAMA_4_PYTHON),
 )
-THOUGHTS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
-MARKERS: dict[CallForm, tuple[str, ...]] = {
-    CallForm.HERMES: (OPEN, CLOSE),
-    CallForm.CODER: (OPEN, CLOSE),
-    CallForm.LLAMA: (PYTHON_TAG,),
-    CallForm.MISTRAL: (CALLS, ARGS, CALL_ID),
-    CallForm.MISTRAL_ARGS: (CALLS, ARGS, CALL_ID),
-    CallForm.HARMONY: harmony.MARKERS,
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """Markers around thoughts, a word behind the first of them, and markers around what is said."""
+
+    begin: str
+    end: str
+    label: str = ""
+    said: tuple[str, str] = ("", "")
+
+
+# the first row one of whose markers stands in the template
+THOUGHTS = (
+    Thoughts("<think>", "</think>", said=("<response>", "</response>")),
+    Thoughts("[THINK]", "[/THINK]"),
+    Thoughts("<seed:think>", "</seed:think>"),
+    Thoughts("<|channel>", "<channel|>", label="thought"),
+    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", said=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    Thoughts("<mm:think>", "</mm:think>"),
+    Thoughts("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", said=("", "[END FINAL RESPONSE]")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +79,54 @@ class Family:
 
     form     of its calls; for a template that takes no tools, or in a form not known here, the stand-in's
     takes_tools  the template itself tells the model about tools
-    thought  markers around thoughts, where they are not the form's own
+    thoughts     how they are marked, where that is not the form's own; None: there are none
     """
 
     form: CallForm
     takes_tools: bool
-    thought: tuple[str, str] | None
+    thoughts: Thoughts | None
+
+    def split(self) -> Split:
+        if self.thoughts is None:
+            return Split(form=self.form)
+        return Split(
+            form=self.form,
+            thought=(self.thoughts.begin, self.thoughts.end),
+            thought_label=self.thoughts.label,
+            said=self.thoughts.said,
+        )
+
+    def has_begun(self, rendered: str) -> bool:
+        """The prompt ends inside a thought."""
+        if self.thoughts is None:
+            return False
+        begun = f"{self.thoughts.begin}{self.thoughts.label}"
+        return rendered.rstrip().endswith(begun)
 
 
 def family_of(template: str) -> Family:
     form = next((form for texts, form in FORMS if all(text in template for text in texts)), None)
-    if form is CallForm.HARMONY:
-        return Family(form, takes_tools=True, thought=None)
+    if form is forms.HARMONY:
+        return Family(form, takes_tools=True, thoughts=None)
     takes_tools = form is not None and re.search(r"\btools\b", template) is not None
-    thought = next((markers for markers in THOUGHTS if markers[0] in template or markers[1] in template), None)
-    return Family(form if form and takes_tools else CallForm.HERMES, takes_tools, thought)
+    thoughts = next((row for row in THOUGHTS if row.begin in template or row.end in template), None)
+    if thoughts is not None and thoughts.said[1] not in template:
+        thoughts = Thoughts(thoughts.begin, thoughts.end, thoughts.label)
+    return Family(form if form and takes_tools else forms.HERMES, takes_tools, thoughts)
 
 
 def markers_of(split: Split) -> tuple[str, ...]:
     """In the order that gives each its control character."""
-    if split.form is CallForm.HARMONY:
+    if is_harmony(split):
         return harmony.MARKERS
-    calls = MARKERS[split.form] if split.form and split.tools else ()
-    return (*(split.thought or ()), *calls)
+    calls = split.form.markers if split.form and split.tools else ()
+    return tuple(dict.fromkeys(filter(None, (*(split.thought or ()), *split.said, *calls))))
 
 
 def is_spelled(split: Split) -> bool:
     """May markers be written out as text? Harmony's are always control tokens."""
-    return split.form is not CallForm.HARMONY
+    return not is_harmony(split)
+
+
+def is_harmony(split: Split) -> bool:
+    return split.form is not None and split.form.notation is Notation.HARMONY

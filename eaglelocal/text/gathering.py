@@ -93,7 +93,8 @@ def read_call(text: str) -> ToolCall | None:
     found = members(text)
     if found is None:
         return None
-    name, call_id = plain_text(found.get("name", "")), plain_text(found.get("id", ""))
+    name = plain_text(found.get("name", found.get("tool_name", "")))
+    call_id = plain_text(found.get("id", ""))
     arguments = as_object(found.get("arguments", found.get("parameters", "{}")))
     return ToolCall(call_id, name, arguments) if name and arguments is not None else None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from jinja2 import nodes
@@ -87,6 +87,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         __self.spend(1)
         _check_sizes(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
+
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        """Lists may grow, and give an item back: some models' templates number calls so, and ours are made for one
+        rendering."""
+        if type(obj) is list and attr in ("append", "pop"):
+            return True
+        return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
         """jinja2 puts its own in the place of a text's `format`; here its widths are seen."""
@@ -186,5 +193,18 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it stands: jinja2's own filter would escape for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """JSON as it stands: jinja2's own filter would escape for HTML. What a filter yields is a list."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
+    )
+
+
+def _listed(value: object) -> list[object]:
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eaglelocal.core.request import Request
-from eaglelocal.core.tools import CallForm, Split
+from eaglelocal.core.tools import Notation, Split
 from eaglelocal.text.answer import AnswerPiece, AnswerText
+from eaglelocal.text.block_calls import BlockCalls
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
-from eaglelocal.text.families import is_spelled, markers_of
+from eaglelocal.text.families import is_harmony, is_spelled, markers_of
 from eaglelocal.text.gathering import Gathering, NewId, hex_id, short_id
 from eaglelocal.text.harmony import HarmonyParser
 from eaglelocal.text.marks import MarkReader, control_char
 from eaglelocal.text.reasoning import ThoughtParser
 from eaglelocal.text.stops import StopMatcher
-from eaglelocal.text.tool_calls import BareCalls, BracketCalls, CallParser, NoCalls, TaggedCalls
+from eaglelocal.text.tool_calls import BareCalls, CallParser, NoCalls
 
 
 class SplitText:
@@ -77,25 +78,20 @@ def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerTex
     split, stops = request.split, request.params.stop
     if split is None:
         return AnswerText(pieces, stops)
-    is_short = split.form in (CallForm.MISTRAL, CallForm.MISTRAL_ARGS)
+    is_short = split.form is not None and split.form.has_short_ids
     return SplitAnswerText(pieces, stops, split, new_id=short_id if is_short else hex_id)
 
 
 def parser_of(split: Split, found: Gathering) -> CallParser:
-    if split.form is CallForm.HARMONY:
+    if is_harmony(split):
         return HarmonyParser(found, may_call=bool(split.tools))
     said = calls_parser(split, found)
-    return said if split.thought is None else ThoughtParser(found, said, split.thought, in_thought=split.in_thought)
+    return said if split.thought is None else ThoughtParser(found, said, split)
 
 
 def calls_parser(split: Split, found: Gathering) -> CallParser:
-    if not split.tools:
+    if not split.tools or split.form is None:
         return NoCalls(found)
-    match split.form:
-        case CallForm.HERMES | CallForm.CODER:
-            return TaggedCalls(found, split.tools)
-        case CallForm.LLAMA:
-            return BareCalls(found, split.tools)
-        case CallForm.MISTRAL | CallForm.MISTRAL_ARGS:
-            return BracketCalls(found)
-    return NoCalls(found)
+    if split.form.notation is Notation.BARE:
+        return BareCalls(found, split.form, split.tools)
+    return BlockCalls(found, split.form, split.tools)

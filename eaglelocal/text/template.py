@@ -28,7 +28,13 @@ from eaglelocal.text.turns import (
     tools_of,
     turns_of,
     with_argument_texts,
+    with_joined_turns,
+    with_short_ids,
+    with_single_calls,
     with_system_for_developer,
+    with_system_for_user,
+    with_tools_in_system,
+    with_written_calls,
     without_empty_contents,
 )
 
@@ -36,6 +42,7 @@ MAX_TEMPLATE_BYTES = 256 * 1024
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
 _CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
+_TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
 
 CHATML = (
     "{% for message in messages %}"
@@ -60,6 +67,8 @@ class ChatTemplate:
         self.family = family_of("" if self.is_fallback else source or "")
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
         self._wants_none = _CONTENT_IS_NONE.search(source or "") is not None
+        self._shows_calls = "tool_calls" in (source or "")
+        self._looks_in_system = _TOOLS_IN_MESSAGE.search(source or "") is not None
         self._knows_developers = "developer" in (source or "")
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
@@ -85,10 +94,7 @@ class ChatTemplate:
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
         if not self._knows_developers:
             turns = with_system_for_developer(turns)
-        if not self.family.takes_tools:
-            turns, offered = in_hermes_form(turns, offered), []
-        if self._wants_none:
-            turns = without_empty_contents(turns)
+        turns, offered = self._with_tools(turns, offered)
         variables = {
             **self._checked(values or {}, literals),
             **self._special,
@@ -96,12 +102,47 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        try:
-            return self._generate(turns, variables)
-        except ModelFileError:  # perhaps it joins the arguments of calls as a text
-            if not any(message.tool_calls for message in messages):
-                raise
-            return self._generate(with_argument_texts(turns), variables)
+        return self._first_of(self._ways(turns), variables)
+
+    def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
+        """Tools, calls and results in the places where this template looks for them."""
+        family = self.family
+        if not family.takes_tools:
+            return in_hermes_form(turns, offered), []
+        if not self._shows_calls:
+            turns = with_written_calls(turns, family.form)
+        elif family.form.is_one_call:
+            turns = with_single_calls(turns)
+        if family.form.has_short_ids:
+            turns = with_short_ids(turns)
+        if offered and self._looks_in_system:
+            turns = with_tools_in_system(turns, offered)
+        return turns, offered
+
+    def _ways(self, turns: list[Turn]) -> Iterator[list[Turn]]:
+        """The same conversation in the ways in which templates want it, the usual one first."""
+        contents = [without_empty_contents(turns), list(turns)] if self._wants_none else [list(turns)]
+        for plain in (*contents, *map(with_system_for_user, contents), *map(with_joined_turns, contents)):
+            yield plain
+            yield with_argument_texts(plain)
+        yield with_joined_turns(with_system_for_user(turns))
+
+    def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
+        """Of the first way that the template takes; its objection to the usual one, if it takes none."""
+        tried: list[list[Turn]] = []
+        objection: EagleLocalError | None = None
+        for turns in ways:
+            if turns in tried:
+                continue
+            tried.append(turns)
+            try:
+                return self._generate(turns, variables)
+            except (ModelFileError, RequestError) as error:
+                objection = objection or error
+                if isinstance(error.__cause__, LimitExceeded):
+                    break
+        assert objection is not None
+        raise objection
 
     def _checked(self, values: Mapping[str, object], literals: Literals) -> dict[str, object]:
         for name in values:

@@ -6,18 +6,21 @@ For a template that takes no tools, `in_hermes_form` writes them, the calls and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import Message
-from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.errors import RequestError
 from eaglelocal.text.literals import Literals
+from eaglelocal.text.written_calls import written_calls
 
 Turn = dict[str, object]
 ROLES = ("system", "developer", "user", "assistant", "tool")
+SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 HERMES_TOOLS = """\
@@ -105,6 +108,84 @@ def with_system_for_developer(turns: Sequence[Turn]) -> list[Turn]:
     return [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
 
 
+def with_system_for_user(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that know no system: it begins the first question."""
+    if len(turns) < 2 or turns[0]["role"] not in ("system", "developer") or turns[1]["role"] != "user":
+        return list(turns)
+    return [{**turns[1], "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}, *turns[2:]]
+
+
+def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that want question and answer by turns: what one side says in a row is one turn."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and joined[-1]["role"] == turn["role"] == "user":
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def with_single_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that show one call a turn: each call is a turn, with its result behind it."""
+    turns, single = list(turns), []
+    while turns:
+        turn = turns.pop(0)
+        calls = _calls(turn)
+        if len(calls) < 2:
+            single.append(turn)
+            continue
+        num_results = next((at for at, other in enumerate(turns) if other["role"] != "tool"), len(turns))
+        results, turns = turns[:num_results], turns[num_results:]
+        for index, call in enumerate(calls):
+            first = turn if index == 0 else {"role": turn["role"], "content": ""}
+            answers = [result for result in results if result.get("tool_call_id") == call["id"]]
+            single += [{**first, "tool_calls": [call]}, *answers]
+        known = [call["id"] for call in calls]
+        single += [result for result in results if result.get("tool_call_id") not in known]
+    return single
+
+
+def with_short_ids(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that take only ids of nine letters and digits: others are replaced, calls' and results' alike."""
+    return [_with_short_ids(turn) for turn in turns]
+
+
+def _with_short_ids(turn: Turn) -> Turn:
+    short: Turn = {**turn}
+    if "tool_call_id" in turn:
+        short["tool_call_id"] = _short(str(turn["tool_call_id"]))
+    if calls := _calls(turn):
+        short["tool_calls"] = [{**call, "id": _short(str(call["id"]))} for call in calls]
+    return short
+
+
+def _short(call_id: str) -> str:
+    return call_id if SHORT_ID.fullmatch(call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
+def with_written_calls(turns: Sequence[Turn], form: CallForm) -> list[Turn]:
+    """For templates that show no calls: they are text, as the model writes them."""
+    return [_with_written_calls(turn, form) for turn in turns]
+
+
+def _with_written_calls(turn: Turn, form: CallForm) -> Turn:
+    calls = [call["function"] for call in _calls(turn)]
+    if not calls:
+        return turn
+    pairs = [(str(call["name"]), call["arguments"]) for call in calls if isinstance(call, dict)]
+    text = written_calls(form, [(name, arguments) for name, arguments in pairs if isinstance(arguments, dict)])
+    return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": f"{turn['content']}{text}"}
+
+
+def with_tools_in_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
+    """For templates that look for the tools, as JSON, in the system's message."""
+    described = {"tools": _json([tool["function"] for tool in tools])}
+    if turns[0]["role"] == "system":
+        return [{**turns[0], **described}, *turns[1:]]
+    return [{"role": "system", "content": "", **described}, *turns]
+
+
 def without_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
     """For templates that know a turn of calls by its content being none."""
     return [{**turn, "content": None} if _calls(turn) and turn["content"] == "" else turn for turn in turns]
@@ -112,7 +193,7 @@ def without_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
 
 def in_hermes_form(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
-    plain = [_in_hermes_form(turn) for turn in turns]
+    plain = _with_joined_results([_in_hermes_form(turn) for turn in turns])
     if not tools:
         return plain
     described = HERMES_TOOLS.format(tools="\n".join(_json(tool) for tool in tools))
@@ -122,9 +203,24 @@ def in_hermes_form(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     return [{"role": "system", "content": described}, *plain]
 
 
+def _with_joined_results(turns: Sequence[Turn]) -> list[Turn]:
+    """The results of one turn's calls are one turn."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if _is_result(turn) and joined and _is_result(joined[-1]):
+            joined[-1] = {**turn, "content": f"{joined[-1]['content']}\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def _is_result(turn: Turn) -> bool:
+    return turn.get("is_result") is True
+
+
 def _in_hermes_form(turn: Turn) -> Turn:
     if turn["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>"}
+        return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>", "is_result": True}
     calls = [f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in _calls(turn)]
     if not calls:
         return turn

@@ -15,7 +15,7 @@ import pytest
 from doubles.patience import wait_until
 
 from eaglelocal.cli import main
-from eaglelocal.cli.ps import span
+from eaglelocal.cli.ps import server_lines, span
 from eaglelocal.cli.stop import chosen_of, wait_for_end
 from eaglelocal.client.running import RunningServer, announced, running_servers, this_server
 from eaglelocal.errors import EngineError, UsageError
@@ -124,6 +124,18 @@ def test_which_one_is_meant() -> None:
     for nothing in ("3", "example.org:1", "http://127.0.0.1:x", "nonsense"):
         with pytest.raises(EngineError, match="no server of ours is running at"):
             chosen_of(both, nothing)
+
+
+def test_lines_of_servers_fit_the_terminal() -> None:
+    label = "embedded guide at the cost of a 300 M model (bf16)"
+    found = [(replace(this_server("127.0.0.1", port, target=label), pid=7), "ready") for port in (8421, 1)]
+    at = found[0][0].started_at
+    whole = server_lines(found, now=at + 60, width=None)
+    assert whole[0] == f"http://127.0.0.1:8421  ready  pid 7  up 1 min  {label}"
+    assert whole[1].index("ready") == whole[0].index("ready")
+    cut = server_lines(found, now=at + 60, width=80)
+    assert [len(line) for line in cut] == [79, 79] and cut[0][:-1] == whole[0][:78]
+    assert server_lines([], now=at, width=80) == []
 
 
 @pytest.mark.parametrize(

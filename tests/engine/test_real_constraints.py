@@ -15,6 +15,7 @@ from doubles.real_engine import TINY, real_engine
 from doubles.rig import Told, drive
 
 from eaglelocal.assembly import build
+from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Failed, Finished, ToolCalled
@@ -273,3 +274,14 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
         failed = list(client.stream(bound(REFUSED["bad expression"])))[-1]
         assert isinstance(failed, Failed) and isinstance(failed.error, RequestError)
         assert failed.error.parameter == "response_format"
+
+
+@pytest.mark.parametrize("binds_answers", [True, False])
+def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Path, binds_answers: bool) -> None:
+    engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
+    try:
+        constraints = engine._intake._constraints
+        assert isinstance(constraints, LlamaConstraints)
+        assert (constraints._tokenizer is not None) is binds_answers
+    finally:
+        engine.close()

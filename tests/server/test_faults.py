@@ -100,8 +100,9 @@ def test_repeated_crashes_end_in_a_clear_message(mortal: Server) -> None:
         assert mortal.ask("kill").status_code == 500
     wait_until(lambda: mortal.serving.state == "failed", "it is given up")
     assert mortal.http.get("/health").json()["status"] == "failed"
-    error = mortal.ask("say on").json()["error"]
-    assert "failed 3 times in a row" in error["message"]
+    refused = mortal.ask("say on")
+    assert "failed 3 times in a row" in refused.json()["error"]["message"]
+    assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
     assert mortal.http.get("/metrics").status_code == mortal.http.get("/v1/snapshot").status_code == 200
 
 

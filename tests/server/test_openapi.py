@@ -80,6 +80,13 @@ def test_the_document_names_what_is_served(actor: Server) -> None:
     assert {"messages", "tools", "response_format", "stop", "logit_bias", "spec", "top_k"} <= set(fields)
 
 
+def test_the_document_names_no_status_that_never_comes(actor: Server) -> None:
+    told = document(actor)
+    statuses = {status for path in told["paths"].values() for one in path.values() for status in one["responses"]}
+    assert {"200", "400", "503"} <= statuses and "422" not in statuses
+    assert "HTTPValidationError" not in told["components"]["schemas"]
+
+
 @pytest.mark.slow
 def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
     """The server lives in this process, beside what asks; so growth is bounded, not zero."""

@@ -14,10 +14,12 @@ from eaglelocal.server.api.exchange import conversation
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import as_json, chat_question
 from eaglelocal.server.api.replies import STREAMED
-from eaglelocal.server.api.translation import as_chat
+from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
 
 router = APIRouter(tags=["Anthropic"])
+
+FIELDS = {"stop": "stop_sequences", "chat_template_kwargs": "thinking", "parallel_tool_calls": "tool_choice"}
 
 
 class MessagesReply(BaseModel):
@@ -29,26 +31,26 @@ class MessagesReply(BaseModel):
 @router.post("/v1/messages", response_model=MessagesReply, responses=STREAMED)
 async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response:
     """Answer a conversation in the shape of Anthropic's messages."""
-    question = chat_question(as_chat(chat_of(body)), serving.defaults, owner)
+    placed = placed_messages(body)
+    names = Names(FIELDS, tuple(place for place, _ in placed))
+    with names.told():
+        question = chat_question(as_chat(chat_of(body, [message for _, message in placed])), serving.defaults, owner)
     name = serving.models.name_of(question.model)
-    return conversation(serving, question, AnthropicTeller(question.requests[0].id, name))
+    return conversation(serving, question, AnthropicTeller(question.requests[0].id, name), names)
 
 
-def chat_of(body: MessagesBody) -> dict[str, Any]:
+def chat_of(body: MessagesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """The same as a body of /v1/chat/completions."""
     chat: dict[str, Any] = {
         "model": body.model,
         "stream": body.stream,
-        "messages": [message for i, turn in enumerate(body.messages) for message in messages_of(turn, f"messages.{i}")],
+        "messages": messages,
         "max_tokens": body.max_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
         "stop": body.stop_sequences or None,
     }
-    if body.system:
-        system = body.system if isinstance(body.system, str) else text_in(body.system, "system")
-        chat["messages"].insert(0, {"role": "system", "content": system})
     if body.tools is not None:
         chat["tools"] = [
             {
@@ -60,6 +62,18 @@ def chat_of(body: MessagesBody) -> dict[str, Any]:
     if body.thinking is not None:
         chat["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
     return chat | choice_of(body.tool_choice)
+
+
+def placed_messages(body: MessagesBody) -> list[tuple[str, dict[str, Any]]]:
+    """The system's message and the turns, with their places in the body."""
+    placed: list[tuple[str, dict[str, Any]]] = []
+    if body.system:
+        system = body.system if isinstance(body.system, str) else text_in(body.system, "system")
+        placed.append(("system", {"role": "system", "content": system}))
+    for i, turn in enumerate(body.messages):
+        place = f"messages.{i}"
+        placed += [(place, message) for message in messages_of(turn, place)]
+    return placed
 
 
 def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:

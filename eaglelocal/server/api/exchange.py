@@ -17,10 +17,12 @@ from starlette.types import Receive, Scope, Send
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.api.reading import Question
 from eaglelocal.server.api.tellers import Teller, compact
+from eaglelocal.server.api.translation import Names
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.serving import Call, Limits, Serving
 
+CHAT = Names({})
 PING = ": ping\n\n"
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -82,8 +84,8 @@ class Exchange(Response):
 class Conversation:
     """A question and its answers, in the shape of a teller. Implements Talk."""
 
-    def __init__(self, serving: Serving, question: Question, teller: Teller) -> None:
-        self._serving, self._question, self._teller = serving, question, teller
+    def __init__(self, serving: Serving, question: Question, teller: Teller, names: Names) -> None:
+        self._serving, self._question, self._teller, self._names = serving, question, teller, names
 
     async def answer(self, wire: Wire) -> None:
         async with self._serving.ask(self._question.model, self._question.requests) as call:
@@ -93,10 +95,10 @@ class Conversation:
                 await wire.json(200, self._teller.whole(await call.complete()))
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self._teller.refusal(problem)
+        return self._teller.refusal(self._names.own(problem))
 
     def breaking(self, problem: Problem) -> str:
-        return self._teller.breaking(problem)
+        return self._teller.breaking(self._names.own(problem))
 
     async def _stream(self, call: Call, wire: Wire) -> None:
         news = await call.next(self._serving.limits.patience_s)
@@ -155,5 +157,6 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def conversation(serving: Serving, question: Question, teller: Teller) -> Exchange:
-    return Exchange(Conversation(serving, question, teller), serving.limits)
+def conversation(serving: Serving, question: Question, teller: Teller, names: Names = CHAT) -> Exchange:
+    """`names`: what the fields of a chat are called in the shape that was asked in."""
+    return Exchange(Conversation(serving, question, teller, names), serving.limits)

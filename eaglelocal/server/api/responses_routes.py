@@ -15,11 +15,20 @@ from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_schema import Item, NamedTool, ResponsesBody, TextFormat
 from eaglelocal.server.api.responses_teller import ResponsesTeller
 from eaglelocal.server.api.schema import SamplingGiven
-from eaglelocal.server.api.translation import as_chat
+from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
 
 router = APIRouter(tags=["OpenAI"])
 
+FIELDS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "chat_template_kwargs.reasoning_effort": "reasoning.effort",
+}
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
 
 
@@ -37,18 +46,21 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner) -> Respon
             raise unsupported(name, KEEPS_NOTHING)
     if body.background:
         raise unsupported("background", "answers are given at once, not in the background")
-    question = chat_question(as_chat(chat_of(body)), serving.defaults, owner)
+    placed = messages_of(body)
+    names = Names(FIELDS, tuple(place for place, _ in placed))
+    with names.told():
+        question = chat_question(as_chat(chat_of(body, [message for _, message in placed])), serving.defaults, owner)
     name = serving.models.name_of(question.model)
-    return conversation(serving, question, ResponsesTeller(question.requests[0].id, name, body))
+    return conversation(serving, question, ResponsesTeller(question.requests[0].id, name, body), names)
 
 
-def chat_of(body: ResponsesBody) -> dict[str, Any]:
+def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """The same as a body of /v1/chat/completions."""
     chat: dict[str, Any] = {name: getattr(body, name) for name in SamplingGiven.model_fields}
     chat |= {
         "model": body.model,
         "stream": body.stream,
-        "messages": messages_of(body),
+        "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
         "parallel_tool_calls": body.parallel_tool_calls,
         "tool_choice": body.tool_choice,
@@ -68,22 +80,22 @@ def chat_of(body: ResponsesBody) -> dict[str, Any]:
     return chat
 
 
-def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:
-    """Instructions, then the items; calls that follow each other belong to one message."""
-    messages: list[dict[str, Any]] = []
+def messages_of(body: ResponsesBody) -> list[tuple[str, dict[str, Any]]]:
+    """Instructions, then the items, with their places; calls that follow each other belong to one message."""
+    messages: list[tuple[str, dict[str, Any]]] = []
     if body.instructions:
-        messages.append({"role": "system", "content": body.instructions})
+        messages.append(("instructions", {"role": "system", "content": body.instructions}))
     if isinstance(body.input, str):
-        return [*messages, {"role": "user", "content": body.input}]
+        return [*messages, ("input", {"role": "user", "content": body.input})]
     for i, item in enumerate(body.input):
         message = message_of(item, f"input.{i}")
         if message is None:
             continue
-        last = messages[-1] if messages else {}
+        last = messages[-1][1] if messages else {}
         if item.type == "function_call" and last.get("role") == "assistant":
             last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
         else:
-            messages.append(message)
+            messages.append((f"input.{i}", message))
     return messages
 
 
@@ -92,6 +104,8 @@ def message_of(item: Item, place: str) -> dict[str, Any] | None:
         case "message":
             if item.role is None:
                 raise Problem(400, "a message needs a role", parameter=f"{place}.role")
+            if item.content is None:
+                raise Problem(400, "a message needs content", parameter=f"{place}.content")
             return {"role": item.role, "content": text_of(item.content, f"{place}.content")}
         case "function_call":
             function = {"name": item.name or "", "arguments": item.arguments or "{}"}

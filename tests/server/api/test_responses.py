@@ -118,6 +118,9 @@ def test_formats_and_effort_reach_the_engine(actor: Server) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"metadata": {"a": float("inf")}}, "metadata.a"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": float("nan")}}}}, "text.format"),
+        ({"max_output_tokens": 10**9}, "max_output_tokens"),
+        ({"instructions": "a", "input": [{"role": "user"}]}, "input.0.content"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(actor: Server, asked: dict[str, Any], parameter: str) -> None:

@@ -15,15 +15,17 @@ from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.tools import CallForm, Split, Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
+from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.split_answer import SplitText
 from eaglelocal.text.tool_grammar import callable_tools, constraint_of
+from eaglelocal.text.written_calls import written_calls
 
 DEMO = Path(__file__).parents[3] / "profiles" / "demo" / "guide-target.gguf"
 TOOLS = (Tool("f", "", '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'), Tool("g.h"))
-SPELLED = [form for form in CallForm if form is not CallForm.HARMONY]
+SPELLED = [form for form in forms.FORMS if form is not forms.HARMONY]
 THINK = ("<think>", "</think>")
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 A_CONTROL, NORMAL = 1, 300  # tokens of the demo's vocabulary
@@ -98,44 +100,107 @@ def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
     assert one is not two and not two.is_error()
 
 
+def test_what_constraints_need_can_be_made_ready_before(model: Model) -> None:
+    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints.prepare()
+    prepared = constraints._tokenizer
+    constraints.check(Constraint(Syntax.REGEX, "a+"))
+    assert prepared is not None and constraints._tokenizer is prepared
+
+
 # ---- calls
-def written(form: CallForm, *calls: str) -> str:
+def written(form: CallForm, *calls: dict[str, object]) -> str:
     """Calls of f as a model of the family writes them."""
-    key = "parameters" if form is CallForm.LLAMA else "arguments"
-    objects = [f'{{"name": "f", "{key}": {arguments}}}' for arguments in calls]
-    match form:
-        case CallForm.MISTRAL_ARGS:
-            return "".join(f"[TOOL_CALLS]f[ARGS]{arguments}" for arguments in calls)
-        case CallForm.MISTRAL:
-            return f"[TOOL_CALLS][{', '.join(objects)}]"
-        case CallForm.LLAMA:
-            return "; ".join(objects)
-    return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in objects)
+    return written_calls(form, [("f", arguments) for arguments in calls])
 
 
-@pytest.mark.parametrize("form", SPELLED)
+@pytest.mark.parametrize("form", SPELLED, ids=lambda form: form.label)
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: CallForm, parallel: bool) -> None:
     split = Split(form=form, tools=TOOLS, parallel=parallel)
     bound = constraint_of(split, replace(REQUIRED, parallel=parallel), None, tokens={}, is_split=True)
-    one, two = written(form, '{"n": 3}'), written(form, '{"n": 3}', '{"n": 4}')
+    one, two = written(form, {"n": 3}), written(form, {"n": 3}, {"n": 4})
     assert judge.accepts(bound, one)
-    assert judge.accepts(bound, two) is (parallel and form is not CallForm.LLAMA)
-    for wrong in (written(form, '{"n": "3"}'), written(form, "{}"), one.replace("f", "x", 1), "hello", ""):
+    assert judge.accepts(bound, two) is (parallel and not form.is_one_call)
+    unknown = written_calls(form, [("x", {"n": 3})])
+    for wrong in (
+        written(form, {"n": "x"}),
+        written(form, {}),
+        written(form, {"m": 3}),
+        unknown,
+        one[:-1],
+        "hello",
+        "",
+    ):
         assert not judge.accepts(bound, wrong)
     parser = SplitText(split, lambda: "id")
     (call,) = (*parser.push(one).calls, *parser.finish("").calls)
     assert (call.name, json.loads(call.arguments)) == ("f", {"n": 3})
 
 
+RICH = Tool(
+    "look.up-2",
+    "",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "word": {"type": "string"},
+                "kind": {"enum": ["bird", "fish"]},
+                "limit": {"type": "integer"},
+                "exact": {"type": "boolean"},
+                "where": {"$ref": "#/$defs/place"},
+                "ages": {"type": "array", "items": {"type": "number"}},
+                "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            },
+            "required": ["word", "where"],
+            "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}, "of": {"type": "string"}}}},
+        }
+    ),
+)
+ARGUMENTS: tuple[dict[str, object], ...] = (
+    {"word": "öwl", "where": {}},
+    {"word": "", "kind": "fish", "limit": -3, "exact": True, "where": {"x": 1.5, "of": "a, b"}, "ages": [1, 2.5]},
+    {"word": 'two\nlines "and" <tags> & {braces}', "exact": False, "where": {"of": "</x>"}, "ages": [], "either": "x"},
+    {"word": " spaces ", "where": {"x": -1}, "either": None},
+)
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("form", SPELLED, ids=lambda form: form.label)
+def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm, arguments: dict[str, object]) -> None:
+    if form.call.endswith("(«args»)") and form.notation is not Notation.JSON:
+        tool = replace(RICH, name="look.up")  # no name of Python's has a hyphen
+    else:
+        tool = RICH
+    split = Split(form=form, tools=(tool,))
+    text = written_calls(form, [(tool.name, arguments)])
+    assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text), text
+    parser = SplitText(split, lambda: "id")
+    told = [*(parser.push(char) for char in text), parser.finish("")]
+    assert [(call.name, json.loads(call.arguments)) for one in told for call in one.calls] == [(tool.name, arguments)]
+    assert not "".join(one.text for one in told)
+
+
+@pytest.mark.parametrize("form", [forms.CODER, forms.GLM, forms.GEMMA, forms.LFM], ids=lambda form: form.label)
+def test_arguments_that_are_no_json_are_bound_by_the_schema_too(judge: Judge, form: CallForm) -> None:
+    tool = replace(RICH, name="f")
+    bound = constraint_of(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    right: dict[str, object] = {"word": "a", "kind": "bird", "limit": 1, "where": {}}
+    assert judge.accepts(bound, written(form, right))
+    for key, value in (("kind", "tree"), ("limit", "many"), ("limit", 1.5), ("where", 3), ("exact", "perhaps")):
+        assert not judge.accepts(bound, written(form, {**right, key: value})), (key, value)
+    assert not judge.accepts(bound, written(form, {"word": "a"}))
+
+
 @pytest.mark.parametrize("in_thought", [True, False])
 @pytest.mark.parametrize("tokens", [{}, {"</think>": A_CONTROL}])
 def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict[str, int]) -> None:
-    split = Split(form=CallForm.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
+    split = Split(form=forms.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
     opening: list[str | int] = [] if in_thought else ["<think>"]
     thought = [*opening, 'hm {"n": <b>', tokens.get("</think>", "</think>"), "\n\n"]
     calls = constraint_of(split, REQUIRED, None, tokens=tokens, is_split=True)
-    call = written(CallForm.HERMES, '{"n": 3}')
+    call = written(forms.HERMES, {"n": 3})
     assert judge.accepts(calls, *thought, call)
     assert judge.accepts(calls, call) is not in_thought
     wanted = schema(type="object", properties={"a": {"type": "integer"}}, required=["a"])
@@ -146,7 +211,7 @@ def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict
 
 
 def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:
-    split = Split(form=CallForm.MISTRAL_ARGS, tools=TOOLS)
+    split = Split(form=forms.MISTRAL_ARGS, tools=TOOLS)
     for token in (A_CONTROL, NORMAL):
         bound = constraint_of(split, REQUIRED, None, tokens={"[TOOL_CALLS]": token}, is_split=True)
         assert judge.accepts(bound, token, 'f[ARGS]{"n": 3}')
@@ -154,13 +219,15 @@ def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:
 
 
 def test_harmony_binds_channels(judge: Judge) -> None:
-    split = Split(form=CallForm.HARMONY, tools=TOOLS)
+    split = Split(form=forms.HARMONY, tools=TOOLS)
     tokens = {name: 400 + index for index, name in enumerate(markers_of(split))}
     start, channel, message, constrain, end = (tokens[name] for name in markers_of(split)[:5])
     thought = (channel, "analysis", message, "hm", end, start, "assistant")
     call = (channel, "commentary to=functions.f ", constrain, "json", message, '{"n": 3}')
     bound = constraint_of(split, REQUIRED, None, tokens=tokens, is_split=True)
-    assert judge.accepts(bound, *call) and judge.accepts(bound, *thought, *call)
+    before = (" to=functions.f", channel, "commentary json", message, '{"n": 3}')
+    for one in (call, before):
+        assert judge.accepts(bound, *one) and judge.accepts(bound, *thought, *one)
     wanted = constraint_of(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
     assert judge.accepts(wanted, *thought, channel, "final", message, "{}") and judge.accepts(wanted, *call)
     assert not judge.accepts(wanted, "{}")
@@ -168,12 +235,12 @@ def test_harmony_binds_channels(judge: Judge) -> None:
 
 def test_what_is_bound_when(judge: Judge) -> None:
     wanted = Constraint(Syntax.JSON_OBJECT)
-    for form, is_split in itertools.product(CallForm, (True, False)):
+    for form, is_split in itertools.product(forms.FORMS, (True, False)):
         split = Split(form=form, tools=TOOLS)
         assert constraint_of(split, ToolChoice(), None, tokens={}, is_split=is_split) is None
         if not is_split:
             assert constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=False) is wanted
-    llama = constraint_of(Split(form=CallForm.LLAMA, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
+    llama = constraint_of(Split(form=forms.LLAMA, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
     assert judge.accepts(llama, '{"b": 1}')  # a call of Llama's would look the same: there are none
 
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.core.tools import CallForm, Split, Tool
+from eaglelocal.core.tools import Split, Tool
+from eaglelocal.text import call_forms as forms
 from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.families import markers_of
@@ -25,11 +26,11 @@ TOOLS = (
     Tool("add", "sum", '{"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}'),
 )
 THINK = ("<think>", "</think>")
-HERMES = Split(form=CallForm.HERMES, thought=THINK, tools=TOOLS)
-CODER = replace(HERMES, form=CallForm.CODER)
-LLAMA = Split(form=CallForm.LLAMA, tools=TOOLS)
-MISTRAL = Split(form=CallForm.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
-HARMONY = Split(form=CallForm.HARMONY, tools=TOOLS)
+HERMES = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+CODER = replace(HERMES, form=forms.CODER)
+LLAMA = Split(form=forms.LLAMA, tools=TOOLS)
+MISTRAL = Split(form=forms.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
+HARMONY = Split(form=forms.HARMONY, tools=TOOLS)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 OSLO = ("get_weather", {"city": "Oslo"})
 
@@ -124,7 +125,7 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
     "llama, code": (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", "", []),
     "llama, words behind": (LLAMA, '{"name": "add", "parameters": {}} done; ', "done; ", "", [("add", {})]),
     "mistral, array": (
-        replace(MISTRAL, form=CallForm.MISTRAL),
+        replace(MISTRAL, form=forms.MISTRAL),
         'Well [1].\n[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Oslo"}}, '
         '{"name": "add", "arguments": {}}]',
         "Well [1].", "", [OSLO, ("add", {})],
@@ -213,16 +214,38 @@ def test_cuts_change_nothing(case: tuple[Split, str], cuts: list[int]) -> None:
     assert read(split, cut(answer, cuts)) == read(split, [answer]) == read(split, list(answer))
 
 
-MARKERS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
-TAGS = ["<|python_tag|>", "<function=add>", "<parameter=a>", "</parameter>", "</function>"]
+MARKERS = [
+    *sorted({name for form in forms.FORMS if form is not forms.HARMONY for name in form.markers}),
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+]
+TAGS = [
+    "<arg_key>a</arg_key><arg_value>1</arg_value>",
+    '<invoke name="add">',
+    "</invoke>",
+    "[add(a=1)]",
+    "call:add{a:1}",
+    "<|python_tag|>",
+    "<function=add>",
+    "<parameter=a>",
+    "</parameter>",
+    "</function>",
+]
 JSON = ['{"name": "add", "arguments": {"a": 1}}', '{"name": "add"', *'{}[]",:;\\']
 fragments = st.sampled_from(
     [*MARKERS, *TAGS, *JSON, " ", "\n", "add", "word", "<", "é", *(control_char(index) for index in range(8))]
 )
-splits = st.sampled_from([HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_thought=True),
-                          replace(MISTRAL, form=CallForm.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
+EVERY = [Split(form=form, thought=THINK, tools=TOOLS) for form in forms.FORMS]
+splits = st.sampled_from([*EVERY, HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_thought=True),
+                          replace(MISTRAL, form=forms.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
 
 
+@settings(max_examples=400)
 @given(splits, st.lists(fragments, max_size=20), st.lists(st.integers(0, 400), max_size=20))
 def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: list[int]) -> None:
     answer = "".join(parts)
@@ -235,7 +258,7 @@ def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: l
 @given(st.lists(fragments, max_size=20))
 def test_without_calls_every_spelled_character_is_shown(parts: list[str]) -> None:
     answer = "".join(part for part in parts if not 0xDC00 <= ord(part[0]) <= 0xDFFF)
-    for split in (replace(HERMES, thought=None), LLAMA, replace(MISTRAL, thought=None)):
+    for split in (replace(split, thought=None) for split in EVERY if split.form is not forms.HARMONY):
         found = read(split, [answer])
         if not found.calls:
             assert found.text == answer

@@ -119,7 +119,7 @@ def test_no_messages() -> None:
         ("a\nb\n{{ x | nosuchfilter }}", "line 3.*nosuchfilter"),
         ("a\n{{ missing.field }}", "line 2.*missing"),
         ("{{ 1 }}\n{% for m in messages %}\n{{ m.content / 2 }}\n{% endfor %}", "line 3"),
-        ("{{ messages.append(1) }}", "line 1"),
+        ("{{ messages.insert(0, 1) }}", "line 1"),
         ("{{ ''.__class__.__mro__ }}", "line 1.*unsafe"),
         ("{{ messages | attr('__class__') }}{{ (messages | attr('__class__')).__name__ }}", "line 1"),
         ("{% include 'other' %}", "line 1"),

@@ -1,0 +1,201 @@
+"""Rules of a grammar for the arguments of one call, in the notation of its family.
+
+In llguidance's dialect of Lark. JSON is llguidance's own to bind; what is written otherwise is spelled out here from
+the tool's schema: each named argument in the schema's order, texts free up to their closing mark, everything else as
+JSON. A schema that names no arguments takes any. Patterns and lengths of such texts are not bound.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from eaglelocal.core.constraint import JSON_SPACE
+from eaglelocal.core.tools import CallForm, Notation, Tool
+from eaglelocal.text.call_forms import IS_TEXT, KEY, VALUE
+from eaglelocal.text.gemma_calls import QUOTE
+from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, texts_of
+
+Written = Callable[[str], str]  # a text with markers in it, as an expression of the grammar
+ANY_TEXT = "/(.|\\n)*/"
+BOOLEAN = '("true" | "false" | "True" | "False")'
+MAX_LEVELS = 8  # of objects and arrays that are bound by their schema; below, anything may stand
+_SCALARS = {
+    "integer": "/-?(0|[1-9][0-9]*)/",
+    "number": "/-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?/",
+    "boolean": '("true" | "false")',
+    "null": '"null"',
+}
+
+
+def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
+    """Rules of which the first has this name."""
+    schema = json.loads(tool.parameters or "{}")
+    rules = _Rules(name, written, tokens, schema)
+    match form.notation:
+        case Notation.TAGS:
+            return rules.tagged(form, schema)
+        case Notation.GEMMA:
+            return rules.gemma(schema)
+        case _ if form.call.endswith("(«args»)"):
+            return rules.python(schema)
+    return [f"{name}: {json_rule({'type': 'object', **schema})}"]
+
+
+def json_rule(schema: Schema) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE}})}"
+
+
+class _Rules:
+    """The rules of one call's arguments."""
+
+    def __init__(self, name: str, written: Written, tokens: Mapping[str, int], root: Schema) -> None:
+        self._name, self._written, self._tokens, self._root = name, written, tokens, root
+        self._rules: list[str] = []
+
+    def _add(self, body: str) -> str:
+        """A further rule's name."""
+        name = f"{self._name}_{len(self._rules)}"
+        self._rules.append(f"{name}: {body}")
+        return name
+
+    def _json(self, schema: Schema) -> str:
+        return self._add(json_rule({**schema, **definitions_of(self._root)}))
+
+    def _plain(self, schema: Schema) -> str:
+        """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""
+        return BOOLEAN if kinds_of(schema) == {"boolean"} else self._json(schema)
+
+    def _free(self, ending: str) -> str:
+        """Any text up to an ending, which is read with it: a token, where it begins with one."""
+        if ending in self._tokens:
+            free = self._add("TEXT")
+            return f"{free} {self._written(ending)}"
+        name = f"{self._name}_{len(self._rules)}"
+        self._rules.append(f"{name}[suffix={json.dumps(ending)}]: {ANY_TEXT}")
+        return name
+
+    def _sequence(self, parts: Sequence[tuple[str, bool]], joint: str) -> str:
+        """Parts in their order, of which some may be left out, with a joint between those that are there."""
+        rest, first = '""', '""'
+        for part, is_required in reversed(parts):
+            with_part = f"{joint} {part} {rest}", f"{part} {rest}"
+            rest, first = (
+                (self._add(with_part[0]), self._add(with_part[1]))
+                if is_required
+                else (self._add(f"({with_part[0]}) | {rest}"), self._add(f"({with_part[1]}) | {first}"))
+            )
+        return first
+
+    def _whole(self, body: str) -> list[str]:
+        return [f"{self._name}: {body}", *self._rules]
+
+    # ---- texts between tags
+    def tagged(self, form: CallForm, schema: Schema) -> list[str]:
+        fields = fields_of(schema, self._root)
+        if not fields:
+            return self._whole(f"({self._tag(form, '', {})})*")
+        parts = [(self._tag(form, key, said), is_required) for key, said, is_required in fields]
+        return self._whole(" ".join(part if is_required else f"({part})?" for part, is_required in parts))
+
+    def _tag(self, form: CallForm, key: str, schema: Schema) -> str:
+        """One argument; of any name, if it has none."""
+        kinds = kinds_of(schema)
+        if not kinds or "string" in kinds:
+            as_text = self._tag_as(form, key, schema, is_text=True)
+            if IS_TEXT not in form.value or kinds == {"string"}:
+                return as_text
+            return f"({as_text} | {self._tag_as(form, key, schema, is_text=False)})"
+        return self._tag_as(form, key, schema, is_text=False)
+
+    def _tag_as(self, form: CallForm, key: str, schema: Schema, *, is_text: bool) -> str:
+        before, after = form.value.replace(IS_TEXT, "true" if is_text else "false").split(VALUE)
+        head, tail = before.split(KEY)
+        name = self._written(f"{head}{key}{tail}") if key else f"{self._written(head)} ANY_KEY {self._written(tail)}"
+        ending = after.rstrip("\n")
+        if is_text and (texts := texts_of(schema)):
+            value = f"({' | '.join(map(quoted, texts))}) {self._written(ending)}"
+        elif is_text:
+            value = self._free(ending)
+        else:
+            value = f"{self._plain(schema)} {self._written(ending)}"
+        return f"{name} {value} GAP?"
+
+    # ---- Python
+    def python(self, schema: Schema) -> list[str]:
+        fields = fields_of(schema, self._root)
+        if not fields:
+            pair = f'PY_KEY "=" {self._json({})}'
+            return self._whole(f'({pair} (", " {pair})*)?')
+        parts = [(f"{quoted(key + '=')} {self._python(said)}", is_required) for key, said, is_required in fields]
+        return self._whole(self._sequence(parts, '", "'))
+
+    def _python(self, schema: Schema) -> str:
+        """JSON, or Python's way of writing the same."""
+        kinds = kinds_of(schema)
+        ways = {"string": "" if texts_of(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
+        return f"({' | '.join([self._json(schema), *filter(None, (ways.get(kind) for kind in sorted(kinds)))])})"
+
+    # ---- Gemma
+    def gemma(self, schema: Schema) -> list[str]:
+        return self._whole(self._gemma_object(schema, MAX_LEVELS))
+
+    def _gemma_object(self, schema: Schema, levels: int) -> str:
+        fields = sorted(fields_of(schema, self._root), key=lambda field: field[0].lower())
+        if not fields:
+            pair = f'GEMMA_KEY ":" {self._gemma_anything()}'
+            return f'"{{" ({pair} ("," {pair})*)? "}}"'
+        parts = [(f"{quoted(f'{key}:')} {self._gemma_value(said, levels - 1)}", must) for key, said, must in fields]
+        return f'"{{" {self._sequence(parts, quoted(","))} "}}"'
+
+    def _gemma_value(self, schema: Schema, levels: int) -> str:
+        kinds = kinds_of(schema)
+        if levels <= 0 or not kinds:
+            return self._gemma_anything()
+        return self._add(" | ".join(self._gemma_kind(kind, schema, levels) for kind in sorted(kinds)))
+
+    def _gemma_kind(self, kind: str, schema: Schema, levels: int) -> str:
+        if kind == "object":
+            return self._gemma_object(schema, levels)
+        if kind == "array":
+            items = schema.get("items")
+            item = self._gemma_value(resolved(items, self._root), levels - 1)
+            return f'"[" ({item} ("," {item})*)? "]"'
+        if kind == "string":
+            return self._gemma_text(texts_of(schema))
+        return _SCALARS.get(kind, self._gemma_anything())
+
+    def _gemma_text(self, texts: Sequence[str]) -> str:
+        quote = self._written(QUOTE)
+        if texts:
+            return f"{quote} ({' | '.join(map(quoted, texts))}) {quote}"
+        return f"{quote} {self._free(QUOTE)}"
+
+    def _gemma_anything(self) -> str:
+        """Any value; written once."""
+        name = f"{self._name}_any"
+        if not any(rule.startswith(f"{name}:") for rule in self._rules):
+            self._rules.append(f"{name}: ")  # holds the place: texts inside number their rules
+            place = len(self._rules) - 1
+            pair = f'GEMMA_KEY ":" {name}'
+            ways = [*_SCALARS.values(), self._gemma_text([]), f'"[" ({name} ("," {name})*)? "]"']
+            self._rules[place] = f'{name}: {" | ".join(ways)} | "{{" ({pair} ("," {pair})*)? "}}"'
+        return name
+
+
+PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\\\\(.|\\n))*'/"]
+
+
+def shared_rules(form: CallForm) -> list[str]:
+    """Terminals that the rules of arguments use."""
+    return {
+        Notation.TAGS: ["TEXT: /(.|\\n)*/", 'ANY_KEY: /[^<>"\\n]{1,64}/'],
+        Notation.GEMMA: ["TEXT: /(.|\\n)*/", "GEMMA_KEY: /[\\w.-]{1,64}/"],
+        Notation.PYTHON: PYTHON_RULES,
+        Notation.BARE: PYTHON_RULES,
+    }.get(form.notation, [])
+
+
+def quoted(text: str) -> str:
+    """A literal of Lark."""
+    return json.dumps(text)

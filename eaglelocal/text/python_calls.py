@@ -1,0 +1,91 @@
+"""Calls as Python writes them: [look_up(word="owl"), add(a=1)].
+
+Read from Python's own syntax tree, of which only calls, literals and JSON's three words are taken; nothing runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+
+from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
+from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.text.tagged_text import TEXT, value_of
+from eaglelocal.text.tool_schemas import parameter_schemas
+
+MAX_CHARS = 256 * 1024
+_NAME = re.compile(r"[\w.]+")
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+class PythonCalls:
+    """Reads a list of calls, or one call."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    def __call__(self, text: str) -> list[ToolCall] | None:
+        """The calls, without ids; None if the text is none."""
+        tree = _parsed(text.strip())
+        if tree is None:
+            return None
+        nodes = tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]
+        try:
+            calls = [self._call(node) for node in nodes]
+        except (ValueError, RecursionError):
+            return None
+        return calls or None
+
+    def _call(self, node: ast.expr) -> ToolCall:
+        if not isinstance(node, ast.Call) or node.args:
+            raise ValueError("no call with named arguments")
+        name = ast.unparse(node.func)
+        if not _NAME.fullmatch(name):
+            raise ValueError("no name")
+        schemas = parameter_schemas(self._tools.get(name))
+        arguments: dict[str, object] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise ValueError("arguments without a name")
+            value = _value(keyword.value)
+            # some models quote whatever they write
+            schema = schemas.get(keyword.arg, TEXT)
+            arguments[keyword.arg] = value_of(value, schema) if isinstance(value, str) else value
+        if is_deeper(arguments, MAX_DEPTH):
+            raise ValueError("nested too deep")
+        return ToolCall("", name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+
+
+def _parsed(text: str) -> ast.expr | None:
+    """Some models leave line breaks in quotes, others put each call on a line."""
+    if len(text) > MAX_CHARS:
+        return None
+    for spelled in dict.fromkeys((text, text.replace("\n", "\\n"), f"[{','.join(text.splitlines())}]")):
+        try:
+            return ast.parse(spelled, mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def _value(node: ast.expr) -> object:
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None as value):
+            return value
+        case ast.Name(id=word) if word in _WORDS:
+            return _WORDS[word]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
+    raise ValueError("no literal")
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError("a key that is no text")

@@ -1,0 +1,219 @@
+"""Conversations as templates want them: with calls one by one, written out, with short ids, joined."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from eaglelocal.core.request import Message
+from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
+from eaglelocal.errors import RequestError
+from eaglelocal.text import call_forms as forms
+from eaglelocal.text.families import Thoughts, family_of
+from eaglelocal.text.split_answer import SplitText
+from eaglelocal.text.template import ChatTemplate
+
+LOOK = Tool("look_up", "", '{"properties": {"word": {"type": "string"}}}')
+CALLS = (ToolCall("call_1", "look_up", '{"word": "owl"}'), ToolCall("call_2", "look_up", '{"word": "elk"}'))
+TALK = (
+    Message("system", "Be brief."),
+    Message("user", "Owl and elk?"),
+    Message("assistant", "I look.", reasoning="hm", tool_calls=CALLS),
+    Message("tool", "a deer", tool_call_id="call_2"),
+    Message("tool", "a bird", tool_call_id="call_1"),
+    Message("user", "Sure?"),
+)
+EACH = "{% for m in messages %}"
+SHOWN = EACH + (
+    "[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls %}({{ c.function.arguments.word }} {{ c.id }})"
+    "{% endfor %}{{ m.tool_call_id }}\n{% endfor %}{# tools #}"
+)
+
+
+def lines(source: str, messages: tuple[Message, ...] = TALK, tools: tuple[Tool, ...] = (LOOK,)) -> list[str]:
+    return ChatTemplate(source).render(messages, tools=tools).rstrip("\n").split("\n")
+
+
+def test_calls_come_one_by_one_where_an_answer_has_one() -> None:
+    assert lines(SHOWN + "{# <|python_tag|> #}") == [
+        "[system] Be brief.",
+        "[user] Owl and elk?",
+        "[assistant] I look.(owl call_1)",
+        "[tool] a bird call_1".replace(" call", "call"),
+        "[assistant] (elk call_2)",
+        "[tool] a deercall_2",
+        "[user] Sure?",
+    ]
+
+
+def test_results_of_no_known_call_are_not_lost() -> None:
+    talk = (*TALK[:3], Message("tool", "what?", tool_call_id="other"))
+    assert lines(SHOWN + "{# <|python_tag|> #}", talk)[-1] == "[tool] what?other"
+
+
+def test_ids_are_short_where_the_template_wants_them_so() -> None:
+    told = lines(SHOWN + "{# [TOOL_CALLS] #}")
+    ids = re.findall(r"\(\w+ (\w+)\)", told[2])
+    assert all(re.fullmatch("[0-9a-f]{9}", one) for one in ids) and len(set(ids)) == 2
+    assert told[3].endswith(ids[1]) and told[4].endswith(ids[0])
+    short = (Message("assistant", "", tool_calls=(ToolCall("abcdefghi", "look_up", "{}"),)),)
+    assert "abcdefghi" in lines(SHOWN + "{# [TOOL_CALLS] #}", (TALK[1], *short))[1]
+
+
+@pytest.mark.parametrize(
+    ("signs", "written"),
+    [
+        ("<|tool_list_start|>", '<|tool_call_start|>[look_up(word="owl"), look_up(word="elk")]<|tool_call_end|>'),
+        (
+            "<|tool_call|>",
+            '<|tool_call|>[{"name": "look_up", "arguments": {"word": "owl"}}, '
+            '{"name": "look_up", "arguments": {"word": "elk"}}]',
+        ),
+    ],
+)
+def test_calls_are_written_out_where_the_template_shows_none(signs: str, written: str) -> None:
+    source = EACH + "[{{ m.role }}] {{ m.content }}\n{% endfor %}{# tools " + signs + " #}"
+    assert lines(source)[2] == f"[assistant] I look.{written}"
+
+
+def test_tools_stand_in_the_system_message_where_the_template_looks_for_them() -> None:
+    source = (
+        EACH + "[{{ m.role }}] {{ m.content }} {{ m['tools'] }}\n{% endfor %}{# message['tools'] <|tool|><|/tool|> #}"
+    )
+    assert '"name": "look_up"' in lines(source)[0]
+    assert lines(source, TALK[1:])[0].startswith("[system]  [{")
+    assert lines(source, tools=())[0] == "[system] Be brief. "
+
+
+# ---- templates that refuse
+ALTERNATING = EACH + (
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+)
+
+
+def test_a_system_that_is_not_known_begins_the_first_question() -> None:
+    talk = (Message("system", "Be brief."), Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
+    assert lines(ALTERNATING, talk, ()) == ["[user] Be brief.", "", "a", "[assistant] b", "[user] c"]
+
+
+def test_a_stand_in_for_tools_alternates_too() -> None:
+    told = "\n".join(lines(ALTERNATING, TALK[1:5]))
+    assert told.count("[user]") == 2 and told.count("[assistant]") == 1
+    assert "<tool_response>\na deer\n</tool_response>\n<tool_response>\na bird\n</tool_response>" in told
+
+
+def test_what_one_side_says_in_a_row_is_one_turn() -> None:
+    assert lines(ALTERNATING, (Message("user", "a"), Message("user", "b")), ()) == ["[user] a", "", "b"]
+
+
+def test_an_objection_that_nothing_meets_is_the_first() -> None:
+    with pytest.raises(RequestError, match="refuses the conversation: no 1"):
+        lines("{{ raise_exception('no ' ~ (messages | length)) }}", (Message("user", "a"),), ())
+
+
+# ---- what templates do
+def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
+    source = "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set _ = ns.l.append(m.role) %}{% endfor %}"
+    assert ChatTemplate(source + "{{ ns.l.pop(0) }} {{ ns.l | map('upper') | tojson }}").render(TALK[:3]) == (
+        'system ["USER", "ASSISTANT"]'
+    )
+
+
+# ---- families
+@pytest.mark.parametrize(
+    ("signs", "form"),
+    [
+        ("<tool_call><arg_key>", forms.GLM),
+        ("<minimax:tool_call>", forms.MINIMAX),
+        ("<seed:tool_call><function=", forms.SEED),
+        ("<｜DSML｜function_calls>", forms.DSML),
+        ("<｜DSML｜tool_calls>", forms.DSML_TOOLS),
+        ("<tool_call><function=x>", forms.CODER),
+        ("<|tool_call>call<tool_call|>", forms.GEMMA),
+        ("[TOOL_CALLS][CALL_ID][ARGS]", forms.MISTRAL_IDS),
+        ("<｜tool▁call▁begin｜> ```json", forms.DEEPSEEK),
+        ("<｜tool▁call▁begin｜>", forms.DEEPSEEK_31),
+        ("<|tool_calls_section_begin|>", forms.KIMI),
+        ("<|tool_call:begin|>", forms.SOLAR),
+        ("<|START_ACTION|>", forms.COMMAND),
+        ("<TOOLCALL>", forms.NEMOTRON),
+        ("<tool_call></tool_call><tool_calls>[", forms.LISTED),
+        ("<|tool_call|><|/tool_call|>", forms.PHI),
+        ("<|tool_call|>", forms.GRANITE),
+        ("<|tool_call_start|>", forms.LFM),
+        ("<function_calls>", forms.OLMO),
+        ("<|function_call|>", forms.GIGACHAT),
+        ("<|start_header_id|><function=", forms.FUNCTIONARY),
+        ('<|header_start|>"parameters"', forms.LLAMA_4),
+        ("<|header_start|>f(param1=value1)", forms.LLAMA_4_PYTHON),
+    ],
+)
+def test_forms_are_told_by_their_signs(signs: str, form: CallForm) -> None:
+    family = family_of("{% for t in tools %}{% endfor %}" + signs)
+    assert (family.form, family.takes_tools) == (form, True)
+    assert (family_of(signs).form, family_of(signs).takes_tools) == (forms.HERMES, False)
+
+
+def test_a_template_that_only_lists_tools_is_told_by_its_words() -> None:
+    assert family_of("List of tools: [{{ tools }}]").form == forms.LFM
+
+
+def test_a_form_of_its_own_has_the_stand_in() -> None:
+    family = family_of("{% if tools %}]<]minimax[>[<tool_call>{% endif %}")
+    assert (family.form, family.takes_tools) == (forms.HERMES, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "thoughts"),
+    [
+        ("<think>", Thoughts("<think>", "</think>")),
+        ("<think></think><response></response>", Thoughts("<think>", "</think>", said=("<response>", "</response>"))),
+        ("<seed:think>", Thoughts("<seed:think>", "</seed:think>")),
+        ("<|channel>thought", Thoughts("<|channel>", "<channel|>", label="thought")),
+        ("hello", None),
+    ],
+)
+def test_thoughts_are_told_by_their_markers(source: str, thoughts: Thoughts | None) -> None:
+    assert family_of(source).thoughts == thoughts
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "has_begun"),
+    [
+        ("<think>", "<|im_start|>assistant\n<think>\n", True),
+        ("<think>", "assistant\n<think>\n\n</think>\n\n", False),
+        ("<|channel>", "<|turn>model\n<|channel>thought\n", True),
+        ("<|channel>", "<|turn>model\n<|channel>thought\n<channel|>", False),
+        ("", "<think>", False),
+    ],
+)
+def test_a_prompt_may_have_begun_a_thought(source: str, prompt: str, has_begun: bool) -> None:
+    assert family_of(source).has_begun(prompt) is has_begun
+
+
+GRANITE = family_of("<think></think><response></response>").split()
+GEMMA = family_of("<|channel>thought").split()
+
+
+@pytest.mark.parametrize(
+    ("split", "answer", "thought", "said"),
+    [
+        (GRANITE, "<think>hm</think>\n<response>Yes.</response>", "hm", "Yes."),
+        (GRANITE, "<response>Yes.</response>", "", "Yes."),
+        (GRANITE, "Say <response>.</response>", "", "Say <response>.</response>"),
+        (GEMMA, "<|channel>thought\nhm\n<channel|>Yes.", "hm", "Yes."),
+        (GEMMA, "<|channel>thoughts fly<channel|>Yes.", "thoughts fly", "Yes."),
+        (GEMMA, "<|channel>thinking<channel|>Yes.", "thinking", "Yes."),
+        (GEMMA, "<|channel>thought<channel|>Yes.", "", "Yes."),
+        (GEMMA, "<|channel>thou", "thou", ""),
+        (GRANITE, "</think>\nYes.", "", "Yes."),
+    ],
+)
+def test_labels_and_frames_are_no_part_of_it(split: Split, answer: str, thought: str, said: str) -> None:
+    for pieces in ([answer], list(answer)):
+        parser = SplitText(split, lambda: "id")
+        told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+        found = "".join(one.reasoning for one in told), "".join(one.text for one in told)
+        assert found == (thought, said)
