@@ -14,14 +14,14 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
-from eaglelocal.cli.conversation import Conversation
 from eaglelocal.cli.joining import joined_model, spec_of
 from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.report import model_line
-from eaglelocal.cli.session import Choice, Garage, Session
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.talk.conversation import Conversation
+from eaglelocal.talk.report import model_line
+from eaglelocal.talk.session import Choice, Garage, Session
 
 
 def chat(  # many parameters: typer reads the flags from the signature

@@ -17,9 +17,9 @@ import typer
 from eaglelocal import __version__
 from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, tune
 from eaglelocal.cli.flags import VARIABLES
-from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
+from eaglelocal.talk.nearest import nearest
 
 PROGRAM = "eaglelocal"
 TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"

@@ -14,10 +14,10 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.loading import make_plan, sampling_of, settings_of, start_engine, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.report import model_line
-from eaglelocal.cli.session import Choice
 from eaglelocal.core.plan import Plan
 from eaglelocal.settings import Settings
+from eaglelocal.talk.report import model_line
+from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
     from eaglelocal.server.access import Access

@@ -105,6 +105,7 @@ class ScriptedClient:
     n_ctx: int = 2048
     requests: list[ChatRequest] = field(default_factory=list)
     restarts: int = 0
+    state: str = "ready"
     num_closed: int = 0
     busy: bool = False
 

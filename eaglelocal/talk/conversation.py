@@ -18,6 +18,9 @@ class Turn:
     question: str
     answer: str
     stopped: bool = False
+    reasoning: str = (
+        ""  # what the model thought; templates leave thoughts of earlier turns out, so it is not sent again
+    )
 
     @property
     def messages(self) -> tuple[Message, Message]:

@@ -7,17 +7,18 @@ of conversations; does not know the loop.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from eaglelocal.cli import conversation_file
-from eaglelocal.cli.output import Output
-from eaglelocal.cli.report import ahead, model_lines, total_lines
-from eaglelocal.cli.session import Choice, Session
-from eaglelocal.cli.slash import Command, help_lines
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.errors import UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.report import ahead, model_lines, total_lines
+from eaglelocal.talk.session import Choice, Session
+from eaglelocal.talk.slash import LINE_KEYS, Command, help_lines
+from eaglelocal.talk.voice import Voice
 
 SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 
@@ -31,12 +32,13 @@ class Desk:
     """What an action works with."""
 
     session: Session
-    output: Output
+    voice: Voice
     conversations: Path
+    keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # what /help says of the keyboard
 
     def say(self, *lines: str) -> None:
         for line in lines:
-            self.output.message(line)
+            self.voice.message(line)
 
 
 Action = Callable[[Desk, str], str | None]
@@ -48,7 +50,7 @@ def act(desk: Desk, command: Command) -> str | None:
 
 
 def _help(desk: Desk, argument: str) -> None:
-    desk.say(*help_lines())
+    desk.say(*help_lines(desk.keys))
 
 
 def _stats(desk: Desk, argument: str) -> None:
@@ -59,7 +61,7 @@ def _stats(desk: Desk, argument: str) -> None:
 
 def _spec(desk: Desk, argument: str) -> None:
     if argument:
-        _draft(desk, wished(argument))
+        _wish(desk, wished(argument))
     desk.say(_spec_line(desk.session))
 
 
@@ -71,7 +73,7 @@ def wished(argument: str) -> Spec:
         raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT) from None
 
 
-def _draft(desk: Desk, spec: Spec) -> None:
+def _wish(desk: Desk, spec: Spec) -> None:
     """Change what requests ask for; load again when this model was loaded without any draft."""
     session = desk.session
     if not session.model.takes_spec:
@@ -111,7 +113,6 @@ def _retry(desk: Desk, argument: str) -> str:
     question = desk.session.conversation.take_last_question()
     if not question:
         raise UsageError("nothing was asked yet")
-    desk.output.aside(question)
     return question
 
 
@@ -139,13 +140,47 @@ def _load_conversation(desk: Desk, argument: str) -> None:
     turns = len(conversation.turns)
     desk.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
     if conversation.turns:
-        desk.output.aside(f"last question: {conversation.turns[-1].question}")
+        desk.voice.aside(f"last question: {conversation.turns[-1].question}")
     return None
+
+
+def _rename(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    if not argument or not conversation.name:
+        raise UsageError("a saved conversation and a name are needed", hint="/save NAME, then /rename NAME")
+    conversation.name = conversation_file.rename(desk.conversations, conversation.name, argument)
+    desk.say(f"renamed to {conversation.name}")
+
+
+def _delete(desk: Desk, argument: str) -> None:
+    """What is open stays open, unsaved."""
+    if not argument:
+        raise UsageError("which conversation?", hint="/delete NAME; /load lists them")
+    name = conversation_file.path_of(desk.conversations, argument).stem
+    conversation_file.delete(desk.conversations, name)
+    if desk.session.conversation.name == name:
+        desk.session.conversation.name = ""
+    desk.say(f"deleted {name}")
+
+
+def _export(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    path = Path(argument or f"{conversation.name or 'conversation'}.md").expanduser()
+    export(conversation, path, target=desk.session.model.info.target)
+    desk.say(f"written to {path.resolve()}")
+
+
+def _draft(desk: Desk, argument: str) -> None:
+    if argument:
+        return _load(desk, replace(desk.session.choice, draft=argument))
+    return desk.say(_spec_line(desk.session))
 
 
 def _model(desk: Desk, argument: str) -> None:
     if argument:
-        return _load(desk, replace(desk.session.choice, target=argument))
+        choice = desk.session.choice
+        kept = choice.draft if choice.draft in ("auto", "ngram", "none") else None  # a file fits one target
+        return _load(desk, replace(choice, target=argument, draft=kept))
     return desk.say(*model_lines(desk.session.model.info, desk.session.model.plan))
 
 
@@ -167,6 +202,10 @@ ACTIONS: dict[str, Action] = {
     "/retry": _retry,
     "/save": _save,
     "/load": _load_conversation,
+    "/rename": _rename,
+    "/delete": _delete,
+    "/export": _export,
+    "/draft": _draft,
     "/model": _model,
     "/exit": _exit,
 }

@@ -5,25 +5,70 @@ Knows names, the format and its checks. Does not know when to save. A name is a 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.cli.conversation import Conversation, Turn
-from eaglelocal.cli.nearest import nearest
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.nearest import nearest
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_FRESH_NAME = 48  # characters: a list of conversations is read, not searched
 NAME = re.compile(r"\w[\w .-]{0,79}")
 
 
-def names(folder: Path) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A saved conversation, as a list shows it."""
+
+    name: str
+    modified_at: float  # seconds since 1970
+
+
+def entries(folder: Path) -> tuple[Entry, ...]:
     """Saved conversations, latest first."""
-    files = [(path.stat().st_mtime, path.stem) for path in folder.glob("*.json")]
-    return tuple(name for _, name in sorted(files, reverse=True))
+    found = [Entry(path.stem, path.stat().st_mtime) for path in folder.glob("*.json")]
+    return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries(folder))
+
+
+def fresh_name(folder: Path, question: str) -> str:
+    """A name that no file has, of the first words of a question: `What is an eagle`, `What is an eagle 2`."""
+    words = re.sub(r"[^\w .-]+", " ", question).split()
+    base = " ".join(words)[:MAX_FRESH_NAME].strip(" .-") or "chat"
+    taken = {name.casefold() for name in names(folder)}  # some file systems do not tell A from a
+    numbered = (f"{base} {number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
+
+
+def rename(folder: Path, old: str, new: str) -> str:
+    """Give a saved conversation another name. Returns it as it was taken. Raises UsageError, ResourceError."""
+    source, target = _existing(folder, old), path_of(folder, new)
+    if target.exists() and target != source:
+        raise UsageError(f"a conversation named {target.stem!r} is there already")
+    try:
+        source.rename(target)
+    except OSError as problem:
+        raise ResourceError(f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+    return target.stem
+
+
+def delete(folder: Path, name: str) -> None:
+    """Remove a saved conversation for good. Raises UsageError, ResourceError."""
+    path = _existing(folder, name)
+    try:
+        path.unlink()
+    except OSError as problem:
+        raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
 
 
 def path_of(folder: Path, name: str) -> Path:
@@ -54,9 +99,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
 
 def load(folder: Path, name: str) -> Conversation:
     """Read and check a conversation. Raises UsageError with what is wrong and where."""
-    path = path_of(folder, name)
-    if not path.is_file():
-        raise UsageError(f"no conversation named {path.stem!r}", hint=_others(folder, path.stem))
+    path = _existing(folder, name)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
@@ -66,6 +109,13 @@ def load(folder: Path, name: str) -> Conversation:
     except (ValueError, RecursionError) as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
     return _from_json(content, path)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = path_of(folder, name)
+    if not path.is_file():
+        raise UsageError(f"no conversation named {path.stem!r}", hint=_others(folder, path.stem))
+    return path
 
 
 def _others(folder: Path, name: str) -> str:
@@ -81,10 +131,13 @@ def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
         "version": FORMAT_VERSION,
         "target": target,
         "system": conversation.system,
-        "turns": [
-            {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped} for turn in conversation.turns
-        ],
+        "turns": [_turn_to_json(turn) for turn in conversation.turns],
     }
+
+
+def _turn_to_json(turn: Turn) -> dict[str, object]:
+    said: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
+    return {**said, "reasoning": turn.reasoning} if turn.reasoning else said
 
 
 def _from_json(content: object, path: Path) -> Conversation:
@@ -103,7 +156,12 @@ def _from_json(content: object, path: Path) -> Conversation:
 
 def _turn(content: object, number: int, path: Path) -> Turn:
     fields = content if isinstance(content, dict) else {}
-    question, answer, stopped = fields.get("question"), fields.get("answer"), fields.get("stopped", False)
-    if isinstance(question, str) and isinstance(answer, str) and isinstance(stopped, bool):
-        return Turn(question, answer, stopped)
+    question, answer, reasoning = (fields.get(name, default) for name, default in _TEXTS)
+    stopped = fields.get("stopped", False)
+    is_text = isinstance(question, str) and isinstance(answer, str) and isinstance(reasoning, str)
+    if is_text and isinstance(stopped, bool):
+        return Turn(question, answer, stopped, reasoning)
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
+
+
+_TEXTS = (("question", None), ("answer", None), ("reasoning", ""))

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from eaglelocal.cli.context_window import TokenEstimate, calibrated
-from eaglelocal.cli.conversation import Conversation, Turn
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.talk.context_window import TokenEstimate, calibrated
+from eaglelocal.talk.conversation import Conversation, Turn
 
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
@@ -31,6 +31,10 @@ class Answer(Protocol):
 
 class ChatClient(Protocol):
     """What chat needs of an engine, in this process or behind a pipe."""
+
+    @property
+    def state(self) -> str:
+        """As client.port.Client has it: loading, ready, restarting, failed, closed."""
 
     @property
     def restarts(self) -> int: ...
@@ -62,6 +66,7 @@ class Choice:
 
     target: str | None = None
     spec: str | None = None  # auto, off, N
+    draft: str | None = None  # auto, ngram, none or a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Outcome:
     """What came back for a question: text, and how it ended."""
 
     text: str = ""
+    reasoning: str = ""  # what was thought before it (sessions with is_split)
     finished: Finished | None = None
     error: EagleLocalError | None = None
     started: bool = False
@@ -104,6 +110,7 @@ class Session:
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
+    is_split: bool = False  # thoughts come apart from what is said
 
     def request(self, question: str, num_forgotten: int) -> ChatRequest:
         self.num_asked += 1
@@ -112,6 +119,7 @@ class Session:
             messages=self.conversation.messages(question, num_forgotten=num_forgotten),
             params=self.params,
             spec=self.spec,
+            is_split=self.is_split,
         )
 
     def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:
@@ -120,7 +128,7 @@ class Session:
             self.conversation.unanswered = question
             return
         self.conversation.num_forgotten = num_forgotten
-        self.conversation.add(Turn(question, outcome.text, outcome.stopped))
+        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._learn(outcome.finished, num_forgotten)

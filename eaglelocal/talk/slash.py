@@ -1,14 +1,17 @@
-"""The slash commands of line mode: their names, what they take and what they are for.
+"""The slash commands of chat: their names, what they take and what they are for.
 
 Pure: a line becomes a command or an error with the nearest name. What they do is in slash_actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.cli.nearest import nearest
 from eaglelocal.errors import UsageError
+from eaglelocal.talk.nearest import nearest
+
+HELP_COLUMN = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,15 @@ COMMANDS: dict[str, Slash] = {
     "/retry": Slash("", "ask the last question again"),
     "/save": Slash("[NAME]", "write the conversation to disk"),
     "/load": Slash("[NAME]", "go on with a saved conversation, or list them"),
+    "/rename": Slash("NAME", "give the saved conversation another name"),
+    "/delete": Slash("NAME", "remove a saved conversation for good"),
+    "/export": Slash("[FILE]", "write the conversation as Markdown"),
     "/model": Slash("[REF]", "name the model, or change it"),
+    "/draft": Slash("[auto|ngram|none|REF]", "name the draft, or change it"),
     "/exit": Slash("", "leave, as ctrl-d does"),
 }
 
-KEYS: dict[str, str] = {
+LINE_KEYS: Mapping[str, str] = {
     '"""': "begins and ends a text of many lines",
     "\\ at a line's end": "the text goes on in the next line",
     "ctrl-c": "stops the answer; a second one leaves",
@@ -64,6 +71,7 @@ def parse(line: str) -> Command:
     return Command(name, argument)
 
 
-def help_lines() -> list[str]:
-    commands = [f"{name} {slash.takes}".ljust(22) + slash.purpose for name, slash in COMMANDS.items()]
-    return [*commands, "", *(key.ljust(22) + purpose for key, purpose in KEYS.items())]
+def help_lines(keys: Mapping[str, str]) -> list[str]:
+    """The commands, and the keys of whichever mode it is."""
+    commands = [f"{name} {slash.takes}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
+    return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]

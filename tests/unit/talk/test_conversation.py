@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli import conversation_file
-from eaglelocal.cli.context_window import TokenEstimate, calibrated, turns_to_forget
-from eaglelocal.cli.conversation import Conversation, Turn
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.context_window import TokenEstimate, calibrated, turns_to_forget
+from eaglelocal.talk.conversation import Conversation, Turn
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 TURNS = st.lists(st.builds(Turn, question=TEXT, answer=TEXT, stopped=st.booleans()), max_size=6)

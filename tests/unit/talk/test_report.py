@@ -6,10 +6,10 @@ import json
 
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
-from eaglelocal.cli.report import answer_object, honest_line, model_lines, total_lines
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.request import OFF
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.talk.report import answer_object, honest_line, model_lines, total_lines
 
 TIMINGS = Timings(
     ttft_s=0.2149, prefill_s=0.1, decode_s=2.0, draft_s=0.5, verify_s=1.2, host_s=0.02, decode_tok_s=41.23

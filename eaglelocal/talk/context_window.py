@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.cli.conversation import Conversation
 from eaglelocal.core.request import Message
+from eaglelocal.talk.conversation import Conversation
 
 TOKENS_PER_CHAR = 0.35  # small vocabularies write English at about three characters a token
 TOKENS_PER_MESSAGE = 6.0  # role markers of the template

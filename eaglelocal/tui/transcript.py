@@ -1,0 +1,215 @@
+"""The transcript: a column of entries of any length, of which only what is in view is laid out.
+
+A widget of lines, not of widgets: scrolling through fifty thousand tokens costs what one screen costs. While it
+shows the end it follows what comes; scrolled up, it stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rich.segment import Segment
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, row_text, rows_of
+from eaglelocal.tui.markdown_rows import Row
+from eaglelocal.tui.tops import Tops
+
+MARGIN = 1  # cells left of the text; one more stays free right of it
+
+
+@dataclass(slots=True)
+class _Item:
+    entry: Entry
+    rows: list[Row] | None = None  # None: not laid out
+
+
+class Transcript(ScrollView):
+    """Entries below each other."""
+
+    DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
+
+    class ThoughtClicked(Message):
+        """Somebody wants thoughts unfolded, or folded again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.can_focus = False
+        self._items: list[_Item] = []
+        self._tops = Tops()
+        self._view = View()
+        self._follows = True
+        self._laid_out_width = 0
+
+    # ---- contents
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    @view.setter
+    def view(self, view: View) -> None:
+        if view != self._view:
+            self._view = view
+            self._forget_rows()
+
+    def show_thoughts(self, shown: bool) -> None:
+        self.view = replace(self._view, thoughts_shown=shown)
+
+    def add(self, *entries: Entry) -> None:
+        self.replace_from(len(self), entries)
+
+    def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
+        """Everything from an index on is replaced; what stays the same is not laid out again."""
+        kept = self._items[index:]
+        del self._items[index:]
+        self._tops.truncate(index)
+        for number, entry in enumerate(entries):
+            is_same = number < len(kept) and kept[number].entry == entry
+            item = kept[number] if is_same else _Item(entry)
+            self._items.append(item)
+            self._tops.append(self._height_of(item))
+        changed_from = self._tops.top(index)
+        before = self.virtual_size.height
+        self._settle()
+        if self.virtual_size.height == before:
+            self.refresh_lines(changed_from, max(before - changed_from, 1))
+        else:
+            self.refresh()
+
+    def load(self, entries: Iterable[Entry]) -> None:
+        self._follows = True
+        self.replace_from(0, entries)
+
+    def follow(self) -> None:
+        """Go to the end and stay there."""
+        self._follows = True
+        self._settle()
+
+    # ---- laying out
+    @property
+    def _width(self) -> int:
+        return max(self.scrollable_content_region.width - MARGIN - 1, 1)
+
+    def _height_of(self, item: _Item) -> int:
+        return estimated_height(item.entry, self._width, self._view) if item.rows is None else len(item.rows)
+
+    def _lay_out(self, index: int) -> int:
+        """The item's rows are made if there are none. Returns its height."""
+        item = self._items[index]
+        if item.rows is None:
+            item.rows = rows_of(item.entry, self._width, self._view)
+            self._tops.resize(index, len(item.rows))
+        return len(item.rows)
+
+    def _settle(self) -> None:
+        """Lay out what is in view, keep that in place, and say how long all is."""
+        if not self.is_attached or not self.size.height:
+            return
+        y = self._settled_end() if self._follows else self._settled_middle()
+        self.virtual_size = Size(self._width + MARGIN, self._tops.total)
+        if y != self.scroll_offset.y:
+            self.scroll_to(y=y, animate=False, force=True)
+
+    def _settled_end(self) -> int:
+        missing, index = self.size.height, len(self)
+        while missing > 0 and index > 0:
+            index -= 1
+            missing -= self._lay_out(index)
+        return max(self._tops.total - self.size.height, 0)
+
+    def _settled_middle(self) -> int:
+        """The first row in view stays; an item that is laid out only now keeps its last row where it was guessed."""
+        if not self._items:
+            return 0
+        y = self.scroll_offset.y
+        index = self._tops.item_at(y)
+        below = self._tops.top(index + 1) - y
+        is_known = self._items[index].rows is not None
+        height = self._lay_out(index)
+        if not is_known:
+            y = self._tops.top(index + 1) - min(below, height)
+        shown = self._tops.top(index + 1) - y
+        while shown < self.size.height and index + 1 < len(self):
+            index += 1
+            shown += self._lay_out(index)
+        return max(min(y, self._tops.total - self.size.height), 0)
+
+    def _forget_rows(self) -> None:
+        for index, item in enumerate(self._items):
+            item.rows = None
+            self._tops.resize(index, self._height_of(item))
+        self._settle()
+        self.refresh()
+
+    # ---- what Textual asks
+    def render_line(self, y: int) -> Strip:
+        row_number = y + self.scroll_offset.y
+        width, base = self.size.width, self.rich_style
+        row = self._row(row_number)
+        strip = Strip([Segment(" " * MARGIN), *row]).apply_style(base)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(row_number)) is not None:
+            strip = self._selected(strip, span)
+        return strip.crop_extend(0, width, base).apply_offsets(0, row_number)
+
+    def _row(self, row_number: int) -> Row:
+        if not self._items or row_number >= self._tops.total:
+            return []
+        index = self._tops.item_at(row_number)
+        rows, offset = self._items[index].rows, row_number - self._tops.top(index)
+        return rows[offset] if rows is not None and offset < len(rows) else []
+
+    def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        start, end = span
+        end = strip.cell_length if end == -1 else end
+        style = self.screen.get_component_rich_style("screen--selection")
+        parts = list(strip.divide([start, end, strip.cell_length]))
+        return Strip.join([part.apply_style(style) if i == 1 else part for i, part in enumerate(parts)])
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The text under the mouse's selection, as it is shown."""
+        lines = [
+            " " * MARGIN + row_text(row)
+            for index, item in enumerate(self._items)
+            for row in item.rows or [[]] * self._tops.height(index)
+        ]
+        text = selection.extract("\n".join(lines))
+        return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self.size.height:
+            self._follows = round(new_value) >= self._tops.total - self.size.height
+            if not self._follows:
+                self._settle()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._laid_out_width != self._width:
+            self._laid_out_width = self._width
+            self._forget_rows()
+        else:
+            self._settle()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        row_number = event.y + self.scroll_offset.y
+        if self._items and row_number < self._tops.total:
+            index = self._tops.item_at(row_number)
+            entry = self._items[index].entry
+            if entry.kind is Kind.THOUGHT and row_number == self._tops.top(index) + entry.has_gap:
+                self.post_message(self.ThoughtClicked())
