@@ -148,6 +148,9 @@ class EngineSnapshot:
     cache_cells: int = 0  # that there are
     miscounted_slots: tuple[int, ...] = ()  # whose caches hold other positions than the books say: never any
     engine_pid: int = 0  # the process that the totals are of
+    plain_s: float = 0.0  # what the tokens of all answers, but the first of each, would have taken without drafted rows
+    answer_s: float = 0.0  # what they took
+    spec: str = ""  # of requests without a wish of their own; "": nothing can draft
 
 
 @dataclass(frozen=True, slots=True)

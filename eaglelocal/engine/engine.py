@@ -140,15 +140,14 @@ class Engine:
     def snapshot(self) -> EngineSnapshot:
         self._controller.learn_costs()
         totals = self._ledger.totals
+        state, reason = self._drafting_state()
         return EngineSnapshot(
             running=len(self._answers),
             waiting=self._scheduler.num_waiting,
             steps=totals.steps,
             prompt_tokens=totals.prompt_tokens,
             generated_tokens=totals.generated_tokens,
-            speculation=self._ledger.counter.stats(
-                state=self._drafting_state(), reason=self.info.draft_reason, speedup_estimate=None
-            ),
+            speculation=self._ledger.counter.stats(state=state, reason=reason, speedup_estimate=totals.speedup),
             host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
@@ -159,6 +158,9 @@ class Engine:
             cache_cells=self.info.num_slots * self._context.n_ctx,
             miscounted_slots=tuple(self.miscounted_slots()),
             engine_pid=os.getpid(),
+            plain_s=totals.plain_s,
+            answer_s=totals.answer_s,
+            spec=str(self._controller.spec) if self._drafters else "",
         )
 
     def miscounted_slots(self) -> list[int]:
@@ -422,12 +424,14 @@ class Engine:
         state, reason = self._controller.state(slot)
         return shown_state(state), reason
 
-    def _drafting_state(self) -> str:
-        """Of all answers together: on, where any is drafted for or none runs."""
-        states = {self._state(slot)[0] for slot in self._answers}
+    def _drafting_state(self) -> tuple[str, str]:
+        """Of all answers together, with the reason: on, where any is drafted for; with none, what comes next."""
         if not self._drafters:
-            return "off"
-        return "on" if not states or "on" in states else min(states)
+            return "off", self.info.draft_reason or "switched off"
+        states = dict(map(self._state, self._answers))
+        if not states:
+            return ("on", "") if self._controller.spec.max_draft else ("off", "switched off")
+        return min(states.items(), key=lambda each: ("on", "asleep", "off").index(each[0]))
 
     @property
     def _native_s(self) -> float:

@@ -35,6 +35,13 @@ class Totals:
     host_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
+    plain_s: float = 0.0  # of answers, each counted for itself
+    answer_s: float = 0.0  # likewise
+
+    @property
+    def speedup(self) -> float | None:
+        """Of all answers, as of one."""
+        return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
 
 
 class Ledger:
@@ -91,7 +98,7 @@ class Ledger:
             counter.add(num_drafted, num_accepted, num_tokens)
         self.totals.generated_tokens += num_tokens
         clock = answer.clock
-        clock.last_at = times.ended_at
+        before, clock.last_at = clock.last_at, times.ended_at
         if clock.first_at == 0.0:
             clock.first_at = times.ended_at
             return
@@ -99,3 +106,5 @@ class Ledger:
         clock.verify_s += times.verify_s
         clock.host_s += times.host_s
         clock.plain_s += num_tokens * times.plain_s
+        self.totals.plain_s += num_tokens * times.plain_s
+        self.totals.answer_s += times.ended_at - before

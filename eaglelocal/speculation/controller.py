@@ -121,6 +121,11 @@ class Controller:
         self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
+    @property
+    def spec(self) -> Spec:
+        """Of requests without a wish of their own."""
+        return self._spec
+
     def begin(self, slot: int, spec: Spec | None) -> None:
         """A request takes the slot."""
         spec = spec or self._spec
