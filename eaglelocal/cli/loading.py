@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.wish import Wish
 
 ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
-NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "no_tui"})
+NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "save", "no_tui"})
 
 
 def settings_of(parameters: Mapping[str, object]) -> Settings:

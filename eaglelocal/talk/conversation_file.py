@@ -156,12 +156,13 @@ def _from_json(content: object, path: Path) -> Conversation:
 
 def _turn(content: object, number: int, path: Path) -> Turn:
     fields = content if isinstance(content, dict) else {}
-    question, answer, reasoning = (fields.get(name, default) for name, default in _TEXTS)
+    question, answer, reasoning = fields.get("question"), fields.get("answer"), fields.get("reasoning", "")
     stopped = fields.get("stopped", False)
-    is_text = isinstance(question, str) and isinstance(answer, str) and isinstance(reasoning, str)
-    if is_text and isinstance(stopped, bool):
+    if (
+        isinstance(question, str)
+        and isinstance(answer, str)
+        and isinstance(reasoning, str)
+        and isinstance(stopped, bool)
+    ):
         return Turn(question, answer, stopped, reasoning)
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
-
-
-_TEXTS = (("question", None), ("answer", None), ("reasoning", ""))

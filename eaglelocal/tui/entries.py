@@ -15,7 +15,7 @@ from rich.style import Style
 
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.conversation import Turn
-from eaglelocal.tui.markdown_rows import Look, Row, block_lengths, markdown_rows, plain_rows
+from eaglelocal.tui.markdown_rows import Ink, Row, block_lengths, markdown_rows, plain_rows
 from eaglelocal.tui.tinting import tinted
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
@@ -42,7 +42,7 @@ class Entry:
 class View:
     """How entries are shown; part of what rows depend on."""
 
-    look: Look = field(default_factory=Look)
+    ink: Ink = field(default_factory=Ink)
     is_tinted: bool = False
     thoughts_shown: bool = False
 
@@ -87,37 +87,37 @@ def answer_blocks(text: str) -> list[Entry]:
 
 # ---- renderers
 def _question(entry: Entry, width: int, view: View) -> list[Row]:
-    mark = Segment("> " if view.look.is_ascii else "❯ ", Style(color="cyan", bold=True))
-    rows = plain_rows(entry.text, width - 2, view.look, "bold")
+    mark = Segment("> " if view.ink.is_ascii else "❯ ", Style(color="cyan", bold=True))
+    rows = plain_rows(entry.text, width - 2, view.ink, "bold")
     return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
 
 
 def _answer(entry: Entry, width: int, view: View) -> list[Row]:
-    rows = markdown_rows(entry.text, width, view.look)
+    rows = markdown_rows(entry.text, width, view.ink)
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
 
 
 def _thought(entry: Entry, width: int, view: View) -> list[Row]:
-    closed, opened = ("+", "-") if view.look.is_ascii else ("▸", "▾")
+    closed, opened = ("+", "-") if view.ink.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
     title = f"{opened if view.thoughts_shown else closed} thought, {words} {'word' if words == 1 else 'words'}"
-    head = plain_rows(title, width, view.look, "dim italic")
+    head = plain_rows(title, width, view.ink, "dim italic")
     if not view.thoughts_shown:
         return head
-    body = plain_rows(entry.text.strip(), width - 2, view.look, "dim italic")
+    body = plain_rows(entry.text.strip(), width - 2, view.ink, "dim italic")
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
 def _figures(entry: Entry, width: int, view: View) -> list[Row]:
-    return plain_rows(entry.text, width, view.look, "dim")
+    return plain_rows(entry.text, width, view.ink, "dim")
 
 
 def _note(entry: Entry, width: int, view: View) -> list[Row]:
-    return plain_rows(entry.text, width, view.look, "dim")
+    return plain_rows(entry.text, width, view.ink, "dim")
 
 
 def _error(entry: Entry, width: int, view: View) -> list[Row]:
-    return plain_rows(entry.text, width, view.look, "red")
+    return plain_rows(entry.text, width, view.ink, "red")
 
 
 _RENDERERS = {

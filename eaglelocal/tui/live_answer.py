@@ -20,12 +20,14 @@ class LiveAnswer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._arrived: list[Piece] = []
+        self.has_begun = False
         self._text, self._mask = "", b""  # of the blocks that may still change
         self._thought = ""
 
     def push(self, pieces: Iterable[Piece]) -> None:
         with self._lock:
             self._arrived.extend(pieces)
+            self.has_begun = True
 
     @property
     def has_news(self) -> bool:

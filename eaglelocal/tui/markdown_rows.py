@@ -53,8 +53,8 @@ STYLES = Theme(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How rows are drawn."""
+class Ink:
+    """With what rows are drawn."""
 
     is_dark: bool = True
     is_ascii: bool = False
@@ -114,23 +114,23 @@ def harmless(text: str) -> str:
     return text.translate(_HARMLESS)
 
 
-def markdown_rows(text: str, width: int, look: Look) -> list[Row]:
+def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:
     """At most `width` cells a row, at least one row."""
     console = _console()
-    document = _Document(harmless(text), "ansi_dark" if look.is_dark else "ansi_light")
+    document = _Document(harmless(text), "ansi_dark" if ink.is_dark else "ansi_light")
     options = console.options.update(width=max(width, 1), no_wrap=False)
     rows = [_visible(row) for row in console.render_lines(document, options, pad=False)]
-    return _shaped(rows, look)
+    return _shaped(rows, ink)
 
 
-def plain_rows(text: str, width: int, look: Look, style: str = "") -> list[Row]:
+def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
     """Words wrapped, lines kept, nothing interpreted."""
     from rich.text import Text
 
     console = _console()
     options = console.options.update(width=max(width, 1))
     rows = console.render_lines(Text(harmless(text), style=style, overflow="fold"), options, pad=False)
-    return _shaped([_visible(row) for row in rows], look)
+    return _shaped([_visible(row) for row in rows], ink)
 
 
 def block_lengths(text: str) -> list[int]:
@@ -158,13 +158,13 @@ def _visible(row: Sequence[Segment]) -> Row:
     return [segment for segment in row if segment.text and not segment.control]
 
 
-def _shaped(rows: list[Row], look: Look) -> list[Row]:
+def _shaped(rows: list[Row], ink: Ink) -> list[Row]:
     """Without empty rows at either end; in ASCII mode without the characters that only draw."""
     while len(rows) > 1 and not _text(rows[-1]).strip():
         rows.pop()
     while len(rows) > 1 and not _text(rows[0]).strip():
         rows.pop(0)
-    if look.is_ascii:
+    if ink.is_ascii:
         rows = [[Segment(s.text.translate(_ASCII), s.style) for s in row] for row in rows]
     return rows or [[]]
 

@@ -7,7 +7,7 @@ shows the end it follows what comes; scrolled up, it stays where it is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.segment import Segment
 from textual import events
@@ -61,9 +61,6 @@ class Transcript(ScrollView):
             self._view = view
             self._forget_rows()
 
-    def show_thoughts(self, shown: bool) -> None:
-        self.view = replace(self._view, thoughts_shown=shown)
-
     def add(self, *entries: Entry) -> None:
         self.replace_from(len(self), entries)
 
@@ -84,6 +81,17 @@ class Transcript(ScrollView):
             self.refresh_lines(changed_from, max(before - changed_from, 1))
         else:
             self.refresh()
+
+    def note(self, text: str) -> None:
+        """A line that stands back; lines that follow each other are one block."""
+        follows_note = bool(self._items) and self._items[-1].entry.kind is Kind.NOTE
+        self.add(Entry(Kind.NOTE, text, has_gap=not follows_note))
+
+    def take_back(self) -> None:
+        """The last question goes, and whatever is below it."""
+        questions = [index for index, item in enumerate(self._items) if item.entry.kind is Kind.QUESTION]
+        if questions:
+            self.replace_from(questions[-1], ())
 
     def load(self, entries: Iterable[Entry]) -> None:
         self._follows = True
