@@ -15,11 +15,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.geometry import Size
 from textual.message import Message
 from textual.widgets import Footer
 
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.talk.asking import Asked, forgotten_line
+from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.report import honest_line, model_lines
 from eaglelocal.talk.slash import is_command
@@ -138,15 +140,15 @@ class ChatApp(EagleApp[int]):
         ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.look.glyphs is ASCII)
         self.transcript.view = View(ink, self._tint, self.transcript.view.thoughts_shown)
 
-    def _arrange(self) -> None:
-        width, height = self.size
+    def _arrange(self, size: Size | None = None) -> None:
+        width, height = size or self.size
         self.query_one("#body").set_class(width < BESIDE_COLUMNS, "stacked")
         fits = width >= BESIDE_COLUMNS or height >= ROOMY_ROWS
         self.query_one(SpeculationPanel).display = fits if self._panel_wish is None else self._panel_wish
 
     def on_resize(self, event: events.Resize) -> None:
         if self.query("#body"):  # not before there is anything
-            self._arrange()
+            self._arrange(event.size)
 
     def _tick(self, now: float) -> bool:
         """What there is to see since the last time. Does anything move?"""
@@ -204,9 +206,7 @@ class ChatApp(EagleApp[int]):
                 self.transcript.take_back()
                 self._tail = len(self.transcript)
             case news.Turned(turns, name):
-                self._talk_name = name
-                self.transcript.load(entries_of_turns(turns))
-                self._tail = len(self.transcript)
+                self._on_turned(turns, name)
             case news.StateChanged(state, restarts):
                 self._on_state(state, restarts)
             case news.Left():
@@ -220,8 +220,21 @@ class ChatApp(EagleApp[int]):
         is_new = self._model is None or changed.model is not self._model.model
         self._model, self._engine_state = changed, "ready"
         if is_new:
-            for text in model_lines(changed.model.info, changed.model.plan):
+            self._note_model()
+
+    def _note_model(self) -> None:
+        if self._model is not None:
+            model = self._model.model
+            for text in model_lines(model.info, model.plan):
                 self._note(text)
+
+    def _on_turned(self, turns: tuple[Turn, ...], name: str) -> None:
+        """Another conversation takes the whole transcript; an empty one says who answers."""
+        self._talk_name = name
+        self.transcript.load(entries_of_turns(turns))
+        self._tail = len(self.transcript)
+        if not turns:
+            self._note_model()
 
     def _on_asking(self, question: str) -> None:
         self.transcript.follow()
