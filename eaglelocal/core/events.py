@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import ToolCall
@@ -174,6 +174,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class SetSpec:
+    """From now on this holds for requests without a wish of their own, those that run included."""
+
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
     pass
 
@@ -183,4 +190,4 @@ class Shutdown:
     """Finish nothing, free everything, end."""
 
 
-Command = Submit | Cancel | TakeSnapshot | Shutdown
+Command = Submit | Cancel | SetSpec | TakeSnapshot | Shutdown

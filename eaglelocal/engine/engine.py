@@ -27,7 +27,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.ports import Constraints, Context, Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
@@ -106,6 +106,9 @@ class Engine:
             self._outbox.append(never_started(request_id))
         for answer in [a for a in self._answers.values() if a.request_id == request_id]:
             self._outbox.append(self._finish(answer, "cancelled"))
+
+    def set_spec(self, spec: Spec) -> None:
+        self._controller.respec(spec)
 
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
