@@ -150,6 +150,7 @@ class EngineSnapshot:
     engine_pid: int = 0  # the process that the totals are of
     plain_s: float = 0.0  # what the tokens of all answers, but the first of each, would have taken without drafted rows
     answer_s: float = 0.0  # what they took
+    reused_tokens: int = 0  # of prompts, those that a cache held already
     spec: str = ""  # of requests without a wish of their own; "": nothing can draft
 
 
