@@ -67,7 +67,7 @@ class Gauges:
     """Open sensors. Close it when nobody looks any more."""
 
     def __init__(self, nvml: LiveNvml | None) -> None:
-        self._nvml = nvml if nvml is not None and _attempt(lambda: (nvml.nvmlInit(), True)) else None
+        self._nvml = nvml if nvml is not None and _opens(nvml) else None
         count = _attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
         self._gpus = [(index, self._handle(index)) for index in range(count or 0)]
         _attempt(_cpu_load)  # the first answer has no interval
@@ -116,6 +116,14 @@ def open_gauges() -> Gauges:
     except Exception:  # not installed, or broken in a way of its own
         return Gauges(None)
     return Gauges(pynvml)
+
+
+def _opens(nvml: LiveNvml) -> bool:
+    try:
+        nvml.nvmlInit()
+    except Exception:  # no driver, or one that does not fit
+        return False
+    return True
 
 
 def _cpu_load() -> float:

@@ -144,6 +144,7 @@ class Call:
             serving.recent.append((self.model, choice))
             serving.metrics.ended(choice)
             choice.forget()
+            choice.ended_at = choice.ended_at or time.perf_counter()
             if choice.finished is not None:
                 serving.num_answered += 1
                 serving.admission.took(time.perf_counter() - choice.asked_at)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.http_stream import refusal
-from eaglelocal.errors import EagleLocalError, EngineError
+from eaglelocal.errors import EagleLocalError, EngineError, UsageError
 
 TIMEOUT_S = 4.0  # a server that computes on all cores answers slowly
 MAX_BYTES = 8 * 2**20
@@ -55,7 +55,10 @@ class Connection:
         self._path = parts.path.removesuffix("/v1")
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._http = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        try:
+            self._http = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        except (ValueError, http.client.HTTPException) as error:
+            raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080") from error
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def get(self, path: str) -> Reply:

@@ -137,7 +137,7 @@ def row(model: str, choice: Choice) -> dict[str, object]:
         "accepted_tokens": choice.num_accepted,
         "tok_s": round(choice.tok_s, 2),
         "ttft_s": round(choice.first_at - choice.asked_at, 4) if choice.first_at else None,
-        "age_s": round(time.perf_counter() - choice.asked_at, 3),
+        "age_s": round((choice.ended_at or time.perf_counter()) - choice.asked_at, 3),
         "speculation": speculation(stats) if stats else None,
     }
 
@@ -147,6 +147,8 @@ def state_of(choice: Choice) -> str:
         return choice.finished.reason
     if choice.error is not None:
         return "failed"
+    if choice.ended_at:
+        return "gone"
     if choice.started is None:
         return "waiting"
     return "running" if choice.num_tokens else "reading"
