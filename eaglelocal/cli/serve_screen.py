@@ -1,4 +1,4 @@
-"""The monitor of a server that runs in the foreground: when it can be shown, and what becomes of the server when it goes.
+"""The monitor of a server in the foreground: when it can be shown, and what becomes of the server when it goes.
 
 It reads the server as `top` would, over the loopback with the server's own key, so it shows what everybody else sees.
 """

@@ -25,6 +25,9 @@ class TailStream:
     def hold(self) -> None:
         """From now on the terminal is somebody else's."""
         with self._lock:
+            if self._stream.isatty():
+                self._stream.write("\r\x1b[K")  # a progress bar may stand there
+                self._stream.flush()
             self._is_held, self._held_at = True, self.tail.num_lines
 
     def release(self) -> None:

@@ -32,7 +32,7 @@ class Scene:
 
 def header_lines(scene: Scene, width: int, glyphs: Glyphs) -> list[Line]:
     reading = scene.frame.reading
-    shown = [where_line(scene, glyphs), load_line(reading, width), machine_line(scene.machine, width)]
+    shown = [where_line(scene, glyphs), load_line(reading, width), machine_line(scene.machine, width, glyphs)]
     return [fitted(each, width) for each in shown]
 
 
@@ -92,20 +92,20 @@ def kv_share(reading: Reading) -> float | None:
     return used / size if used is not None and size else None
 
 
-def machine_line(machine: MachineGauge | None, width: int) -> Line:
+def machine_line(machine: MachineGauge | None, width: int, glyphs: Glyphs) -> Line:
     if machine is None:
         return line(("machine: another one, its load is not told", "quiet"))
     pairs = [("CPU", percent(machine.cpu_load)), ("RAM", _of_bytes(machine.used_bytes, machine.total_bytes))]
     if machine.temperature_c is not None:
-        pairs.insert(1, ("at", f"{machine.temperature_c:.0f} °C"))
+        pairs.insert(1, ("at", f"{machine.temperature_c:.0f} {glyphs.degrees}"))
     for gpu in machine.gpus:
-        pairs.append((f"GPU{gpu.index}", gpu_text(gpu)))
+        pairs.append((f"GPU{gpu.index}", gpu_text(gpu, glyphs)))
     return _pairs(pairs, width)
 
 
-def gpu_text(gpu: GpuGauge) -> str:
+def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
     power = NOT_TOLD if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-    heat = NOT_TOLD if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
+    heat = NOT_TOLD if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} {glyphs.degrees}"
     return f"{percent(gpu.load)}, {_of_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 

@@ -29,7 +29,7 @@ def _state(before: Reading | None, now: Reading) -> str:
 
 def _drafting(before: Reading, now: Reading) -> list[str]:
     said = []
-    if before.drafting.setting != now.drafting.setting and now.drafting.setting:
+    if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
         said.append(f"drafting was set to {now.drafting.setting}")
     if before.drafting.state != now.drafting.state and now.drafting.state and before.drafting.state:
         because = f": {now.drafting.reason}" if now.drafting.reason else ""

@@ -37,6 +37,7 @@ class Question(ModalScreen[str | None]):
         }
         & Label { width: auto; max-width: 72; padding: 0 1 1 1; }
         & OptionList { width: auto; min-width: 32; max-width: 72; height: auto; max-height: 14; border: none; }
+        & OptionList:focus { border: none; }
         &.-ascii > Vertical { border: ascii $primary; }
     }
     """
