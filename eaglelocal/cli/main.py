@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, tune
+from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, top, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("serve", epilog=VARIABLES)(serve.serve)
+app.command("top")(top.top)
 app.command("bench")(bench.bench)
 app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)

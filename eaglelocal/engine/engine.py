@@ -27,7 +27,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.ports import Constraints, Context, Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
@@ -107,6 +107,9 @@ class Engine:
         for answer in [a for a in self._answers.values() if a.request_id == request_id]:
             self._outbox.append(self._finish(answer, "cancelled"))
 
+    def set_spec(self, spec: Spec) -> None:
+        self._controller.respec(spec)
+
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
         self._ledger.begin(self._native_s)
@@ -160,6 +163,7 @@ class Engine:
             engine_pid=os.getpid(),
             plain_s=totals.plain_s,
             answer_s=totals.answer_s,
+            reused_tokens=totals.reused_tokens,
             spec=str(self._controller.spec) if self._drafters else "",
         )
 
@@ -278,14 +282,18 @@ class Engine:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
             if not admission.is_waiting:
-                self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+                self._outbox.append(self._started(sequence))
+
+    def _started(self, sequence: Sequence) -> Started:
+        self._ledger.totals.reused_tokens += sequence.num_reused
+        return Started(sequence.request.id, sequence.num_prompt, sequence.num_reused)
 
     def _resume(self) -> None:
         """What waited for a prefix that another slot was reading starts now."""
         for admission in self._scheduler.resume():
             sequence = admission.sequence
             self._cut(admission)
-            self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+            self._outbox.append(self._started(sequence))
 
     def _cut(self, admission: Admission) -> None:
         """Let the slot, and what drafters know of it, hold just what the sequence starts from."""

@@ -31,6 +31,7 @@ class StepTimes:
 class Totals:
     steps: int = 0
     prompt_tokens: int = 0
+    reused_tokens: int = 0  # of them, those that a cache held already
     generated_tokens: int = 0
     host_s: float = 0.0
     draft_s: float = 0.0

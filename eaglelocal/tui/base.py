@@ -9,6 +9,7 @@ from textual.app import App, ReturnType, SystemCommand
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 
+from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.look import Look
 
 THEMES = (
@@ -36,12 +37,20 @@ class EagleApp(App[ReturnType]):
     """Bindings with an id may be given other keys by the user."""
 
     TITLE = "eaglelocal"
+    DEFAULT_CSS = """
+    EagleApp.-ascii {
+        Footer FooterKey.-command-palette { border-left: none; }
+        Toast { border-left: none; border-right: none; }
+        OptionList { scrollbar-size: 0 0; }
+    }
+    """
 
     def __init__(self, look: Look) -> None:
         if not look.has_colour:
             os.environ["NO_COLOR"] = "1"  # Textual takes it out again
         super().__init__()
         self.look = look
+        self.set_class(look.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
         self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))

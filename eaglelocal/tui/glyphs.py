@@ -18,7 +18,7 @@ class Glyphs:
     rule: str
     times: str
     dot: str  # between figures
-    more: str  # something was left out
+    degrees: str
     up: str
     down: str
     digits: dict[str, tuple[str, str, str]] = field(repr=False)
@@ -66,7 +66,7 @@ UNICODE = Glyphs(
     rule="─",
     times="×",
     dot="·",
-    more="…",
+    degrees="°C",
     up="▲",
     down="▼",
     digits=digits_of(
@@ -83,7 +83,7 @@ ASCII = Glyphs(
     rule="-",
     times="x",
     dot="|",
-    more="~",
+    degrees="C",
     up="^",
     down="v",
     digits=digits_of(

@@ -138,6 +138,9 @@ class ScriptedClient:
     def _ended(self) -> None:
         self.busy = False
 
+    def set_spec(self, spec: Spec) -> None:
+        self.spec = spec
+
     def snapshot(self) -> EngineSnapshot:
         tokens = len(self.requests)
         return EngineSnapshot(0, 0, 10, tokens, tokens, SpeculationStats(), 0.01, 0.99, 3 * 2**20)
