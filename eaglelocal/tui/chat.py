@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.geometry import Size
@@ -20,6 +20,7 @@ from textual.message import Message
 from textual.widgets import Footer
 
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.asking import Asked, forgotten_line
 from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.question_history import QuestionHistory
@@ -33,6 +34,7 @@ from eaglelocal.tui.editor import edited
 from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, error_entry
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.look import Look
 from eaglelocal.tui.markdown_rows import Ink
 from eaglelocal.tui.painted import Painted
@@ -40,7 +42,7 @@ from eaglelocal.tui.panel import SpeculationPanel
 from eaglelocal.tui.partner import OpenSession, Partner
 from eaglelocal.tui.prompt import Prompt
 from eaglelocal.tui.ticker import Ticker
-from eaglelocal.tui.transcript import Transcript
+from eaglelocal.tui.transcript import AsciiScrollbar, Transcript
 
 BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
 ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
@@ -75,6 +77,10 @@ class ChatApp(EagleApp[int]):
     #title { background: $panel; }
     #panel { width: 42; padding: 0 1; border-left: solid $secondary; }
     #body.stacked #panel { width: 100%; height: 8; border-left: none; border-top: solid $secondary; }
+    ChatApp.-ascii #panel { border-left: ascii $secondary; }
+    ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
+    ChatApp.-ascii Prompt { border: ascii $secondary; }
+    ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
     #title:ansi { background: ansi_default; text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -104,6 +110,7 @@ class ChatApp(EagleApp[int]):
         self.feed = Feed(by_events=True)
         self.partner = Partner(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
         self._places = places
+        self._live = LiveAnswer()
         self._tail = 0  # index in the transcript from which the running answer may change
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
@@ -129,6 +136,8 @@ class ChatApp(EagleApp[int]):
         self.panel = self.query_one(SpeculationPanel)
         self._title, self._status = self.query_one("#title", Painted), self.query_one("#status", Painted)
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
+        if self.look.glyphs is ASCII:
+            self.transcript.vertical_scrollbar.renderer = AsciiScrollbar
         self._restyle()
         self._arrange()
         self.prompt.focus()
@@ -165,9 +174,8 @@ class ChatApp(EagleApp[int]):
         return frame.is_moving or self.partner.is_busy
 
     def _draw_answer(self) -> None:
-        live = self.partner.live
-        if live.has_news:
-            finished, growing = live.advance()
+        if self._live.has_news:
+            finished, growing = self._live.advance()
             self.transcript.replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
@@ -184,8 +192,8 @@ class ChatApp(EagleApp[int]):
         match message.what:
             case news.ModelChanged() as changed:
                 self._on_model(changed)
-            case news.Asking(question):
-                self._on_asking(question)
+            case news.Asking(question, live):
+                self._on_asking(question, live)
             case news.Heard():
                 self._draw_answer()
             case news.Answered(asked, n_ctx, name):
@@ -236,7 +244,8 @@ class ChatApp(EagleApp[int]):
         if not turns:
             self._note_model()
 
-    def _on_asking(self, question: str) -> None:
+    def _on_asking(self, question: str, live: LiveAnswer) -> None:
+        self._live = live
         self.transcript.follow()
         self._add(Entry(Kind.QUESTION, question))
 
@@ -352,9 +361,14 @@ class ChatApp(EagleApp[int]):
         self.notify(f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}")
 
     def action_editor(self) -> None:
-        text = edited(self.prompt.text, self.suspend)
-        if text is not None:
-            self.prompt.replace_text(text.rstrip("\n"))
+        try:
+            text = edited(self.prompt.text, self.suspend)
+        except EagleLocalError as error:
+            self._add(error_entry(error))
+        except SuspendNotSupported:
+            self.notify("this terminal cannot be lent to an editor")
+        else:
+            self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
 
     def action_page_up(self) -> None:
         self.transcript.scroll_page_up(animate=False)

@@ -86,7 +86,7 @@ class TalksDialog(Dialog):
         self._names = [entry.name for entry in entries]
         yield OptionList(*(Option(_entry_text(entry)) for entry in entries), markup=False)
         yield Label("nothing is saved yet" if not entries else "enter opens", id="about")
-        rename = Input(placeholder="another name", id="name")
+        rename = Input(placeholder="another name", id="name", select_on_focus=False)
         rename.display = False
         yield rename
 

@@ -20,6 +20,8 @@ from eaglelocal.tui.tinting import tinted
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
 
+OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
+
 
 class Kind(Enum):
     QUESTION = "question"
@@ -108,12 +110,10 @@ def _thought(entry: Entry, width: int, view: View) -> list[Row]:
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
-def _figures(entry: Entry, width: int, view: View) -> list[Row]:
-    return plain_rows(entry.text, width, view.ink, "dim")
-
-
-def _note(entry: Entry, width: int, view: View) -> list[Row]:
-    return plain_rows(entry.text, width, view.ink, "dim")
+def _aside(entry: Entry, width: int, view: View) -> list[Row]:
+    """Our own words, whose signs may be replaced."""
+    text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
+    return plain_rows(text, width, view.ink, "dim")
 
 
 def _error(entry: Entry, width: int, view: View) -> list[Row]:
@@ -124,8 +124,8 @@ _RENDERERS = {
     Kind.QUESTION: _question,
     Kind.ANSWER: _answer,
     Kind.THOUGHT: _thought,
-    Kind.FIGURES: _figures,
-    Kind.NOTE: _note,
+    Kind.FIGURES: _aside,
+    Kind.NOTE: _aside,
     Kind.ERROR: _error,
 }
 

@@ -47,9 +47,10 @@ class ModelChanged:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A question is on its way; its answer grows in `Partner.live`."""
+    """A question is on its way; its answer grows in `live`."""
 
     question: str
+    live: LiveAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Partner:
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
         self._state = ("loading", 0)
-        self.live = LiveAnswer()
+        self._live = LiveAnswer()
 
     # ---- from the screen's thread
     def start(self) -> None:
@@ -249,8 +250,8 @@ class Partner:
 
     def _ask(self, question: str) -> None:
         session = self._opened()
-        self.live = LiveAnswer()
-        self._tell(Asking(question))
+        self._live = LiveAnswer()
+        self._tell(Asking(question, self._live))
         asked = ask(session, question, self._follow)
         self._keep(session)
         self._tell(Answered(asked, session.model.info.n_ctx, session.conversation.name))
@@ -268,12 +269,12 @@ class Partner:
         self._feed.take(event, time.monotonic())
         match event:
             case Tokens(pieces=pieces):
-                is_first = not self.live.has_begun
-                self.live.push(pieces)
+                is_first = not self._live.has_begun
+                self._live.push(pieces)
                 if is_first:
                     self._tell(Heard())
             case Finished(text=text, reasoning=reasoning):
-                self.live.push((Piece(-1, text, False, reasoning=reasoning),))
+                self._live.push((Piece(-1, text, False, reasoning=reasoning),))
 
     def _ask_instead(self, question: str) -> None:
         conversation = self._opened().conversation

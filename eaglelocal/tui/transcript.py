@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
@@ -22,6 +24,12 @@ from eaglelocal.tui.markdown_rows import Row
 from eaglelocal.tui.tops import Tops
 
 MARGIN = 1  # cells left of the text; one more stays free right of it
+
+
+class AsciiScrollbar(ScrollBarRender):
+    """Whole cells, by colours alone."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
 @dataclass(slots=True)

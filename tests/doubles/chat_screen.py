@@ -122,7 +122,7 @@ def play(stage: Stage, scenario: Scenario, *, waits: bool = True) -> int | None:
     """Run a scenario on the screen. Returns the app's exit code, if it was left."""
 
     async def run() -> None:
-        async with stage.app.run_test(size=stage.size) as pilot:
+        async with stage.app.run_test(size=stage.size, notifications=True) as pilot:
             spectator = Spectator(stage.app, pilot)
             if waits:
                 await spectator.ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -213,21 +214,29 @@ def test_ctrl_d_deletes_where_something_is_typed(tmp_path: Path) -> None:
     play(Stage(tmp_path), scenario)
 
 
+def lent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """There is no terminal to lend in these tests."""
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    return stage
+
+
 def test_the_editor_gets_the_question_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.upper() + '\\n')"
     (tmp_path / "editor.py").write_text(program)
     monkeypatch.setenv("VISUAL", f"{sys.executable} {tmp_path / 'editor.py'}")
+    stage = lent(Stage(tmp_path), monkeypatch)
 
     async def scenario(person: Spectator) -> None:
         await person.type("shout")
         await person.pilot.press("ctrl+g")
         await person.until(lambda: person.app.prompt.text == "SHOUT", "the edited text")
 
-    play(Stage(tmp_path), scenario)
+    play(stage, scenario)
 
 
 def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", "no-such-editor")
+    stage = lent(Stage(tmp_path), monkeypatch)
 
     async def scenario(person: Spectator) -> None:
         await person.type("keep")
@@ -235,7 +244,7 @@ def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
         await person.sees("error: there is no editor 'no-such-editor'")
         assert person.app.prompt.text == "keep"
 
-    play(Stage(tmp_path), scenario)
+    play(stage, scenario)
 
 
 # ---- dialogs
