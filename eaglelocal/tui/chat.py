@@ -5,9 +5,11 @@ Knows which key does what and where things stand. What blocks is the partner's; 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.geometry import Size
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widgets import Footer
 
 from eaglelocal.core.events import LoadProgress
@@ -28,7 +31,6 @@ from eaglelocal.talk.report import honest_line, model_lines
 from eaglelocal.talk.slash import is_command
 from eaglelocal.tui import partner as news
 from eaglelocal.tui.base import EagleApp
-from eaglelocal.tui.chat_dialogs import ModelDialog, SettingsDialog, TalksDialog
 from eaglelocal.tui.chat_lines import status_line, title_line
 from eaglelocal.tui.editor import edited
 from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, error_entry
@@ -36,13 +38,13 @@ from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.look import Look
-from eaglelocal.tui.markdown_rows import Ink
 from eaglelocal.tui.painted import Painted
 from eaglelocal.tui.panel import SpeculationPanel
 from eaglelocal.tui.partner import OpenSession, Partner
 from eaglelocal.tui.prompt import Prompt
+from eaglelocal.tui.rows import Ink
 from eaglelocal.tui.ticker import Ticker
-from eaglelocal.tui.transcript import AsciiScrollbar, Transcript
+from eaglelocal.tui.transcript import Transcript
 
 BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
 ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
@@ -137,12 +139,13 @@ class ChatApp(EagleApp[int]):
         self._title, self._status = self.query_one("#title", Painted), self.query_one("#status", Painted)
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
         if self.look.glyphs is ASCII:
-            self.transcript.vertical_scrollbar.renderer = AsciiScrollbar
+            self.transcript.use_ascii()
         self._restyle()
         self._arrange()
         self.prompt.focus()
         self.ticker = Ticker(self, self._tick)
         self.partner.start()
+        self.call_after_refresh(_settle_down)
 
     # ---- drawing
     def _restyle(self) -> None:
@@ -383,19 +386,32 @@ class ChatApp(EagleApp[int]):
         self.transcript.follow()
 
     def action_talks(self) -> None:
+        from eaglelocal.tui.chat_dialogs import TalksDialog
+
         self.push_screen(TalksDialog(self._places.conversations, self.partner))
 
     def action_settings(self) -> None:
+        from eaglelocal.tui.chat_dialogs import SettingsDialog
+
         self._with_model(lambda model: SettingsDialog(model.params, model.system, self.partner))
 
     def action_model(self) -> None:
+        from eaglelocal.tui.chat_dialogs import ModelDialog
+
         self._with_model(lambda model: ModelDialog(model, self.partner))
 
-    def _with_model(self, dialog: Callable[[news.ModelChanged], SettingsDialog | ModelDialog]) -> None:
+    def _with_model(self, dialog: Callable[[news.ModelChanged], ModalScreen[None]]) -> None:
         if self._model is None:
             self.notify("no model is loaded yet")
         else:
             self.push_screen(dialog(self._model))
+
+
+def _settle_down() -> None:
+    """What is left to do once the first screen stands, before somebody waits for it."""
+    import_module("eaglelocal.tui.markdown_rows")
+    gc.collect()
+    gc.freeze()  # a collection that looks at all modules again holds up a frame
 
 
 def run_chat(app: ChatApp) -> int:

@@ -20,8 +20,8 @@ from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.talk import conversation_file
-from eaglelocal.tui.markdown_rows import harmless
 from eaglelocal.tui.partner import ModelChanged, Partner
+from eaglelocal.tui.rows import harmless
 from eaglelocal.tui.sampling_form import FIELDS, params_of, text_of
 
 

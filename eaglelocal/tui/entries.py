@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.conversation import Turn
-from eaglelocal.tui.markdown_rows import Ink, Row, block_lengths, markdown_rows, plain_rows
+from eaglelocal.tui.rows import Ink, Row, plain_rows
 from eaglelocal.tui.tinting import tinted
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
@@ -80,6 +79,8 @@ def _entries_of_turn(turn: Turn) -> list[Entry]:
 
 def answer_blocks(text: str) -> list[Entry]:
     """A whole answer, cut between top-level blocks of Markdown."""
+    from eaglelocal.tui.markdown_rows import block_lengths  # a tenth of a second, which the first screen has not got
+
     entries, at = [], 0
     for length in block_lengths(text):
         entries.append(Entry(Kind.ANSWER, text[at : at + length]))
@@ -95,6 +96,8 @@ def _question(entry: Entry, width: int, view: View) -> list[Row]:
 
 
 def _answer(entry: Entry, width: int, view: View) -> list[Row]:
+    from eaglelocal.tui.markdown_rows import markdown_rows
+
     rows = markdown_rows(entry.text, width, view.ink)
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
 
@@ -128,11 +131,3 @@ _RENDERERS = {
     Kind.NOTE: _aside,
     Kind.ERROR: _error,
 }
-
-
-def row_text(row: Row) -> str:
-    return "".join(segment.text for segment in row)
-
-
-def row_cells(row: Row) -> int:
-    return sum(cell_len(segment.text) for segment in row)

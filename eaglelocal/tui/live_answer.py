@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from eaglelocal.core.events import Piece
 from eaglelocal.tui.entries import Entry, Kind
-from eaglelocal.tui.markdown_rows import finished_length
 
 
 class LiveAnswer:
@@ -52,6 +51,8 @@ class LiveAnswer:
         return [Entry(Kind.THOUGHT, thought)] if thought.strip() else []
 
     def _finished_blocks(self) -> list[Entry]:
+        from eaglelocal.tui.markdown_rows import finished_length
+
         length = finished_length(self._text) if "\n" in self._text else 0
         entries = self._block(length)
         self._text, self._mask = self._text[length:], self._mask[length:]

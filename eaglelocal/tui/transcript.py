@@ -6,11 +6,13 @@ shows the end it follows what comes; scrolled up, it stays where it is.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
@@ -19,11 +21,13 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, row_text, rows_of
-from eaglelocal.tui.markdown_rows import Row
+from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
+from eaglelocal.tui.rows import Row
 from eaglelocal.tui.tops import Tops
 
+MAX_LAID_OUT = 128  # items: some screens full. More would be looked through by each garbage collection
 MARGIN = 1  # cells left of the text; one more stays free right of it
+MARGIN_SEGMENT = Segment(" " * MARGIN)
 
 
 class AsciiScrollbar(ScrollBarRender):
@@ -32,10 +36,10 @@ class AsciiScrollbar(ScrollBarRender):
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Item:
     entry: Entry
-    rows: list[Row] | None = None  # None: not laid out
+    rows: list[Strip] | None = None  # None: not laid out. Strips remember what was made of them, so they are kept
 
 
 class Transcript(ScrollView):
@@ -50,10 +54,12 @@ class Transcript(ScrollView):
         super().__init__(id=id)
         self.can_focus = False
         self._items: list[_Item] = []
+        self._laid_out: deque[_Item] = deque()  # in the order in which they came into view
         self._tops = Tops()
         self._view = View()
         self._follows = True
         self._laid_out_width = 0
+        self._base: Style | None = None  # what Textual takes long to work out; for as long as no style changes
 
     # ---- contents
     def __len__(self) -> int:
@@ -69,6 +75,10 @@ class Transcript(ScrollView):
             self._view = view
             self._forget_rows()
 
+    def use_ascii(self) -> None:
+        """The scrollbar too."""
+        self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as its docstring shows it
+
     def add(self, *entries: Entry) -> None:
         self.replace_from(len(self), entries)
 
@@ -82,6 +92,9 @@ class Transcript(ScrollView):
             item = kept[number] if is_same else _Item(entry)
             self._items.append(item)
             self._tops.append(self._height_of(item))
+        for item in kept:
+            if item.rows is not None and item not in self._items[index:]:
+                self._laid_out.remove(item)
         changed_from = self._tops.top(index)
         before = self.virtual_size.height
         self._settle()
@@ -122,15 +135,22 @@ class Transcript(ScrollView):
         """The item's rows are made if there are none. Returns its height."""
         item = self._items[index]
         if item.rows is None:
-            item.rows = rows_of(item.entry, self._width, self._view)
+            self._laid_out.append(item)
+            item.rows = [self._painted(row) for row in rows_of(item.entry, self._width, self._view)]
             self._tops.resize(index, len(item.rows))
         return len(item.rows)
+
+    def _painted(self, row: Row) -> Strip:
+        """The row in the widget's style, as wide as the widget: one strip, for each has half a dozen caches."""
+        styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
+        return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
 
     def _settle(self) -> None:
         """Lay out what is in view, keep that in place, and say how long all is."""
         if not self.is_attached or not self.size.height:
             return
         y = self._settled_end() if self._follows else self._settled_middle()
+        self._forget_oldest()
         self.virtual_size = Size(self._width + MARGIN, self._tops.total)
         if y != self.scroll_offset.y:
             self.scroll_to(y=y, animate=False, force=True)
@@ -159,7 +179,13 @@ class Transcript(ScrollView):
             shown += self._lay_out(index)
         return max(min(y, self._tops.total - self.size.height), 0)
 
+    def _forget_oldest(self) -> None:
+        """Only so many items stay laid out; of the others the height is still known."""
+        while len(self._laid_out) > MAX_LAID_OUT:
+            self._laid_out.popleft().rows = None
+
     def _forget_rows(self) -> None:
+        self._laid_out.clear()
         for index, item in enumerate(self._items):
             item.rows = None
             self._tops.resize(index, self._height_of(item))
@@ -169,20 +195,25 @@ class Transcript(ScrollView):
     # ---- what Textual asks
     def render_line(self, y: int) -> Strip:
         row_number = y + self.scroll_offset.y
-        width, base = self.size.width, self.rich_style
-        row = self._row(row_number)
-        strip = Strip([Segment(" " * MARGIN), *row]).apply_style(base)
+        strip = self._row(row_number)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row_number)) is not None:
             strip = self._selected(strip, span)
-        return strip.crop_extend(0, width, base).apply_offsets(0, row_number)
+        return strip.apply_offsets(0, row_number)
 
-    def _row(self, row_number: int) -> Row:
+    @property
+    def _base_style(self) -> Style:
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
+    def _row(self, row_number: int) -> Strip:
+        empty = Strip.blank(self.size.width, self._base_style)
         if not self._items or row_number >= self._tops.total:
-            return []
+            return empty
         index = self._tops.item_at(row_number)
         rows, offset = self._items[index].rows, row_number - self._tops.top(index)
-        return rows[offset] if rows is not None and offset < len(rows) else []
+        return rows[offset] if rows is not None and offset < len(rows) else empty
 
     def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
         start, end = span
@@ -194,9 +225,9 @@ class Transcript(ScrollView):
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The text under the mouse's selection, as it is shown."""
         lines = [
-            " " * MARGIN + row_text(row)
+            row.text
             for index, item in enumerate(self._items)
-            for row in item.rows or [[]] * self._tops.height(index)
+            for row in item.rows or [Strip([])] * self._tops.height(index)
         ]
         text = selection.extract("\n".join(lines))
         return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
@@ -220,7 +251,9 @@ class Transcript(ScrollView):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self.refresh()
+        if self._base is not None and self._base != self.rich_style:
+            self._base = None
+            self._forget_rows()
 
     def on_click(self, event: events.Click) -> None:
         row_number = event.y + self.scroll_offset.y
