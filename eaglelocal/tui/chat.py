@@ -83,6 +83,7 @@ class ChatApp(EagleApp[int]):
     ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
     ChatApp.-ascii Prompt { border: ascii $secondary; }
     ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
+    ToastRack { margin-bottom: 6; }
     #title:ansi { background: ansi_default; text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -39,8 +39,8 @@ class Dialog(ModalScreen[None]):
         & .row { height: 1; }
         & .row Label { width: 16; color: $text-muted; }
         & .row Input { width: 1fr; }
-        & TextArea { height: 5; border: round $secondary; padding: 0; }
-        & OptionList { height: auto; max-height: 14; border: none; padding: 0; }
+        & TextArea, & TextArea:focus { height: 5; border: round $secondary; padding: 0; }
+        & OptionList, & OptionList:focus { height: auto; max-height: 14; border: none; padding: 0; }
         &:ansi #box { background: ansi_default; }
     }
     """
@@ -152,7 +152,9 @@ class SettingsDialog(Dialog):
         self._params, self._system, self._partner = params, system, partner
 
     def compose_box(self) -> ComposeResult:
-        yield TextArea(self._system, id="system", tab_behavior="focus")
+        system = TextArea(self._system, id="system", tab_behavior="focus")
+        system.border_title = "system message"
+        yield system
         for field in FIELDS:
             with Horizontal(classes="row"):
                 yield Label(field.label)

@@ -24,16 +24,17 @@ class Prompt(TextArea):
         &:ansi { background: ansi_default; }
     }
     """
+    # without a name what only makes sense while typing: the palette lists the others
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="send", key_display="enter"),
-        Binding("shift+enter,ctrl+j", "newline", "New line", id="newline", show=False),
-        Binding("up", "older", "Earlier question", id="older", show=False),
-        Binding("down", "newer", "Later question", id="newer", show=False),
-        Binding("tab", "complete", "Complete a command", id="complete", show=False),
-        Binding("ctrl+d", "delete_or_leave", "Delete right, or leave", id="delete_or_leave", show=False),
-        Binding("ctrl+c,super+c", "app.interrupt", "Copy, stop or leave", id="interrupt", show=False),
-        Binding("pageup", "app.page_up", "Page up", id="page_up", show=False),
-        Binding("pagedown", "app.page_down", "Page down", id="page_down", show=False),
+        Binding("shift+enter,ctrl+j", "newline", "", id="newline", show=False),
+        Binding("up", "older", "", id="older", show=False),
+        Binding("down", "newer", "", id="newer", show=False),
+        Binding("tab", "complete", "", id="complete", show=False),
+        Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
+        Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
+        Binding("pageup", "app.page_up", "", id="page_up", show=False),
+        Binding("pagedown", "app.page_down", "", id="page_down", show=False),
     ]
 
     AT_ONCE: ClassVar[tuple[str, ...]] = ("send", "newline", "complete", "older", "newer", "delete_or_leave")
