@@ -141,7 +141,8 @@ def table_lines(
 ) -> list[Line]:
     """Titles and rows, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
-        return [title_line(width, view, glyphs), line(("requests are not reported", "quiet"))][:height]
+        said = fitted(line(("requests are not reported", "quiet")), width)
+        return [title_line(width, view, glyphs), said][:height]
     rows = ordered(reading.requests, reading.recent, view)
     room = max(height - 1, 0)
     at = next((i for i, row in enumerate(rows) if row.id == chosen), 0)
@@ -149,7 +150,7 @@ def table_lines(
     shown = [row_line(row, width, is_chosen=row.id == chosen) for row in rows[first : first + room]]
     if not rows:
         said = "no request fits the filter" if view.wanted else "no request is running"
-        shown = [line((said, "quiet"))][:room]
+        shown = [fitted(line((said, "quiet")), width)][:room]
     return [title_line(width, view, glyphs), *shown][:height]
 
 
