@@ -95,12 +95,15 @@ def kv_share(reading: Reading) -> float | None:
 def machine_line(machine: MachineGauge | None, width: int, glyphs: Glyphs) -> Line:
     if machine is None:
         return line(("machine: another one, its load is not told", "quiet"))
-    pairs = [("CPU", percent(machine.cpu_load)), ("RAM", _of_bytes(machine.used_bytes, machine.total_bytes))]
-    if machine.temperature_c is not None:
-        pairs.insert(1, ("at", f"{machine.temperature_c:.0f} {glyphs.degrees}"))
-    for gpu in machine.gpus:
-        pairs.append((f"GPU{gpu.index}", gpu_text(gpu, glyphs)))
-    return _pairs(pairs, width)
+    heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
+    first = [
+        ("CPU", f"{percent(machine.cpu_load)}{heat}"),
+        ("RAM", _of_bytes(machine.used_bytes, machine.total_bytes)),
+    ]
+    whole = [*first, *((f"GPU{gpu.index}", gpu_text(gpu, glyphs)) for gpu in machine.gpus)]
+    if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
+        return _pairs(whole, width)
+    return _pairs([*first, *((f"GPU{gpu.index}", percent(gpu.load)) for gpu in machine.gpus)], width)
 
 
 def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
@@ -183,4 +186,4 @@ def _bytes(value: float | None) -> str:
 def _of_bytes(used: float | None, total: float | None) -> str:
     if used is None or total is None:
         return _bytes(used)
-    return f"{used / GIB:.1f} of {total / GIB:.1f} GiB"
+    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

@@ -87,8 +87,10 @@ def test_everything_that_the_issue_names_is_there(width: int) -> None:
 
 
 def test_the_gpu_is_told_with_units() -> None:
-    text = once_text(scene_of(busy()), 120, UNICODE)
-    assert "GPU0 87 %, 18.0 of 24.0 GiB, 312 W, 66 °C" in text
+    text = once_text(scene_of(busy()), 80, UNICODE)
+    two_gpus = replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[0], index=1)))
+    assert "GPU0 87 %, 18.0/24.0 GiB, 312 W, 66 °C" in text
+    assert "GPU0 87 %  GPU1" in once_text(scene_of(busy(), two_gpus), 80, UNICODE)
 
 
 def test_what_is_not_told_is_a_dash() -> None:
