@@ -144,7 +144,8 @@ def table_lines(
 ) -> list[Line]:
     """Titles and rows, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
-        said = fitted(line(("requests are not reported", "quiet")), width)
+        why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
+        said = fitted(line((why, "quiet")), width)
         return [title_line(width, view, glyphs), said][:height]
     rows = ordered(reading.requests, reading.recent, view)
     room = max(height - 1, 0)

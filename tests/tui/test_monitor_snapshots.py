@@ -18,12 +18,13 @@ from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.look import Look
 from eaglelocal.tui.monitor import Monitor
 
+BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
 STATES = {
     "empty": [EMPTY],
-    "busy": [busy()],
-    "off": [off()],
-    "restarting": [busy(), RESTARTING],
-    "disconnected": [busy(), GONE],
+    "busy": BUSY,
+    "off": [*BUSY, off(700)],
+    "restarting": [*BUSY, RESTARTING],
+    "disconnected": [*BUSY, GONE],
 }
 NOW = 5000.0
 Compare = Callable[..., bool]
