@@ -115,7 +115,9 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("probe", "--json"), ("config", "show"), ("ps",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("probe", "--json"), ("config", "show"), ("ps",), ("top", "--help")]
+)
 def test_light_commands_load_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert loaded_by(*arguments) == set()
 

@@ -24,7 +24,7 @@ from eaglelocal.probe.gauges import MachineGauge
 from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.lines import harmless, line
+from eaglelocal.tui.lines import fitted, harmless, line
 from eaglelocal.tui.look import Look, check_keys
 from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
 from eaglelocal.tui.noticed import noticed
@@ -157,14 +157,15 @@ class Monitor(EagleApp[Outcome]):
         return self._scene.frame.is_moving
 
     def _draw(self) -> None:
-        screen, scene = self.screen_stack[0], self._scene
-        if not screen.is_mounted or not screen.query("#head"):
+        if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not yet, or no more
             return
+        screen, scene = self.screen_stack[0], self._scene
         head, log = screen.query_one("#head", Painted), screen.query_one("#log", Painted)
         head.paint(header_lines(scene, head.size.width, self.look.glyphs)[:NUM_HEADER_LINES])
         screen.query_one(SpeculationPanel).show(scene.frame)
         screen.query_one(RequestTable).show(scene.frame.reading)
-        log.paint([line((harmless(each), "quiet")) for each in self._tail.newest(log.size.height)])
+        newest = self._tail.newest(log.size.height)
+        log.paint([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
 
     # ---- what keys do
     def action_pause(self) -> None:

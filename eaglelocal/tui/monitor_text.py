@@ -95,12 +95,15 @@ def kv_share(reading: Reading) -> float | None:
 def machine_line(machine: MachineGauge | None, width: int, glyphs: Glyphs) -> Line:
     if machine is None:
         return line(("machine: another one, its load is not told", "quiet"))
-    pairs = [("CPU", percent(machine.cpu_load)), ("RAM", _of_bytes(machine.used_bytes, machine.total_bytes))]
-    if machine.temperature_c is not None:
-        pairs.insert(1, ("at", f"{machine.temperature_c:.0f} {glyphs.degrees}"))
-    for gpu in machine.gpus:
-        pairs.append((f"GPU{gpu.index}", gpu_text(gpu, glyphs)))
-    return _pairs(pairs, width)
+    heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
+    first = [
+        ("CPU", f"{percent(machine.cpu_load)}{heat}"),
+        ("RAM", _of_bytes(machine.used_bytes, machine.total_bytes)),
+    ]
+    whole = [*first, *((f"GPU{gpu.index}", gpu_text(gpu, glyphs)) for gpu in machine.gpus)]
+    if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
+        return _pairs(whole, width)
+    return _pairs([*first, *((f"GPU{gpu.index}", percent(gpu.load)) for gpu in machine.gpus)], width)
 
 
 def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
@@ -141,7 +144,9 @@ def table_lines(
 ) -> list[Line]:
     """Titles and rows, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
-        return [title_line(width, view, glyphs), line(("requests are not reported", "quiet"))][:height]
+        why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
+        said = fitted(line((why, "quiet")), width)
+        return [title_line(width, view, glyphs), said][:height]
     rows = ordered(reading.requests, reading.recent, view)
     room = max(height - 1, 0)
     at = next((i for i, row in enumerate(rows) if row.id == chosen), 0)
@@ -149,7 +154,7 @@ def table_lines(
     shown = [row_line(row, width, is_chosen=row.id == chosen) for row in rows[first : first + room]]
     if not rows:
         said = "no request fits the filter" if view.wanted else "no request is running"
-        shown = [line((said, "quiet"))][:room]
+        shown = [fitted(line((said, "quiet")), width)][:room]
     return [title_line(width, view, glyphs), *shown][:height]
 
 
@@ -182,4 +187,4 @@ def _bytes(value: float | None) -> str:
 def _of_bytes(used: float | None, total: float | None) -> str:
     if used is None or total is None:
         return _bytes(used)
-    return f"{used / GIB:.1f} of {total / GIB:.1f} GiB"
+    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

@@ -11,13 +11,14 @@ from types import MappingProxyType
 from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line
+from eaglelocal.tui.lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line, width_of
 
 WIDE = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
 LABEL = 11
 MAX_POSITIONS = 8
 NOT_TOLD = "-"
+UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})  # connections that tell nothing new
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
@@ -46,7 +47,7 @@ def state_span(frame: Frame) -> Span:
 def state_line(frame: Frame) -> str:
     """`speculation on, 3.1 tokens a draft`, or why it is not."""
     drafting, length = frame.drafting, frame.figures.draft_length
-    if frame.connection in (DISCONNECTED, "loading", "restarting", "failed", "closed"):
+    if frame.connection in UNKNOWN:
         return f"speculation: unknown, {frame.connection}"
     because = f": {harmless(drafting.reason)}" if drafting.reason else ""
     match drafting.state:
@@ -79,7 +80,7 @@ def speed_block(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
 
 def gain_role(frame: Frame) -> Role:
     gain = frame.figures.gain
-    return "quiet" if gain is None else "good" if gain >= 1.0 else "bad"
+    return "quiet" if gain is None or frame.connection in UNKNOWN else "good" if gain >= 1.0 else "bad"
 
 
 def _with_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[str, str, str]:
@@ -127,12 +128,15 @@ def position_lines(shares: Sequence[float] | None, width: int, room: int, glyphs
 
 
 def counts_line(frame: Frame, width: int) -> Line:
-    labels = ("drafted", "accepted", "wasted") if width >= 44 else ("draft", "ok", "waste")
     values = (frame.drafted, frame.accepted, frame.wasted)
+    whole = _counts(("drafted", "accepted", "wasted"), values)
+    return whole if width_of(whole) <= width else _counts(("draft", "ok", "waste"), values)
+
+
+def _counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
+    pairs = zip(labels, values, ("  ", "  ", ""), strict=True)
     return tuple(
-        span
-        for label, value in zip(labels, values, strict=True)
-        for span in (Span(f"{label} ", "quiet"), Span(f"{count(value)}  "))
+        span for label, value, gap in pairs for span in (Span(f"{label} ", "quiet"), Span(f"{count(value)}{gap}"))
     )
 
 

@@ -31,7 +31,8 @@ class Rate:
 
     def mark(self, count: float, now: float) -> None:
         """The count as of now."""
-        if count > self.count:
+        has_moved = count > self.count
+        if has_moved:
             self._moved_at = now
         if len(self._marks) > 1 and now - self._marks[-2][0] < TOGETHER_S:
             self._marks.pop()
@@ -39,7 +40,8 @@ class Rate:
         self.count = count
         while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
-        self.last = self.now(now) or self.last
+        if has_moved:
+            self.last = self.now(now) or self.last
 
     def is_moving(self, now: float) -> bool:
         gap = self._marks[-1][0] - self._marks[-2][0] if len(self._marks) > 1 else 0.0
