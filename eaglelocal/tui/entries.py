@@ -82,7 +82,7 @@ def answer_blocks(text: str) -> list[Entry]:
     from eaglelocal.tui.markdown_rows import block_lengths  # a tenth of a second, which the first screen has not got
 
     entries, at = [], 0
-    for length in block_lengths(text):
+    for length in filter(None, block_lengths(text)):
         entries.append(Entry(Kind.ANSWER, text[at : at + length]))
         at += length
     return entries

@@ -51,12 +51,21 @@ class LiveAnswer:
         return [Entry(Kind.THOUGHT, thought)] if thought.strip() else []
 
     def _finished_blocks(self) -> list[Entry]:
-        from eaglelocal.tui.markdown_rows import finished_length
+        """An entry for each block, so that it looks the same however much came at once.
 
-        length = finished_length(self._text) if "\n" in self._text else 0
-        entries = self._block(length)
+        Whole lines only: `#` begins a heading, `#tag` goes on with the paragraph.
+        """
+        whole = self._text[: self._text.rfind("\n") + 1]
+        if not whole:
+            return []
+        from eaglelocal.tui.markdown_rows import block_lengths
+
+        return [entry for length in block_lengths(whole)[:-1] for entry in self._cut(length)]
+
+    def _cut(self, length: int) -> list[Entry]:
+        block = self._block(length)
         self._text, self._mask = self._text[length:], self._mask[length:]
-        return entries
+        return block
 
     def _block(self, length: int) -> list[Entry]:
         return [Entry(Kind.ANSWER, self._text[:length], self._mask[:length])] if length else []

@@ -71,18 +71,13 @@ def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:
 def block_lengths(text: str) -> list[int]:
     """How a text is cut between its top-level blocks: characters of each, together all.
 
-    `Hello.\\n\\n- one` gives [8, 5].
+    `Hello.\\n\\n- one` gives [8, 5]. Of a growing text all blocks but the last stand; that one may go on.
     """
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     tokens = _parser().parse(text.replace("\r", " "))  # the parser ends lines there too
     begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
     edges = [0, *begins[1:], len(lines)]
     return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]
-
-
-def finished_length(text: str) -> int:
-    """Characters of a growing Markdown text that stand: all blocks but the last, which may go on."""
-    return sum(block_lengths(text)[:-1])
 
 
 def _begins_block(token: Token) -> bool:
