@@ -44,14 +44,6 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 
 def server_line(server: RunningServer, state: str, *, now: float) -> str:
+    from eaglelocal.tui.spans import span
+
     return f"{server.url:<24}  {state:<10}  {server.target}, pid {server.pid}, up {span(now - server.started_at)}"
-
-
-def span(seconds: float) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
-    minutes, days = int(seconds // 60), int(seconds // 86400)
-    if minutes < 1:
-        return f"{max(0, int(seconds))} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if not days else f"{days} d {minutes // 60 % 24} h"

@@ -13,6 +13,7 @@ from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines import EMPTY, Line, Role, Span, fitted, harmless, line, plain
 from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
+from eaglelocal.tui.spans import span
 from eaglelocal.tui.table_text import View, ordered, row_line, title_line
 
 GIB = 2**30
@@ -48,7 +49,7 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
         ("paused" if scene.is_paused else "", "warn"),
         (reading.state, state),
         (reading.detail if reading.state not in WELL else "", "text"),
-        (f"up {span_of(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
+        (f"up {span(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (reading.model, "text"),
     ):
         if text:
@@ -112,16 +113,6 @@ def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
     return f"{percent(gpu.load)}, {_of_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 
-def span_of(value: float) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
-    minutes, days = int(value // 60), int(value // 86400)
-    if minutes < 1:
-        return f"{max(0, int(value))} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if not days else f"{days} d {minutes // 60 % 24} h"
-
-
 def missing_line(reading: Reading) -> Line:
     """What could be switched on at the server, to see more."""
     if not reading.missing:
@@ -145,8 +136,7 @@ def table_lines(
     """Titles and rows, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
         why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
-        said = fitted(line((why, "quiet")), width)
-        return [title_line(width, view, glyphs), said][:height]
+        return [title_line(width, view, glyphs), fitted(line((why, "quiet")), width)][:height]
     rows = ordered(reading.requests, reading.recent, view)
     room = max(height - 1, 0)
     at = next((i for i, row in enumerate(rows) if row.id == chosen), 0)

@@ -15,7 +15,7 @@ from eaglelocal.probe.gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.feed import Feed, Frame
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.lines import beside, fitted, line, plain, width_of
-from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, span_of, table_lines
+from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
 from eaglelocal.tui.noticed import noticed
 from eaglelocal.tui.pace import FASTEST_S, IDLE_S, SHARE, SLOWEST_S, Pace
 from eaglelocal.tui.panel_text import count, panel_lines, state_line
@@ -192,10 +192,6 @@ def test_counts(value: float | None, said: str) -> None:
 )
 def test_seconds(value: float | None, said: str) -> None:
     assert seconds(value) == said
-
-
-def test_spans() -> None:
-    assert [span_of(each) for each in (5, 300, 12_000, 200_000)] == ["5 s", "5 min", "3 h 20 min", "2 d 7 h"]
 
 
 def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
