@@ -86,10 +86,13 @@ def has_screen(output: Output) -> bool:
 def show_screen(settings: Settings, *, keeps: bool, tint: bool) -> int:
     """The chat screen until the person leaves. It is there before the model is."""
     from eaglelocal.tui.chat import ChatApp, ChatPlaces, run_chat
+    from eaglelocal.tui.keys import check_look
     from eaglelocal.tui.look import look_of
 
+    look = look_of(settings)
+    check_look(look)
     places = ChatPlaces(conversations=locations.conversations_dir(), history=locations.question_history_file())
-    return run_chat(ChatApp(partial(open_session, settings), places, look_of(settings), keeps=keeps, tint=tint))
+    return run_chat(ChatApp(partial(open_session, settings), places, look, keeps=keeps, tint=tint))
 
 
 def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:

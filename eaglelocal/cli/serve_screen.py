@@ -40,8 +40,8 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Raises UsageError for keys of unknown actions."""
+        from eaglelocal.tui.keys import check_look
         from eaglelocal.tui.look import look_of
-        from eaglelocal.tui.monitor import check_look
 
         self._look = look_of(settings)
         check_look(self._look)

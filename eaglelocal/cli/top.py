@@ -132,8 +132,9 @@ def ignored(reading: Reading) -> None:
 def watch_it(url: str, api_key: str, settings: Settings) -> None:
     from eaglelocal.client.servers.watch import Watch
     from eaglelocal.probe.gauges import open_gauges
+    from eaglelocal.tui.keys import check_look
     from eaglelocal.tui.look import look_of
-    from eaglelocal.tui.monitor import Monitor, check_look
+    from eaglelocal.tui.monitor import Monitor
 
     look = look_of(settings)
     check_look(look)

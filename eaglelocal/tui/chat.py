@@ -102,7 +102,7 @@ class ChatApp(EagleApp[int]):
         Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question there"),
         Binding("ctrl+home", "top", "Begin", id="top", show=False, tooltip="of the conversation", priority=True),
         Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="of the conversation", priority=True),
-        Binding("ctrl+q", "quit", "Leave", id="quit"),
+        Binding("ctrl+q", "quit", "Leave", id="leave"),
     ]
 
     def __init__(

@@ -1,9 +1,14 @@
-"""The keys of the chat screen as /help tells them. What they do is bound in chat.py, where users may bind others."""
+"""The actions that users may bind to keys of their own, on any screen, and the chat's keys as /help tells them.
+
+What an action does is bound where it is done. Loads no Textual, so that a wrong name is said before a screen opens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from eaglelocal.tui.look import Look, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -24,3 +29,23 @@ CHAT_KEYS: Mapping[str, str] = MappingProxyType(
         "ctrl+q, ctrl+d": "leaves",
     }
 )
+
+CHAT_ACTIONS = frozenset(
+    {
+        "send", "newline", "complete", "older", "newer", "delete_or_leave", "interrupt", "page_up",
+        "page_down", "top", "end", "help", "stop", "panel", "retry", "edit", "new", "talks", "settings",
+        "model", "copy_answer", "tint", "thoughts", "editor", "leave", "close", "rename", "delete", "export",
+        "save",
+    }
+)  # fmt: skip
+MONITOR_ACTIONS = frozenset(
+    {
+        "quit", "pause", "sort", "reverse", "filter", "cancel", "drafting", "log", "clear", "up", "down",
+        "first", "last",
+    }
+)  # fmt: skip
+
+
+def check_look(look: Look) -> None:
+    """Raises UsageError for keys of actions that no screen knows: the config file is common to all of them."""
+    check_keys(look.keys, CHAT_ACTIONS | MONITOR_ACTIONS)

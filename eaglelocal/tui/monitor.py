@@ -25,7 +25,7 @@ from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines import fitted, harmless, line
-from eaglelocal.tui.look import Look, check_keys
+from eaglelocal.tui.look import Look
 from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
 from eaglelocal.tui.noticed import noticed
 from eaglelocal.tui.painted import Painted
@@ -61,12 +61,6 @@ SPECS = (
     Choice("off", "off", "o"),
     *(Choice(str(length), f"{length} tokens, always", str(length)) for length in (1, 2, 3, 4, 6, 8)),
 )
-
-
-def check_look(look: Look) -> None:
-    """Raises UsageError for keys of actions that the monitor does not know."""
-    bindings = (*Monitor.BINDINGS, *RequestTable.BINDINGS)
-    check_keys(look.keys, [binding.id for binding in bindings if isinstance(binding, Binding) and binding.id])
 
 
 class Monitor(EagleApp[Outcome]):

@@ -12,13 +12,16 @@ from doubles.scripted_client import Script, says
 from textual.binding import Binding
 from textual.widgets import Input, OptionList, TextArea
 
+from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.tui.chat import ChatApp
-from eaglelocal.tui.chat_dialogs import ModelDialog, SettingsDialog, TalksDialog
-from eaglelocal.tui.keys import CHAT_KEYS
+from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
+from eaglelocal.tui.keys import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
 from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor import Monitor
 from eaglelocal.tui.prompt import Prompt
+from eaglelocal.tui.request_table import RequestTable
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -373,10 +376,17 @@ def test_every_key_is_told_by_help() -> None:
     assert keys <= told, keys - told
 
 
-def test_ids_of_bindings_are_unique() -> None:
-    ids = [binding.id for binding in (*ChatApp.BINDINGS, *Prompt.BINDINGS) if isinstance(binding, Binding)]
-    assert len(ids) == len(set(ids))
-    assert all(ids)
+def test_every_action_can_be_bound_by_its_name() -> None:
+    screens = {
+        CHAT_ACTIONS: (ChatApp, Prompt, Dialog, *Dialog.__subclasses__()),
+        MONITOR_ACTIONS: (Monitor, RequestTable),
+    }
+    for known, places in screens.items():
+        bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
+        assert {binding.id for binding in bindings} == known
+    check_look(Look(keys=(("panel", "ctrl+b"), ("pause", "p"))))
+    with pytest.raises(UsageError, match="no action 'pannel'"):
+        check_look(Look(keys=(("pannel", "p"),)))
 
 
 def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:

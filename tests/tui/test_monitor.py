@@ -18,8 +18,9 @@ from eaglelocal.core.request import OFF, fixed
 from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base import THEMES
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.keys import check_look
 from eaglelocal.tui.look import Look
-from eaglelocal.tui.monitor import Monitor, check_look
+from eaglelocal.tui.monitor import Monitor
 from eaglelocal.tui.painted import Painted
 from eaglelocal.tui.panel import SpeculationPanel
 from eaglelocal.tui.question import Question
