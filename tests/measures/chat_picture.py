@@ -33,7 +33,7 @@ async def picture(target: str, folder: Path) -> str:
         return open_session(settings, voice, choice)
 
     places = ChatPlaces(conversations=folder / "conversations", history=folder / "questions.jsonl")
-    app = ChatApp(opened, places, Look(), keeps=False, tint=True)
+    app = ChatApp(opened, places, Look(), keeps=False)
     try:
         async with app.run_test(size=(120, 36)) as pilot:
             person = Spectator(app, pilot)
