@@ -252,10 +252,12 @@ class ChatApp(EagleApp[int]):
         self._live = live
         self.transcript.follow()
         self._add(Entry(Kind.QUESTION, question))
+        self.transcript.grow(True)
 
     def _on_answered(self, asked: Asked, n_ctx: int, name: str) -> None:
         self._draw_answer()
         self._talk_name, self._tail = name, len(self.transcript)
+        self.transcript.grow(False)
         outcome = asked.outcome
         if asked.num_left_out:
             self._note(forgotten_line(asked.num_left_out, n_ctx))
@@ -410,7 +412,7 @@ class ChatApp(EagleApp[int]):
 
 def _settle_down() -> None:
     """What is left to do once the first screen stands, before somebody waits for it."""
-    import_module("eaglelocal.tui.markdown_rows")
+    import_module("eaglelocal.tui.markdown_rows").lexer_of("python")
     gc.collect()
     gc.freeze()  # a collection that looks at all modules again holds up a frame
 

@@ -13,6 +13,9 @@ from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from pygments.lexer import Lexer
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import BlockQuote, CodeBlock, Heading, Markdown, MarkdownElement
 from rich.syntax import Syntax
@@ -33,7 +36,7 @@ class _PlainCode(CodeBlock):
         code = str(self.text).rstrip()
         yield Syntax(
             code,
-            self.lexer_name,
+            lexer_of(self.lexer_name),
             theme=self.theme,
             word_wrap=True,
             padding=(0, 2),
@@ -53,6 +56,15 @@ class _Document(Markdown):
     def __init__(self, text: str, code_theme: str) -> None:
         super().__init__("", code_theme=code_theme, hyperlinks=False)
         self.parsed = _parser().parse(text)
+
+
+@lru_cache(maxsize=64)
+def lexer_of(name: str) -> Lexer | str:
+    """Of a language; an unknown name stays one, and its code is shown without colours."""
+    try:
+        return get_lexer_by_name(name)
+    except ClassNotFound:
+        return "text"
 
 
 @lru_cache(maxsize=1)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 FASTEST_S, SLOWEST_S = 0.125, 1.0  # between two frames
 IDLE_S = 0.5  # while nothing moves
-SHARE = 0.018  # of one core that drawing may take
-MEMORY = 0.8  # of the cost of a frame, kept from frame to frame
+SHARE = 0.02  # of one core that drawing may take
+MEMORY = 0.7  # of the cost of a frame, kept from frame to frame
 
 
 class Pace:
@@ -19,6 +19,7 @@ class Pace:
 
     def drawn(self, cpu_s: float) -> None:
         """What the screen's thread computed since the last frame, everything it does included."""
+        cpu_s = min(cpu_s, SHARE * SLOWEST_S)  # a start or a load is no frame, and not remembered as one
         self._cost_s = MEMORY * self._cost_s + (1.0 - MEMORY) * cpu_s if self._cost_s else cpu_s
 
     def gap_s(self, *, is_moving: bool, late_s: float = 0.0) -> float:

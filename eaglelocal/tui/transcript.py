@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
@@ -26,6 +27,7 @@ from eaglelocal.tui.rows import Row
 from eaglelocal.tui.tops import Tops
 
 MAX_LAID_OUT = 128  # items: some screens full. More would be looked through by each garbage collection
+MAX_LEAP = 5  # rows
 MARGIN = 1  # cells left of the text; one more stays free right of it
 MARGIN_SEGMENT = Segment(" " * MARGIN)
 
@@ -58,6 +60,7 @@ class Transcript(ScrollView):
         self._tops = Tops()
         self._view = View()
         self._follows = True
+        self._grows = False
         self._laid_out_width = 0
         self._base: Style | None = None  # what Textual takes long to work out; for as long as no style changes
 
@@ -83,7 +86,17 @@ class Transcript(ScrollView):
         self.replace_from(len(self), entries)
 
     def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
-        """Everything from an index on is replaced; what stays the same is not laid out again."""
+        """Everything from an index on is replaced; what stays the same is not laid out again, nor drawn."""
+        shown, y = self._in_view(), self.scroll_offset.y
+        self._exchange(index, list(entries))
+        self._settle()
+        if self.scroll_offset.y != y:
+            return  # all is drawn
+        changed = [row for row, (old, new) in enumerate(zip(shown, self._in_view(), strict=True)) if old != new]
+        if changed:
+            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
+
+    def _exchange(self, index: int, entries: list[Entry]) -> None:
         kept = self._items[index:]
         del self._items[index:]
         self._tops.truncate(index)
@@ -92,16 +105,13 @@ class Transcript(ScrollView):
             item = kept[number] if is_same else _Item(entry)
             self._items.append(item)
             self._tops.append(self._height_of(item))
-        for item in kept:
-            if item.rows is not None and item not in self._items[index:]:
-                self._laid_out.remove(item)
-        changed_from = self._tops.top(index)
-        before = self.virtual_size.height
-        self._settle()
-        if self.virtual_size.height == before:
-            self.refresh_lines(changed_from, max(before - changed_from, 1))
-        else:
-            self.refresh()
+        for old, new in zip_longest(kept, self._items[index:]):
+            if old is not None and old is not new and old.rows is not None:
+                self._laid_out.remove(old)
+
+    def _in_view(self) -> list[Strip]:
+        y = self.scroll_offset.y
+        return [self._row(row) for row in range(y, y + self.size.height)]
 
     def note(self, text: str) -> None:
         """A line that stands back; lines that follow each other are one block."""
@@ -121,6 +131,11 @@ class Transcript(ScrollView):
     def follow(self) -> None:
         """Go to the end and stay there."""
         self._follows = True
+        self._settle()
+
+    def grow(self, grows: bool) -> None:
+        """Is an answer being written at the end?"""
+        self._grows = grows
         self._settle()
 
     # ---- laying out
@@ -151,7 +166,7 @@ class Transcript(ScrollView):
             return
         y = self._settled_end() if self._follows else self._settled_middle()
         self._forget_oldest()
-        self.virtual_size = Size(self._width + MARGIN, self._tops.total)
+        self._set_length(max(self._tops.total, y + self.size.height if self._follows else 0))
         if y != self.scroll_offset.y:
             self.scroll_to(y=y, animate=False, force=True)
 
@@ -160,7 +175,21 @@ class Transcript(ScrollView):
         while missing > 0 and index > 0:
             index -= 1
             missing -= self._lay_out(index)
-        return max(self._tops.total - self.size.height, 0)
+        needed, now = max(self._tops.total - self.size.height, 0), self.scroll_offset.y
+        if not self._grows or needed == 0:
+            return needed
+        return now if needed <= now <= needed + self._leap else needed + self._leap
+
+    @property
+    def _leap(self) -> int:
+        """Rows that stay free below a growing answer after scrolling: all is drawn once for so many, not for each."""
+        return min(MAX_LEAP, self.size.height // 4)
+
+    def _set_length(self, num_rows: int) -> None:
+        """As `virtual_size = ...` does, but without laying out the whole screen: nothing else moves."""
+        if num_rows != self.virtual_size.height:
+            self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
+            self.vertical_scrollbar.window_virtual_size = num_rows
 
     def _settled_middle(self) -> int:
         """The first row in view stays; an item that is laid out only now keeps its last row where it was guessed."""

@@ -235,7 +235,7 @@ def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> Non
 
 def shown(person: Spectator) -> list[str]:
     """The transcript, without its scrollbar."""
-    return [text[:79] for text in person.text.splitlines()[1:19]]
+    return [text[:79].rstrip() for text in person.text.splitlines()[1:19]]
 
 
 def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
