@@ -69,7 +69,7 @@ def load_line(reading: Reading | None, width: int) -> Line:
         ("KV", percent(kv_share(reading))),
         ("restarts", count(reading.restarts)),
         ("drafting", reading.drafting.setting or NOT_TOLD),
-        ("server's memory", _bytes(reading.memory_bytes)),
+        ("engine's memory", _bytes(reading.memory_bytes)),
     ]
     return _pairs(pairs, width)
 
