@@ -12,13 +12,12 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.whole_file import write_whole
 from eaglelocal.gguf.header import Header
 from eaglelocal.probe.machine import Machine
 
@@ -42,7 +41,7 @@ class Key:
     flash_attention: str
     placement: str  # GPU layers, device and split
     unified: bool  # one KV cache for all slots
-    library: str  # llama.cpp build
+    library: str  # llama.cpp build, its backends and the drivers below: see build_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def key_of(
         flash_attention=plan.flash_attention,
         placement=f"{plan.gpu_layers}, {plan.device}, {plan.split}",
         unified=unified,
-        library=library,
+        library=build_of(library, machine),
     )
 
 
@@ -98,6 +97,13 @@ def machine_name(machine: Machine) -> str:
     gpus = [gpu.name or "GPU" for gpu in machine.gpus]
     chips = [machine.unified.chip] if machine.unified and machine.unified.chip else []
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
+
+
+def build_of(library: str, machine: Machine) -> str:
+    """What computes: llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120."""
+    drivers = sorted({gpu.driver for gpu in machine.gpus if gpu.driver and machine.backend_of(gpu)})
+    backends = ", ".join(machine.llama_cpp.backends) or "backends unknown"
+    return f"{library} ({backends})" + "".join(f", driver {driver}" for driver in drivers)
 
 
 def shape_of(header: Header) -> str:
@@ -132,13 +138,30 @@ def load(key: Key | AcceptanceKey) -> object | None:
     return state
 
 
+def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
+    """Costs of this machine that were measured with another build, and with which: none will be read again."""
+    found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
+    current = build_of(library, machine)
+    return [(path, build) for path, build in found if build is not None and build != current]
+
+
+def _build_in(path: Path, machine: str) -> str | None:
+    """The build that a file of costs of this machine names; None for other machines' and for acceptance."""
+    try:
+        with path.open("rb") as file:
+            key = json.loads(file.read(MAX_FILE_BYTES))["key"]
+        build = key["library"] if key["machine"] == machine else None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return build if isinstance(build, str) else None
+
+
 def save(key: Key | AcceptanceKey, state: object) -> bool:
     """Keep a state for the next time, and drop the oldest beyond MAX_FILES. False: the disk would not have it."""
     path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, json.dumps(content, indent=1))
+        write_whole(path, json.dumps(content, indent=1))
         _drop_oldest(path.parent)
     except OSError:
         return False
@@ -147,17 +170,6 @@ def save(key: Key | AcceptanceKey, state: object) -> bool:
 
 def folder() -> Path:
     return locations.calibrations_dir()
-
-
-def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _drop_oldest(folder: Path) -> None:

@@ -5,6 +5,8 @@ Follows XDG on Linux and the platform's habit elsewhere. Folders are made by who
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
@@ -33,6 +35,25 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """The model hub's own folder, shared with every other tool that uses it."""
+    if environ.get("HF_HOME"):
+        return Path(environ["HF_HOME"]).expanduser()
+    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
+
+
+def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the hub's client keeps what it downloads."""
+    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named).expanduser() if named else hub_home(environ) / "hub"
+
+
+def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `hf auth login` leaves its token."""
+    named = environ.get("HF_TOKEN_PATH")
+    return Path(named).expanduser() if named else hub_home(environ) / "token"
+
+
 def history_file() -> Path:
     return state_dir() / "chat_history"
 
@@ -49,6 +70,11 @@ def conversations_dir() -> Path:
 def calibrations_dir() -> Path:
     """What decodes cost on this machine, as engines have learnt it."""
     return state_dir() / "calibrations"
+
+
+def bandwidths_dir() -> Path:
+    """How quickly machines read their memory, as it was measured; a file for each."""
+    return state_dir() / "bandwidths"
 
 
 def servers_dir() -> Path:

@@ -116,7 +116,8 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("probe", "--json"), ("config", "show"), ("ps",), ("top", "--help")]
+    "arguments",
+    [("--help",), ("--version",), ("probe", "--json"), ("config", "show"), ("ps",), ("doctor",), ("top", "--help")],
 )
 def test_light_commands_load_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert loaded_by(*arguments) == set()

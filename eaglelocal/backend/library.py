@@ -20,6 +20,7 @@ from eaglelocal.backend.hot import SYMBOLS, Hot, function_of
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
+BUILD = f"llama-cpp-python {CHECKED_VERSION}"
 NO_ROOM = 1  # what llama_decode gives when its cache is full; the codes below are those of native/hot.c
 HOT_CODES = {
     1001: "a row that was asked for has no logits",
@@ -99,7 +100,7 @@ class Library:
         self.api = api
         self.log = Log()
         self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
-        self.build = f"llama-cpp-python {CHECKED_VERSION}"
+        self.build = BUILD
         self._log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
         api.llama_log_set(self._log_callback, C.c_void_p(0))
         api.llama_backend_init()

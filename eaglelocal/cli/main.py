@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal import __version__
-from eaglelocal.cli import bench, chat, config, probe, ps, serve, stop, top, tune
+from eaglelocal.cli import bench, chat, config, doctor, probe, ps, serve, stop, top, tune
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -41,6 +41,7 @@ app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("probe")(probe.probe)
+app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 
 

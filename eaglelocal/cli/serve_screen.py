@@ -53,12 +53,12 @@ class ServeScreen:
 
     async def show(self, server: RunningServer, afterwards: Callable[[], Awaitable[None]]) -> None:
         """Until it is left. The server is asked to end, as Ctrl-C would, or goes on with `afterwards` beside it."""
-        from eaglelocal.probe.gauges import open_gauges
+        from eaglelocal.probe.gauges import GaugeWatch
         from eaglelocal.tui.monitor import Monitor
 
-        gauges = open_gauges()
+        gauges = GaugeWatch()
         monitor = Monitor(
-            self._look, self._watcher(server), read_machine=gauges.read, log=self._stream.tail, owns_server=True
+            self._look, self._watcher(server), read_machine=gauges.latest, log=self._stream.tail, owns_server=True
         )
         self._stream.hold()
         try:

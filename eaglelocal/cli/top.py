@@ -84,19 +84,19 @@ def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_
 
 def scene_of(watch: Watch) -> Scene:
     """Two readings, a second apart. Raises EngineError where nothing answers the first."""
-    from eaglelocal.probe.gauges import open_gauges
+    from eaglelocal.probe.gauges import GaugeWatch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
 
-    gauges = open_gauges() if is_local(watch.url) else None
+    gauges = GaugeWatch() if is_local(watch.url) else None
     feed = Feed()
     read_into(feed, watch)
     time.sleep(BETWEEN_S)
     read_into(feed, watch)
-    frame, machine = feed.frame(time.monotonic(), seconds=0), gauges.read() if gauges is not None else None
+    frame, machine = feed.frame(time.monotonic(), seconds=0), gauges.latest() if gauges is not None else None
     if gauges is not None:
         gauges.close()
-    return Scene(url=watch.url, frame=frame, machine=machine)
+    return Scene(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
 
 
 def read_into(feed: Feed, watch: Watch) -> None:
@@ -131,15 +131,15 @@ def ignored(reading: Reading) -> None:
 # ---- the screen
 def watch_it(url: str, api_key: str, settings: Settings) -> None:
     from eaglelocal.client.servers.watch import Watch
-    from eaglelocal.probe.gauges import open_gauges
+    from eaglelocal.probe.gauges import GaugeWatch
     from eaglelocal.tui.keys import check_look
     from eaglelocal.tui.look import look_of
     from eaglelocal.tui.monitor import Monitor
 
     look = look_of(settings)
     check_look(look)
-    gauges = open_gauges() if is_local(url if "://" in url else f"http://{url}") else None
-    read_machine: ReadMachine | None = gauges.read if gauges is not None else None
+    gauges = GaugeWatch() if is_local(url if "://" in url else f"http://{url}") else None
+    read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
     try:
         Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).run()
     finally:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.processes import birth_of, is_alive
 
@@ -77,7 +77,7 @@ def announced(server: RunningServer) -> Iterator[Path]:
     """Others find the server while the block runs. Raises EngineError when the state folder cannot be written."""
     path = _path_of(server)
     try:
-        _write(path, json.dumps(asdict(server)))
+        write_whole(path, json.dumps(asdict(server)))
     except OSError as error:
         raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
     try:
@@ -87,10 +87,16 @@ def announced(server: RunningServer) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def running_servers() -> list[RunningServer]:
-    """Those alive, the newest first. Stale files are removed."""
-    found = [server for path in _files() if (server := _alive(path)) is not None]
+def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
+    """Those alive, the newest first. Stale files are removed, unless one only looks."""
+    found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
     return sorted(found, key=lambda server: server.started_at, reverse=True)
+
+
+def stale_files() -> list[Path]:
+    """Announcements of servers on this machine that have ended without taking them down. Removes none."""
+    here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
+    return [path for path, server in here if not is_alive(server.pid, server.birth)]
 
 
 def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
@@ -122,19 +128,6 @@ def _path_of(server: RunningServer) -> Path:
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(made, path)
-    except BaseException:
-        os.unlink(made)
-        raise
-
-
 def _files() -> list[Path]:
     try:
         return sorted(locations.servers_dir().glob("*-*.json"))
@@ -142,11 +135,13 @@ def _files() -> list[Path]:
         return []
 
 
-def _alive(path: Path) -> RunningServer | None:
+def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
     server = _read(path)
     if server is None or server.machine != platform.node():  # the other machine's to remove
         return None
     if not is_alive(server.pid, server.birth):
+        if not remove_stale:
+            return None
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         return None

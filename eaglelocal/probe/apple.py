@@ -1,15 +1,25 @@
-"""What macOS says through sysctl. On other systems every answer is None."""
+"""What macOS says through sysctl, system_profiler and Metal. On other systems every answer is None."""
 
 from __future__ import annotations
 
+import json
 import platform
-import subprocess
 import sys
 
+from eaglelocal.probe.asking import ask_text
 from eaglelocal.probe.machine import Unified
 
 SYSCTL = "/usr/sbin/sysctl"
-TIMEOUT_S = 2.0
+SYSTEM_PROFILER = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json", "-detailLevel", "basic")
+WORKING_SET_SCRIPT = (
+    'ObjC.import("Metal");'
+    'ObjC.bindFunction("MTLCreateSystemDefaultDevice", ["id", []]);'
+    "String($.MTLCreateSystemDefaultDevice().recommendedMaxWorkingSetSize)"
+)
+OSASCRIPT = ("/usr/bin/osascript", "-l", "JavaScript", "-e", WORKING_SET_SCRIPT)
+SYSCTL_S, METAL_S, PROFILER_S = 2.0, 2.0, 3.0
+# What macOS lets the GPU use where its owner set no limit: two thirds of small memories, three quarters of large ones
+SMALL_BYTES, SMALL_SHARE, LARGE_SHARE = 32 << 30, 2 / 3, 3 / 4
 
 
 def sysctl(key: str) -> str | None:
@@ -26,28 +36,64 @@ def read_unified() -> Unified | None:
     """Apple chips only: an Intel Mac's GPU does not share memory in a way that llama.cpp could use."""
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return None
-    return unified_from(sysctl("machdep.cpu.brand_string"), sysctl("hw.memsize"), sysctl("iogpu.wired_limit_mb"))
-
-
-def unified_from(chip: str | None, memory_bytes: str | None, limit_mib: str | None) -> Unified:
-    """From the three values as sysctl prints them; a limit of 0 is the system's default."""
-    limit = _number(limit_mib)
-    return Unified(
-        chip=chip or None,
-        total_bytes=_number(memory_bytes),
-        gpu_limit_bytes=limit * 1024 * 1024 if limit else None,
+    return unified_from(
+        chip=sysctl("machdep.cpu.brand_string"),
+        memory_bytes=sysctl("hw.memsize"),
+        limit_mib=sysctl("iogpu.wired_limit_mb"),
+        working_set=ask_text(OSASCRIPT, timeout_s=METAL_S),
+        displays=ask_text(SYSTEM_PROFILER, timeout_s=PROFILER_S),
     )
 
 
+def unified_from(
+    *,
+    chip: str | None,
+    memory_bytes: str | None,
+    limit_mib: str | None,
+    working_set: str | None = None,
+    displays: str | None = None,
+) -> Unified:
+    """From what the programs print. A limit of 0 is the system's default; a working set is Metal's own figure."""
+    total, limit = _number(memory_bytes), _number(limit_mib)
+    owners = limit * 1024 * 1024 if limit else None
+    cores, metal = parse_displays(displays or "")
+    return Unified(
+        chip=chip or None,
+        total_bytes=total,
+        gpu_limit_bytes=owners,
+        working_set_bytes=_plausible(_number(working_set), total) or owners or usual_working_set(total),
+        gpu_cores=cores,
+        metal=metal,
+    )
+
+
+def usual_working_set(total_bytes: int | None) -> int | None:
+    if total_bytes is None:
+        return None
+    return int(total_bytes * (SMALL_SHARE if total_bytes <= SMALL_BYTES else LARGE_SHARE))
+
+
+def parse_displays(text: str) -> tuple[int | None, str | None]:
+    """GPU cores and Metal's version, from system_profiler's JSON."""
+    try:
+        displays = json.loads(text)["SPDisplaysDataType"]
+        gpu = next(each for each in displays if isinstance(each, dict) and "sppci_cores" in each)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        return None, None
+    family = str(gpu.get("spdisplays_mtlgpufamilysupport", ""))  # spdisplays_metal3
+    version = family.removeprefix("spdisplays_metal")
+    return _number(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
+
+
+def _plausible(working_set: int | None, total: int | None) -> int | None:
+    return working_set if working_set and total and total // 4 <= working_set <= total else None
+
+
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _ask(*arguments: str) -> str | None:
     if sys.platform != "darwin":
         return None
-    try:
-        done = subprocess.run([SYSCTL, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
+    return ask_text((SYSCTL, *arguments), timeout_s=SYSCTL_S)

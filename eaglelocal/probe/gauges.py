@@ -1,10 +1,12 @@
 """How busy this machine is at the moment: CPU, memory, GPUs with their power and temperature.
 
-Asked once or twice a second for hours, so what can be opened once is. Never raises; what is not told is None.
+Asked every other second for hours, so what can be opened once is. Never raises; what is not told is None. A driver
+that hangs holds up nobody but the thread that asks it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -12,6 +14,7 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # as Linux names them
+GAP_S, FIRST_S = 2.0, 0.3
 TEMPERATURE_GPU = 0  # NVML's number for the sensor on the die
 
 
@@ -108,6 +111,32 @@ class Gauges:
             limit_w=limit / 1000 if limit is not None else None,
             temperature_c=_attempt(lambda: float(nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU))),
         )
+
+
+class GaugeWatch:
+    """Reads the gauges on a thread of its own; whoever shows them takes what there is."""
+
+    def __init__(self, open_them: Callable[[], Gauges] | None = None, *, gap_s: float = GAP_S) -> None:
+        self._open, self._gap_s = open_them or open_gauges, gap_s
+        self._is_closing = threading.Event()
+        self._latest: MachineGauge | None = None
+        self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
+        self._thread.start()
+
+    def latest(self) -> MachineGauge | None:
+        """None before anything was told."""
+        return self._latest
+
+    def close(self) -> None:
+        self._is_closing.set()
+
+    def _run(self) -> None:
+        gauges = self._open()
+        self._is_closing.wait(FIRST_S)  # a load needs an interval
+        while not self._is_closing.is_set():
+            self._latest = gauges.read()
+            self._is_closing.wait(self._gap_s)
+        gauges.close()
 
 
 def open_gauges() -> Gauges:

@@ -1,13 +1,25 @@
-"""NVIDIA devices through NVML. No driver, no library or a failing call is an answer, not an error."""
+"""NVIDIA devices through NVML. No driver, no library or a failing call is an answer, not an error.
+
+Runs in a process of its own (nvml_child.py), because a driver that hangs would hang whoever asks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
 from typing import Protocol, TypeVar
 
-from eaglelocal.probe.machine import Gpu
+from eaglelocal.probe.machine import Gpu, GpuProcess, MigSlice, PcieLink
 
 T = TypeVar("T")
+
+CLOCK_MEM = 2  # NVML_CLOCK_MEM
+DATA_PER_CLOCK = 2  # every NVIDIA memory is counted at double data rate
+SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # they work in the machine's memory
+MAX_SLICES = 16  # the largest cards have seven; a driver may say anything
+UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
 
 class MemoryInfo(Protocol):
@@ -15,19 +27,51 @@ class MemoryInfo(Protocol):
     def total(self) -> int: ...
     @property
     def free(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+
+
+class PciInfo(Protocol):
+    @property
+    def busId(self) -> str | bytes: ...
+
+
+class ProcessInfo(Protocol):
+    @property
+    def pid(self) -> int: ...
+    @property
+    def usedGpuMemory(self) -> int | None: ...
 
 
 class Nvml(Protocol):
-    """The part of pynvml that is used; any call may raise."""
+    """The part of pynvml that is used; any call may raise, and an old pynvml may lack some."""
 
+    @property
+    def nvmlMemory_v2(self) -> int: ...
     def nvmlInit(self) -> object: ...
     def nvmlShutdown(self) -> object: ...
     def nvmlSystemGetDriverVersion(self) -> str | bytes: ...
+    def nvmlSystemGetCudaDriverVersion(self) -> int: ...
+    def nvmlSystemGetProcessName(self, pid: int, /) -> str | bytes: ...
     def nvmlDeviceGetCount(self) -> int: ...
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> object: ...
     def nvmlDeviceGetName(self, handle: object, /) -> str | bytes: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: object, /) -> MemoryInfo: ...
+    def nvmlDeviceGetUUID(self, handle: object, /) -> str | bytes: ...
+    def nvmlDeviceGetPciInfo(self, handle: object, /) -> PciInfo: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: object, version: int | None = None, /) -> MemoryInfo: ...
     def nvmlDeviceGetCudaComputeCapability(self, handle: object, /) -> tuple[int, int]: ...
+    def nvmlDeviceGetMemoryBusWidth(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetMaxClockInfo(self, handle: object, clock: int, /) -> int: ...
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object, /) -> Iterable[ProcessInfo]: ...
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object, /) -> Iterable[ProcessInfo]: ...
+    def nvmlDeviceGetMigMode(self, handle: object, /) -> Iterable[int]: ...
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: object, index: int, /) -> object: ...
 
 
 def installed_nvml() -> Nvml | None:
@@ -49,28 +93,139 @@ def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
     try:
         return _devices(nvml)
     finally:
-        _attempt(nvml.nvmlShutdown)
+        _attempt(lambda: nvml.nvmlShutdown())
+
+
+def capability_text(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def cuda_text(version: int) -> str:
+    """12040 is 12.4."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def pci_address(bus_id: str) -> str:
+    """As the kernel writes it: 00000000:0A:00.0 is 0000:0a:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def bandwidth_bytes_s(bus_bits: int, clock_mhz: int) -> int:
+    """384 bits at 9751 MHz (an RTX 3090) are 936 GB/s."""
+    return bus_bits * clock_mhz * 1_000_000 * DATA_PER_CLOCK // 8
 
 
 def _devices(nvml: Nvml) -> tuple[Gpu, ...]:
-    driver = _text(_attempt(nvml.nvmlSystemGetDriverVersion))
-    num_devices = _attempt(nvml.nvmlDeviceGetCount) or 0
-    return tuple(_device(nvml, index, driver) for index in range(num_devices))
+    driver = _text(_attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
+    max_cuda = _then(cuda_text, _attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
+    num_devices = _attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
+    unknown = (Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices))
+    return tuple(_attempt(_described(nvml, gpu)) or gpu for gpu in unknown)
 
 
-def _device(nvml: Nvml, index: int, driver: str | None) -> Gpu:
-    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
+    return lambda: _device(nvml, gpu)
+
+
+def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
+    """The device with all that its driver tells."""
+    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
     if handle is None:  # fallen off the bus, or forbidden
-        return Gpu(index=index, driver=driver)
-    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    capability = _attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Gpu(
-        index=index,
-        name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+        return gpu
+    name = _text(_attempt(lambda: nvml.nvmlDeviceGetName(handle)))
+    memory, reserved = _memory(nvml, handle)
+    limit_mw = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    mig = _attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
+    return dataclasses.replace(
+        gpu,
+        name=name,
         total_bytes=memory.total if memory else None,
         free_bytes=memory.free if memory else None,
-        capability=f"{capability[0]}.{capability[1]}" if capability else None,
-        driver=driver,
+        used_bytes=max(0, memory.total - memory.free - (reserved or 0)) if memory else None,
+        reserved_bytes=reserved,
+        shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
+        capability=_then(capability_text, _attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        processes=_processes(nvml, handle),
+        bandwidth_bytes_s=_bandwidth(nvml, handle),
+        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        pci=_then(pci_address, _text(_attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
+        pcie=_link(nvml, handle),
+        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        mig=mig,
+        slices=_slices(nvml, handle) if mig else (),
+    )
+
+
+def _memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
+    """Of the device, and what the driver keeps of it: older drivers do not tell that apart from what is used."""
+    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+    if memory is not None and memory.total:
+        return memory, max(0, memory.total - memory.free - memory.used)
+    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    return (memory, None) if memory is not None and memory.total else (None, None)
+
+
+def _bandwidth(nvml: Nvml, handle: object) -> int | None:
+    width = _attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
+    clock = _attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
+    return bandwidth_bytes_s(width, clock) if width and clock else None
+
+
+def _link(nvml: Nvml, handle: object) -> PcieLink | None:
+    link = PcieLink(
+        generation=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+        width=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        max_generation=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        max_width=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+    )
+    return None if link == PcieLink() else link
+
+
+def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
+    """Those that compute and those that draw; one that does both is counted once. None: the driver does not say."""
+    asked = (
+        _attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        _attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
+    )
+    told = [each for each in asked if each is not None]
+    if not told:
+        return None
+    used: dict[int, int | None] = {}
+    for process in (process for each in told for process in each):
+        held = None if process.usedGpuMemory in (None, UNKNOWN_BYTES) else process.usedGpuMemory
+        used[process.pid] = max((n for n in (used.get(process.pid), held) if n is not None), default=None)
+    used.pop(os.getpid(), None)
+    found = (GpuProcess(pid=pid, name=_name_of(nvml, pid), used_bytes=held) for pid, held in used.items())
+    return tuple(sorted(found, key=lambda process: (-(process.used_bytes or 0), process.pid)))
+
+
+def _name_of(nvml: Nvml, pid: int) -> str | None:
+    """Without folders and arguments, which are nobody's business."""
+    name = _text(_attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
+    words = (name or "").split()
+    return PurePath(words[0].replace("\\", "/")).name or None if words else None
+
+
+def _slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
+    num_slices = _attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+    indices = range(min(num_slices, MAX_SLICES))
+    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
+    return tuple(_slice(nvml, index, part) for index, part in found if part is not None)
+
+
+def _handle_of_slice(nvml: Nvml, handle: object, index: int) -> Callable[[], object]:
+    return lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+
+
+def _slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
+    memory, _ = _memory(nvml, handle)
+    return MigSlice(
+        index=index,
+        name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        total_bytes=memory.total if memory else None,
+        free_bytes=memory.free if memory else None,
     )
 
 
@@ -79,6 +234,13 @@ def _attempt(ask: Callable[[], T]) -> T | None:
         return ask()
     except Exception:  # one figure that a driver does not give must not cost the others
         return None
+
+
+U = TypeVar("U")
+
+
+def _then(change: Callable[[T], U], value: T | None) -> U | None:
+    return None if value is None else _attempt(lambda: change(value))
 
 
 def _text(value: str | bytes | None) -> str | None:

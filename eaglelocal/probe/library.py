@@ -17,17 +17,25 @@ from eaglelocal.probe.machine import LlamaCpp
 DISTRIBUTION, PACKAGE = "llama-cpp-python", "llama_cpp"
 _BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
 
+_BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.dylib)")
+
 
 def read_llama_cpp() -> LlamaCpp:
     folder = library_folder()
     names = [path.name for path in folder.iterdir()] if folder else []
-    return LlamaCpp(version=_version(), backends=backends_of(names), folder=folder)
+    return LlamaCpp(version=_version(), backends=backends_of(names), folder=folder, ggml_version=ggml_version_of(names))
 
 
 def backends_of(names: Iterable[str]) -> tuple[str, ...]:
     """libggml-cpu-haswell.so, ggml-cuda.dll -> cpu, cuda; libggml-base is no backend."""
     matches = (_BACKEND_FILE.fullmatch(name) for name in names)
     return tuple(sorted({match[1] for match in matches if match} - {"base"}))
+
+
+def ggml_version_of(names: Iterable[str]) -> str | None:
+    """libggml-base.so.0.25.3, libggml-base.0.25.3.dylib -> 0.25.3; the longest where there are several."""
+    matches = (_BASE_FILE.fullmatch(name) for name in names)
+    return max((match[1] or match[2] for match in matches if match), key=lambda v: (len(v), v), default=None)
 
 
 def library_folder() -> Path | None:

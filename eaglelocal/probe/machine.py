@@ -5,17 +5,83 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_OTHERS_SHARE = 0.2
+LARGE_SHARED_GPUS = ("8060S", "8050S")  # AMD's Strix Halo; other processors' graphics gain little
+LENT_DRIVER = "vfio-pci"  # the device belongs to a virtual machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """A link idles at a lower generation than it reaches under load: `max_generation` is what counts."""
+
+    generation: int | None = None  # now
+    width: int | None = None  # lanes, now
+    max_generation: int | None = None  # of card and slot together
+    max_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    name: str | None = None
+    used_bytes: int | None = None  # None: the driver does not say, as under WSL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSlice:
+    """One instance of a GPU that is partitioned. A process sees one of them."""
+
+    index: int
+    name: str | None = None  # such as NVIDIA A100-SXM4-40GB MIG 3g.20gb
+    uuid: str | None = None  # for CUDA_VISIBLE_DEVICES
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One NVIDIA device as NVML numbers it."""
+    """One device, NVIDIA's as NVML numbers them and then the other makers'."""
 
     index: int
     name: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
-    capability: str | None = None  # compute capability, such as 8.6
+    capability: str | None = None  # NVIDIA's compute capability, such as 8.6
     driver: str | None = None
+    vendor: str = "nvidia"  # nvidia, amd, intel
+    backends: tuple[str, ...] = ("cuda", "vulkan")  # of llama.cpp, that can serve it, the quickest first
+    shares_memory: bool = False  # it has none of its own and works in the machine's
+    used_bytes: int | None = None  # by other processes, for this one holds nothing
+    reserved_bytes: int | None = None  # by the driver
+    processes: tuple[GpuProcess, ...] | None = None  # the largest first
+    bandwidth_bytes_s: int | None = None  # of its memory, from bus width and clock: what its maker states
+    uuid: str | None = None
+    pci: str | None = None  # address, such as 0000:01:00.0
+    pcie: PcieLink | None = None
+    power_limit_w: float | None = None
+    max_cuda: str | None = None  # the newest CUDA that the driver can run, such as 12.4
+    mig: bool | None = None  # partitioned
+    slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned
+
+    @property
+    def is_mute(self) -> bool:
+        """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
+        return self.vendor == "nvidia" and self.total_bytes is None and self.capability is None
+
+    @property
+    def is_worth_building_for(self) -> bool:
+        """Has it memory of its own, or is it far quicker than the processor that it shares memory with?"""
+        shares_well = self.vendor == "nvidia" or any(name in (self.name or "") for name in LARGE_SHARED_GPUS)
+        return not self.is_mute and self.driver != LENT_DRIVER and (not self.shares_memory or shares_well)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """What one process may still fill: the free memory; of a partitioned GPU, that of its roomiest instance."""
+        if not self.mig:
+            return self.free_bytes
+        return max((each.free_bytes for each in self.slices if each.free_bytes is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +90,27 @@ class Unified:
 
     chip: str | None = None
     total_bytes: int | None = None
-    gpu_limit_bytes: int | None = None  # set by the owner; None: the system's default
+    gpu_limit_bytes: int | None = None  # set by the owner (iogpu.wired_limit_mb); None: the system's default
+    working_set_bytes: int | None = None  # what the GPU may use: the owner's limit, else macOS's usual share
+    gpu_cores: int | None = None
+    metal: str | None = None  # such as Metal 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidth:
+    """Bytes a second that all usable threads read from main memory together, as was measured here."""
+
+    bytes_s: float  # the median
+    low_bytes_s: float  # the lower and the upper quartile
+    high_bytes_s: float
+    threads: int
+    measured_at: float  # seconds since 1970
+    others_share: float | None = None  # of all processors' time, that others used meanwhile; None: not known
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Was the machine too busy for this to be what it can do?"""
+        return (self.others_share or 0.0) > MAX_OTHERS_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +123,8 @@ class Cpu:
     quota_cores: float | None = None  # CPU time the cgroup grants, in cores; None: no limit
     usable_threads: int = 1
     vector_extensions: tuple[str, ...] | None = None
+    last_level_cache_bytes: int | None = None  # of all its parts together
+    bandwidth: Bandwidth | None = None  # None: never measured on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +134,7 @@ class Memory:
     total_bytes: int | None = None
     available_bytes: int | None = None
     limit_bytes: int | None = None  # the cgroup's; None: no limit
+    installed_bytes: int | None = None  # whatever the cgroup grants
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
 
@@ -57,6 +146,18 @@ class LlamaCpp:
     version: str | None = None
     backends: tuple[str, ...] = ()  # cpu, cuda, metal, ...
     folder: Path | None = None
+    ggml_version: str | None = None  # as its files are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What the machine runs, and what stands between it and us."""
+
+    name: str | None = None  # such as Debian GNU/Linux 12 (bookworm), macOS 15.1
+    kernel: str | None = None
+    distribution: str | None = None  # ID of os-release: debian, fedora, arch
+    wsl: int | None = None  # 1 or 2 under the Windows Subsystem for Linux
+    container: str | None = None  # docker, podman, kubernetes, lxc, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +168,10 @@ class Machine:
     memory: Memory
     cache_free_bytes: int | None  # on the disk that holds the cache folder
     llama_cpp: LlamaCpp
+    hub_free_bytes: int | None = None  # on the disk that holds the hub's cache
+    system: System = System()
+    unanswered: tuple[str, ...] = ()  # whom we asked in vain, in words
+
+    def backend_of(self, gpu: Gpu) -> str | None:
+        """The backend of this llama.cpp that serves the GPU; None: it was built without any that could."""
+        return next((name for name in gpu.backends if name in self.llama_cpp.backends), None)

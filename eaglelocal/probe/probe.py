@@ -5,6 +5,7 @@ Knows how to ask the system; the parsing is in the files beside it. Loads neithe
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shutil
@@ -17,26 +18,46 @@ import psutil
 
 from eaglelocal import locations
 from eaglelocal.probe.apple import read_unified, sysctl, sysctl_tree
+from eaglelocal.probe.asking import NoAnswer
+from eaglelocal.probe.bandwidth import stored_bandwidth
+from eaglelocal.probe.cards import read_cards, together
 from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
 from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
-from eaglelocal.probe.gpus import installed_nvml, read_gpus
 from eaglelocal.probe.library import read_llama_cpp
-from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
-from eaglelocal.probe.threads import CPUINFO, allowed_cpus, usable_threads
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System
+from eaglelocal.probe.nvml_child import ask_gpus, has_driver
+from eaglelocal.probe.system import read_system
+from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
 
 T = TypeVar("T")
 
 
 def probe() -> Machine:
-    """The machine as far as it can be found out. Never raises."""
-    return Machine(
-        gpus=_attempt(lambda: read_gpus(installed_nvml()), ()),
+    """The machine as far as it can be found out. Never raises. Memory bandwidth is looked up, not measured."""
+    nvml, unanswered = _ask_nvml()
+    machine = Machine(
+        gpus=_attempt(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
         unified=_attempt(read_unified, None),
         cpu=_attempt(_read_cpu, Cpu()),
         memory=_attempt(_read_memory, Memory()),
         cache_free_bytes=_attempt(lambda: free_bytes(locations.cache_dir()), None),
+        hub_free_bytes=_attempt(lambda: free_bytes(locations.hub_cache_dir()), None),
         llama_cpp=_attempt(read_llama_cpp, LlamaCpp()),
+        system=_attempt(read_system, System()),
+        unanswered=unanswered,
     )
+    known = _attempt(lambda: stored_bandwidth(machine), None)
+    return dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=known))
+
+
+def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """The GPUs, and the complaint where the driver does not answer."""
+    try:
+        return (ask_gpus() if has_driver() else ()), ()
+    except NoAnswer as complaint:
+        return (), (str(complaint),)
+    except Exception:  # as when the answer is cut off
+        return (), ("NVIDIA's library said nothing that could be understood",)
 
 
 def free_bytes(folder: Path) -> int:
@@ -48,11 +69,12 @@ def free_bytes(folder: Path) -> int:
 def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> Memory:
     """Memory of the machine, cut down to the cgroup's limit."""
     if limit is None:
-        return Memory(total_bytes=total_bytes, available_bytes=available_bytes)
+        return Memory(total_bytes=total_bytes, available_bytes=available_bytes, installed_bytes=total_bytes)
     return Memory(
         total_bytes=min(total_bytes, limit.limit_bytes),
         available_bytes=min(available_bytes, limit.left_bytes),
         limit_bytes=limit.limit_bytes,
+        installed_bytes=total_bytes,
     )
 
 
@@ -68,6 +90,7 @@ def _read_cpu() -> Cpu:
         quota_cores=_attempt(lambda: own_cgroups().quota_cores(), None),
         usable_threads=usable_threads(),
         vector_extensions=extensions,
+        last_level_cache_bytes=_attempt(lambda: last_level_cache_bytes(allowed_cpus()), None),
     )
 
 
@@ -94,13 +117,7 @@ def _with_swap(memory: Memory) -> Memory:
     swap = _attempt(psutil.swap_memory, None)
     if swap is None:
         return memory
-    return Memory(
-        total_bytes=memory.total_bytes,
-        available_bytes=memory.available_bytes,
-        limit_bytes=memory.limit_bytes,
-        swap_total_bytes=swap.total,
-        swap_free_bytes=swap.free,
-    )
+    return dataclasses.replace(memory, swap_total_bytes=swap.total, swap_free_bytes=swap.free)
 
 
 def _attempt(ask: Callable[[], T], otherwise: T) -> T:

@@ -8,16 +8,21 @@ from eaglelocal.probe.machine import Machine
 
 
 def to_json(machine: Machine) -> dict[str, object]:
-    """Keys gpus, unified, cpu, memory, disk, llama_cpp; what is unknown is null."""
+    """Keys gpus, unified, cpu, memory, disk, llama_cpp, system, unanswered; what is unknown is null."""
     return {
-        "gpus": [asdict(gpu) for gpu in machine.gpus],
+        "gpus": [
+            {**asdict(gpu), "backend": machine.backend_of(gpu), "room_bytes": gpu.room_bytes} for gpu in machine.gpus
+        ],
         "unified": asdict(machine.unified) if machine.unified else None,
         "cpu": asdict(machine.cpu),
         "memory": asdict(machine.memory),
-        "disk": {"cache_free_bytes": machine.cache_free_bytes},
+        "disk": {"cache_free_bytes": machine.cache_free_bytes, "hub_free_bytes": machine.hub_free_bytes},
         "llama_cpp": {
             "version": machine.llama_cpp.version,
             "backends": list(machine.llama_cpp.backends),
             "folder": str(machine.llama_cpp.folder) if machine.llama_cpp.folder else None,
+            "ggml_version": machine.llama_cpp.ggml_version,
         },
+        "system": asdict(machine.system),
+        "unanswered": list(machine.unanswered),
     }

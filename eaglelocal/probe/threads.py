@@ -63,6 +63,31 @@ def physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path =
         return {}
 
 
+def last_level_cache_bytes(cpus: frozenset[int], *, folder: Path = CPUS) -> int | None:
+    """Of all caches of the highest level that these CPUs have, each counted once; None where it is not said."""
+    caches = [cache for cpu in cpus for cache in _caches(folder / f"cpu{cpu}" / "cache")]
+    highest = max((level for level, _, _ in caches), default=0)
+    return sum({shared: size for level, shared, size in caches if level == highest}.values()) or None
+
+
+def _caches(folder: Path) -> list[tuple[int, str, int]]:
+    """Of one CPU: (level, CPUs that share it, bytes)."""
+    found = []
+    for index in folder.glob("index*"):
+        try:
+            level, shared, size = ((index / name).read_text().strip() for name in ("level", "shared_cpu_list", "size"))
+            found.append((int(level), shared, parse_size(size)))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def parse_size(text: str) -> int:
+    """ "32768K" -> 33554432. Raises ValueError."""
+    shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+    return int(text[:-1] if shift else text) << shift
+
+
 def parse_cpu_list(text: str) -> frozenset[int]:
     """ "0-3,8" -> {0, 1, 2, 3, 8}."""
     cpus: set[int] = set()

@@ -35,7 +35,6 @@ from eaglelocal.tui.request_table import RequestTable
 from eaglelocal.tui.tail import Tail
 from eaglelocal.tui.ticker import Ticker
 
-MACHINE_GAP_S = 2.0
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: it goes on without a screen
 
 
@@ -55,7 +54,7 @@ class Monitored(Protocol):
 
 
 OpenWatch = Callable[[Callable[[Reading], None]], Monitored]
-ReadMachine = Callable[[], MachineGauge]
+ReadMachine = Callable[[], MachineGauge | None]  # at once: what is known
 SPECS = (
     Choice("auto", "auto: as much as pays", "a"),
     Choice("off", "off", "o"),
@@ -104,7 +103,12 @@ class Monitor(EagleApp[Outcome]):
         self._watch = open_watch(self._take)
         self._read_machine, self._owns_server = read_machine, owns_server
         self._last: Reading | None = None  # on the watch's thread
-        self._scene = Scene(url=self._watch.url, frame=self.feed.frame(time.monotonic()), machine=None)
+        self._scene = Scene(
+            url=self._watch.url,
+            frame=self.feed.frame(time.monotonic()),
+            machine=None,
+            is_local=read_machine is not None,
+        )
         self._ticker: Ticker | None = None
 
     def compose(self) -> ComposeResult:
@@ -118,9 +122,6 @@ class Monitor(EagleApp[Outcome]):
     def on_mount(self) -> None:
         self.query_one(RequestTable).focus()
         self._watch.start()
-        if self._read_machine is not None:
-            self._look_at_machine(self._read_machine)
-            self.set_interval(MACHINE_GAP_S, partial(self._look_at_machine, self._read_machine))
         self._ticker = Ticker(self, self._tick)
 
     def on_unmount(self) -> None:
@@ -140,13 +141,10 @@ class Monitor(EagleApp[Outcome]):
         self._last = reading
         self.feed.read(reading, time.monotonic())
 
-    @work(thread=True, exclusive=True, group="machine")
-    def _look_at_machine(self, read_machine: ReadMachine) -> None:
-        self._scene = replace(self._scene, machine=read_machine())
-
     # ---- out
     def _tick(self, now: float) -> bool:
-        self._scene = replace(self._scene, frame=self.feed.frame(now))
+        machine = self._read_machine() if self._read_machine is not None else None
+        self._scene = replace(self._scene, frame=self.feed.frame(now), machine=machine)
         self._draw()
         return self._scene.frame.is_moving
 

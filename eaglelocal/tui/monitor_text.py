@@ -27,13 +27,14 @@ class Scene:
 
     url: str
     frame: Frame
-    machine: MachineGauge | None  # None: the server is on another machine
+    machine: MachineGauge | None  # None: nothing is known yet
+    is_local: bool = True  # else the server is on another machine, and the load of this one is not its
     is_paused: bool = False
 
 
 def header_lines(scene: Scene, width: int, glyphs: Glyphs) -> list[Line]:
     reading = scene.frame.reading
-    shown = [where_line(scene, glyphs), load_line(reading, width), machine_line(scene.machine, width, glyphs)]
+    shown = [where_line(scene, glyphs), load_line(reading, width), machine_line(scene, width, glyphs)]
     return [fitted(each, width) for each in shown]
 
 
@@ -69,7 +70,7 @@ def load_line(reading: Reading | None, width: int) -> Line:
         ("KV", percent(kv_share(reading))),
         ("restarts", count(reading.restarts)),
         ("drafting", reading.drafting.setting or NOT_TOLD),
-        ("server's memory", _bytes(reading.memory_bytes)),
+        ("engine's memory", _bytes(reading.memory_bytes)),
     ]
     return _pairs(pairs, width)
 
@@ -93,9 +94,12 @@ def kv_share(reading: Reading) -> float | None:
     return used / size if used is not None and size else None
 
 
-def machine_line(machine: MachineGauge | None, width: int, glyphs: Glyphs) -> Line:
-    if machine is None:
+def machine_line(scene: Scene, width: int, glyphs: Glyphs) -> Line:
+    if not scene.is_local:
         return line(("machine: another one, its load is not told", "quiet"))
+    machine = scene.machine
+    if machine is None:
+        return EMPTY
     heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
     first = [
         ("CPU", f"{percent(machine.cpu_load)}{heat}"),

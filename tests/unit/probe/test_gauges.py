@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import pytest
+from doubles.patience import wait_until
 
-from eaglelocal.probe.gauges import Gauges, GpuGauge, open_gauges
+from eaglelocal.probe.gauges import Gauges, GaugeWatch, GpuGauge, open_gauges
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,26 @@ def test_this_machine_is_told() -> None:
     assert read.cpu_load is not None and 0.0 <= read.cpu_load <= 1.0
     assert read.used_bytes is not None and read.total_bytes is not None
     assert 0 < read.used_bytes <= read.total_bytes
+
+
+def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
+    nvml = FakeNvml()
+    watch = GaugeWatch(lambda: Gauges(nvml), gap_s=0.01)
+    assert watch.latest() is None
+    wait_until(lambda: watch.latest() is not None, "it reads")
+    assert (watch.latest() or Gauges(None).read()).gpus[0] == WHOLE
+    watch.close()
+    wait_until(lambda: nvml.num_open == 0, "it is closed")
+
+
+def test_a_driver_that_hangs_holds_up_nobody() -> None:
+    over = threading.Event()
+
+    def hangs() -> Gauges:
+        over.wait(30)
+        return Gauges(None)
+
+    watch = GaugeWatch(hangs)
+    assert watch.latest() is None
+    watch.close()
+    over.set()

@@ -43,10 +43,10 @@ def test_the_bindings_own_variable_moves_the_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (None, Memory(total_bytes=1000, available_bytes=600)),
-        (MemoryLimit(500, 100), Memory(total_bytes=500, available_bytes=400, limit_bytes=500)),
-        (MemoryLimit(900, 0), Memory(total_bytes=900, available_bytes=600, limit_bytes=900)),
-        (MemoryLimit(5000, 0), Memory(total_bytes=1000, available_bytes=600, limit_bytes=5000)),
+        (None, Memory(total_bytes=1000, available_bytes=600, installed_bytes=1000)),
+        (MemoryLimit(500, 100), Memory(total_bytes=500, available_bytes=400, limit_bytes=500, installed_bytes=1000)),
+        (MemoryLimit(900, 0), Memory(total_bytes=900, available_bytes=600, limit_bytes=900, installed_bytes=1000)),
+        (MemoryLimit(5000, 0), Memory(total_bytes=1000, available_bytes=600, limit_bytes=5000, installed_bytes=1000)),
     ],
 )
 def test_memory_is_what_the_cgroup_leaves(limit: MemoryLimit | None, expected: Memory) -> None:
@@ -76,7 +76,12 @@ def test_json_has_the_agreed_keys_and_survives_the_unknown() -> None:
         assert {"gpus", "cpu", "memory", "llama_cpp"} <= set(shown)
         assert {"version", "backends"} <= set(shown["llama_cpp"])
         assert isinstance(shown["gpus"], list)
-    assert to_json(nothing)["llama_cpp"] == {"version": None, "backends": [], "folder": None}
+    assert to_json(nothing)["llama_cpp"] == {
+        "version": None,
+        "backends": [],
+        "folder": None,
+        "ggml_version": None,
+    }
 
 
 def test_probing_loads_nothing_heavy() -> None:

@@ -34,7 +34,7 @@ def frame_of(*readings: Reading) -> Frame:
 
 
 def scene_of(reading: Reading, machine: MachineGauge | None = MACHINE) -> Scene:
-    return Scene(url=URL, frame=frame_of(reading), machine=machine)
+    return Scene(url=URL, frame=frame_of(reading), machine=machine, is_local=machine is not None)
 
 
 # ---- the state

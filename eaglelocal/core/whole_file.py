@@ -1,0 +1,23 @@
+"""Writing a small file so that it is there whole or not at all, whoever else writes it at that moment.
+
+Knows nothing of what is written. Only the owner may read it, for some of these files hold keys.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Beside its place, then moved there; makes the folder. Raises OSError, and leaves nothing behind then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise

@@ -1,0 +1,95 @@
+"""Checks of what was built and installed: llama.cpp, our own C part, compilers, packages."""
+
+from __future__ import annotations
+
+import shlex
+
+from eaglelocal.doctor.commands import (
+    NAMES,
+    install_compilers,
+    install_toolkit,
+    missing_toolkit,
+    reinstall,
+)
+from eaglelocal.doctor.facts import Facts
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
+
+
+def library_version(facts: Facts) -> Finding:
+    """Exactly the version whose inner interfaces were checked."""
+    installed, wanted = facts.machine.llama_cpp.version, facts.wanted_version
+    if installed is None:
+        return problem("library_version", "llama-cpp-python is not installed", reinstall(facts, present_backend(facts)))
+    if not has_wanted_version(facts):
+        text = f"llama-cpp-python {installed} is installed, but eaglelocal needs {wanted}"
+        return problem("library_version", text, reinstall(facts, present_backend(facts)))
+    backends = ", ".join(facts.machine.llama_cpp.backends) or "no backend"
+    return ok("library_version", f"llama-cpp-python {installed}, built for {backends}")
+
+
+def library_loads(facts: Facts) -> Finding | None:
+    """Loaded in a process of its own, since a broken build can end the process that loads it."""
+    if facts.trial is None or not facts.trial.failure:
+        return None
+    text = f"llama.cpp cannot be loaded: {facts.trial.failure}"
+    return problem("library_loads", text, reinstall(facts, present_backend(facts)))
+
+
+def native_part(facts: Facts) -> Finding:
+    """Our own C part, without which no engine starts."""
+    install = f"{facts.tools.pip} install --force-reinstall --no-deps {shlex.quote(facts.native.install_from)}"
+    if not facts.native.exists:
+        text = f"eaglelocal's own C part is not compiled ({facts.native.library.name} is missing)"
+        return problem("native_part", text, install)
+    if facts.native.is_outdated:
+        return warning("native_part", "eaglelocal's own C part is older than its source", install)
+    return ok("native_part", "eaglelocal's own C part is compiled")
+
+
+def compiler(facts: Facts) -> Finding:
+    """A problem where something must be built, and else only worth knowing."""
+    missing = [name for name, path in (("C", facts.tools.c), ("C++", facts.tools.cxx)) if path is None]
+    if not missing:
+        return ok("compiler", f"C and C++ compilers: {facts.tools.c}, {facts.tools.cxx}")
+    words = f"no {' and no '.join(missing)} compiler"
+    if must_build(facts):
+        text = f"{words}, and llama.cpp or eaglelocal must be built"
+        return problem("compiler", text, install_compilers(facts.machine.system))
+    return ok("compiler", f"{words}, and none needed: everything is built")
+
+
+def toolkit(facts: Facts) -> Finding | None:
+    """What the missing backend is compiled with."""
+    wanted = wanted_backend(facts)
+    missing = missing_toolkit(wanted, facts.tools) if wanted else None
+    if wanted is None or missing is None:
+        return None
+    text = f"building llama.cpp for {NAMES[wanted]} needs {missing}, which is not found"
+    return problem("toolkit", text, install_toolkit(wanted, facts.machine.system))
+
+
+def packages(facts: Facts) -> Finding:
+    if facts.missing_packages:
+        names = ", ".join(facts.missing_packages)
+        command = f"{facts.tools.pip} install {shlex.join(facts.missing_packages)}"
+        return problem("packages", f"packages that eaglelocal needs are missing: {names}", command)
+    return ok("packages", "every package that eaglelocal needs is installed")
+
+
+def extras(facts: Facts) -> Finding | None:
+    """What only some commands want."""
+    if not facts.missing_extras:
+        return None
+    told = "; ".join(f"{extra}: {', '.join(names)}" for extra, names in facts.missing_extras.items())
+    names = ",".join(facts.missing_extras)
+    install = f"{facts.tools.pip} install 'eaglelocal[{names}]'"
+    return ok("extras", f"optional packages that are not installed ({told}); {install} brings them")
+
+
+def must_build(facts: Facts) -> bool:
+    return not has_wanted_version(facts) or not facts.native.exists or wanted_backend(facts) is not None
+
+
+def has_wanted_version(facts: Facts) -> bool:
+    return (facts.machine.llama_cpp.version or "").split("+")[0] == facts.wanted_version

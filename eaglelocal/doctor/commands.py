@@ -1,0 +1,110 @@
+"""Commands that mend an installation, spelled for this machine: its pip, its packages, its backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eaglelocal.doctor.facts import Facts, Tools
+from eaglelocal.probe.machine import Gpu, System
+
+NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
+BUILD_FLAGS = {
+    "cuda": "-DGGML_CUDA=on",
+    "hip": "-DGGML_HIP=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "sycl": "-DGGML_SYCL=on -DCMAKE_C_COMPILER=icx -DCMAKE_CXX_COMPILER=icpx",
+    "metal": "-DGGML_METAL=on",
+}
+MACOS = "macos"
+# distribution -> the command that brings compilers, or a backend's own tools. Derivatives name their parent in FAMILY.
+COMPILERS = {
+    MACOS: "xcode-select --install",
+    "debian": "sudo apt install build-essential cmake",
+    "fedora": "sudo dnf install gcc gcc-c++ cmake",
+    "arch": "sudo pacman -S base-devel cmake",
+    "suse": "sudo zypper install gcc gcc-c++ cmake",
+    "alpine": "sudo apk add build-base cmake linux-headers",
+}
+TOOLKITS: Mapping[str, Mapping[str, str]] = {
+    "cuda": {
+        "debian": "sudo apt install nvidia-cuda-toolkit",
+        "fedora": "sudo dnf install cuda-toolkit",
+        "arch": "sudo pacman -S cuda",
+        "suse": "sudo zypper install cuda-toolkit",
+    },
+    "hip": {
+        "debian": "sudo apt install hipcc libhipblas-dev librocblas-dev",
+        "fedora": "sudo dnf install rocm-hip-devel hipblas-devel rocblas-devel",
+        "arch": "sudo pacman -S rocm-hip-sdk",
+    },
+    "vulkan": {
+        "debian": "sudo apt install libvulkan-dev glslc",
+        "fedora": "sudo dnf install vulkan-loader-devel vulkan-headers glslc",
+        "arch": "sudo pacman -S vulkan-headers vulkan-icd-loader shaderc",
+        "suse": "sudo zypper install vulkan-devel shaderc",
+        "alpine": "sudo apk add vulkan-loader-dev vulkan-headers shaderc",
+    },
+}
+DRIVERS = {
+    "ubuntu": "sudo ubuntu-drivers install",
+    "debian": "sudo apt install nvidia-driver",
+    "fedora": "sudo dnf install akmod-nvidia",
+    "arch": "sudo pacman -S nvidia",
+}
+FAMILY = {
+    "ubuntu": "debian",
+    "linuxmint": "debian",
+    "pop": "debian",
+    "raspbian": "debian",
+    "rhel": "fedora",
+    "centos": "fedora",
+    "rocky": "fedora",
+    "almalinux": "fedora",
+    "manjaro": "arch",
+    "endeavouros": "arch",
+    "cachyos": "arch",
+    "opensuse-leap": "suse",
+    "opensuse-tumbleweed": "suse",
+    "sles": "suse",
+}
+
+
+def reinstall(facts: Facts, backend: str | None) -> str:
+    """Builds llama.cpp anew, with the backend where there is one to serve."""
+    flags = f'CMAKE_ARGS="{BUILD_FLAGS[backend]}" ' if backend else ""
+    return f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall llama-cpp-python=={facts.wanted_version}"
+
+
+def backend_to_build(gpu: Gpu, tools: Tools) -> str:
+    """The quickest whose compiler is there; for NVIDIA's always CUDA, as its toolkit is easily had."""
+    if gpu.vendor == "nvidia":
+        return "cuda"
+    found = {"hip": tools.hipcc, "sycl": tools.icpx}
+    return next((name for name in gpu.backends if found.get(name)), "vulkan")
+
+
+def missing_toolkit(backend: str, tools: Tools) -> str | None:
+    """The compiler that a backend needs beside that of C, where it is not there."""
+    needed = {"cuda": ("nvcc", tools.nvcc), "hip": ("hipcc", tools.hipcc), "vulkan": ("glslc", tools.glslc)}
+    name, path = needed.get(backend, ("", None))
+    return name if name and path is None else None
+
+
+def install_compilers(system: System) -> str:
+    return COMPILERS.get(family_of(system), COMPILERS["debian"])
+
+
+def install_toolkit(backend: str, system: System) -> str:
+    """Empty where this system's packages are not known."""
+    return TOOLKITS.get(backend, {}).get(family_of(system), "")
+
+
+def install_driver(system: System) -> str:
+    return DRIVERS.get(system.distribution or "", DRIVERS.get(family_of(system), ""))
+
+
+def family_of(system: System) -> str:
+    if (system.name or "").startswith("macOS"):
+        return MACOS
+    name = system.distribution or ""
+    return FAMILY.get(name, name)

@@ -1,0 +1,108 @@
+"""Checks of files and settings: disks, the hub, the config file, the port, what earlier runs left."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from eaglelocal.doctor.facts import Disk, Facts
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
+
+LEAST_FREE_BYTES = 2 << 30  # less than any model of use has
+LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit any more
+FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
+
+
+def disks(facts: Facts) -> Finding:
+    """The worst of them."""
+    found = [finding for disk in facts.disks if (finding := _disk(disk))]
+    fine = ok("disk", "; ".join(f"{_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
+    return min(found, key=lambda finding: finding.level != "problem", default=fine)
+
+
+def _disk(disk: Disk) -> Finding | None:
+    elsewhere = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
+    if not disk.is_writable:
+        return problem("disk", f"{disk.folder} for {disk.holds} cannot be written", elsewhere)
+    if disk.free_bytes is None or disk.free_bytes >= LITTLE_FREE_BYTES:
+        return None
+    text = f"only {_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
+    return (problem if disk.free_bytes < LEAST_FREE_BYTES else warning)("disk", text, elsewhere)
+
+
+def hub_token(facts: Facts) -> Finding:
+    """Only gated repositories want one, so that none is a problem."""
+    hub = facts.hub
+    if hub.token_looks_wrong:
+        where = f" in {hub.token_variable}" if hub.token_variable else ""
+        text = f"the model hub's token{where} does not begin with hf_: it will be refused"
+        return warning("hub_token", text, f"unset {hub.token_variable}" if where else "hf auth login")
+    if hub.has_token:
+        return ok("hub_token", "there is a token for the model hub")
+    if hub.gated:
+        text = f"no token for the model hub, and {', '.join(hub.gated)} cannot be had without one"
+        return warning("hub_token", text, "hf auth login")
+    return ok("hub_token", "no token for the model hub; only gated models need one (hf auth login)")
+
+
+def offline(facts: Facts) -> Finding | None:
+    return (
+        warning("offline", "HF_HUB_OFFLINE is set: nothing can be pulled", "unset HF_HUB_OFFLINE")
+        if (facts.hub.is_offline)
+        else None
+    )
+
+
+def partial_downloads(facts: Facts) -> Finding | None:
+    hub = facts.hub
+    if not hub.num_partial:
+        return None
+    downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
+    text = f"{downloads} broken off and hold {_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
+    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} -name '*.incomplete' -delete")
+
+
+def settings(facts: Facts) -> Finding:
+    if not facts.settings_problem:
+        return ok("settings", "the settings can be read")
+    named = str(facts.config_file) in facts.settings_problem
+    text = f"{facts.settings_problem}: {facts.settings_hint}" if facts.settings_hint else facts.settings_problem
+    variable = next((name for name in facts.environ if name in facts.settings_problem), None)
+    mend = f"unset {variable}" if variable and not named else ""
+    return problem("settings", text, f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}" if named else mend)
+
+
+def port(facts: Facts) -> Finding:
+    if facts.port.taken_by is None:
+        return ok("port", f"port {facts.port.number} is free for the server, or a server of ours has it")
+    text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot have it"
+    return warning("port", text, f"eaglelocal serve --port {facts.port.number + 1}")
+
+
+def leftovers(facts: Facts) -> Finding | None:
+    number = len(facts.stale_announcements)
+    if not number:
+        return None
+    servers = "a server that has" if number == 1 else f"{number} servers that have"
+    return warning("leftovers", f"notes of {servers} ended are left in the state folder", "eaglelocal ps")
+
+
+def calibrations(facts: Facts) -> Finding:
+    """Those of another build are never read again."""
+    stale = facts.stale_calibrations
+    if not stale:
+        return ok("calibration", "no calibration of another llama.cpp build or driver is left")
+    builds = ", ".join(dict.fromkeys(build for _, build in stale))
+    number = "a calibration is" if len(stale) == 1 else f"{len(stale)} calibrations are"
+    text = f"{number} stale: measured with {builds}, and now it is {facts.current_build}; the next run measures anew"
+    return warning("calibration", text, _remove([path for path, _ in stale]))
+
+
+def _remove(paths: list[Path]) -> str:
+    """These alone: beside them lie those that are still read."""
+    names = shlex.join(path.name for path in paths)
+    return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
+
+
+def _gib(num_bytes: int | None) -> str:
+    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

@@ -1,0 +1,248 @@
+"""Asks the system for the facts that the checks are about. Reads and tries; changes nothing, and never raises.
+
+What cannot be found out is left at "nothing wrong": a doctor that fails on a strange machine helps nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from eaglelocal import calibrations, locations
+from eaglelocal.backend.hot import FILE as NATIVE_LIBRARY
+from eaglelocal.backend.library import BUILD, CHECKED_VERSION
+from eaglelocal.client.running import running_servers, stale_files
+from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools
+from eaglelocal.doctor.trial import try_library
+from eaglelocal.errors import UsageError
+from eaglelocal.probe.machine import Machine
+from eaglelocal.probe.ports import is_taken, listener
+from eaglelocal.probe.probe import free_bytes
+from eaglelocal.settings import Settings
+
+T = TypeVar("T")
+
+NAME = "eaglelocal"
+CUDA_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+ROCM_FOLDERS = ("/opt/rocm/bin",)
+# whose own repositories ask for a licence to be accepted; quantized copies of others do not
+GATED_OWNERS = ("meta-llama", "google", "mistralai", "CohereLabs", "black-forest-labs")
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+STILL_LOADING_S = 600.0  # a partial file that was written to so lately may belong to a download that runs
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+TOLD_EXTRAS = ("train",)  # those that a user could want
+
+
+def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
+    """Everything. Takes a second or two, most of it for loading llama.cpp elsewhere."""
+    found, settings_problem, settings_hint = _settings(environ)
+    missing, extras = _packages()
+    native = native_part()
+    loadable = native.exists and (machine.llama_cpp.version or "").split("+")[0] == CHECKED_VERSION
+    return Facts(
+        machine=machine,
+        tools=_attempt(lambda: tools(environ), Tools()),
+        native=native,
+        trial=try_library() if loadable else None,
+        disks=_disks(machine, environ),
+        hub=_attempt(lambda: hub(found, environ), Hub(cache=locations.hub_cache_dir(environ))),
+        port=_attempt(lambda: port(found), Port(number=found.port)),
+        wanted_version=CHECKED_VERSION,
+        missing_packages=missing,
+        missing_extras=extras,
+        config_file=locations.config_file(),
+        settings_problem=settings_problem,
+        settings_hint=settings_hint,
+        stale_calibrations=_attempt(lambda: tuple(calibrations.stale_files(machine, BUILD)), ()),
+        current_build=calibrations.build_of(BUILD, machine),
+        stale_announcements=_attempt(lambda: tuple(stale_files()), ()),
+        environ=environ,
+    )
+
+
+# ---- what builds
+def tools(environ: Mapping[str, str]) -> Tools:
+    return Tools(
+        c=_compiler(environ, "CC", ("cc", "gcc", "clang")),
+        cxx=_compiler(environ, "CXX", ("c++", "g++", "clang++")),
+        nvcc=_program(environ, "nvcc", CUDA_FOLDERS),
+        hipcc=_program(environ, "hipcc", ROCM_FOLDERS),
+        icpx=_program(environ, "icpx"),
+        glslc=_program(environ, "glslc"),
+        pip=pip_command(environ),
+    )
+
+
+def _compiler(environ: Mapping[str, str], variable: str, names: tuple[str, ...]) -> Path | None:
+    """What the variable names, as build tools take it, else the first that is there."""
+    named = shlex.split(environ.get(variable) or "")
+    return next((path for name in (named[:1] or names) if (path := _program(environ, name))), None)
+
+
+def _program(environ: Mapping[str, str], name: str, folders: tuple[str, ...] = ()) -> Path | None:
+    path = os.pathsep.join([environ.get("PATH", ""), *folders])
+    found = shutil.which(name, path=path)
+    return Path(found) if found else None
+
+
+def pip_command(environ: Mapping[str, str]) -> str:
+    """The pip of this very Python, in the shortest words that mean it."""
+    ours = Path(sys.executable).parent
+    found = _program(environ, "pip")
+    if found is not None and found.parent == ours:
+        return "pip"
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip" if _has_distribution("pip") else f"UV_PYTHON={python} uv pip"
+
+
+def native_part() -> NativePart:
+    source = NATIVE_LIBRARY.with_name("hot.c")
+    checkout = Path(__file__).parents[2]
+    is_checkout = (checkout / "pyproject.toml").is_file()
+    is_outdated = False
+    with contextlib.suppress(OSError):  # in an installed wheel the times say nothing
+        is_outdated = is_checkout and source.stat().st_mtime > NATIVE_LIBRARY.stat().st_mtime
+    return NativePart(
+        library=NATIVE_LIBRARY,
+        exists=NATIVE_LIBRARY.is_file(),
+        is_outdated=is_outdated,
+        install_from=str(checkout) if is_checkout else NAME,
+    )
+
+
+def _packages() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """What is required and not there, and what each told extra lacks."""
+    missing: list[str] = []
+    extras: dict[str, tuple[str, ...]] = {}
+    for name, extra in _requirements():
+        if _has_distribution(name):
+            continue
+        if extra is None:
+            missing.append(name)
+        elif extra in TOLD_EXTRAS:
+            extras[extra] = (*extras.get(extra, ()), name)
+    return tuple(missing), extras
+
+
+def _requirements() -> Iterator[tuple[str, str | None]]:
+    """(distribution, the extra that wants it, or None), by our own metadata."""
+    try:
+        rows = importlib.metadata.requires(NAME) or []
+    except importlib.metadata.PackageNotFoundError:  # run from a folder, never installed
+        return
+    for row in rows:
+        match, (_, _, marker) = _REQUIREMENT.match(row), row.partition(";")
+        extra = _EXTRA.search(marker)
+        if match and (extra or not marker.strip()) and match[1] != "llama-cpp-python":  # which has checks of its own
+            yield match[1], extra[1] if extra else None
+
+
+def _has_distribution(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+# ---- folders
+def _disks(machine: Machine, environ: Mapping[str, str]) -> tuple[Disk, ...]:
+    folders = {"downloads": locations.hub_cache_dir(environ), "generated models": locations.generated_models_dir()}
+    return tuple(
+        Disk(
+            folder=folder,
+            holds=holds,
+            free_bytes=_attempt(_free_in(folder), None),
+            is_writable=_attempt(_writable(folder), True),
+        )
+        for holds, folder in folders.items()
+    )
+
+
+def _free_in(folder: Path) -> Callable[[], int]:
+    return lambda: free_bytes(folder)
+
+
+def _writable(folder: Path) -> Callable[[], bool]:
+    """Asked of the folder, or of the one in which it would be made."""
+
+    def ask() -> bool:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+    return ask
+
+
+def hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
+    cache = locations.hub_cache_dir(environ)
+    variable = next((name for name in TOKEN_VARIABLES if environ.get(name)), "")
+    token = environ[variable].strip() if variable else _token_file(environ)
+    partial = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _abandoned_bytes(path))]
+    return Hub(
+        cache=cache,
+        has_token=bool(token),
+        token_looks_wrong=bool(token) and not token.startswith("hf_") and not environ.get("HF_ENDPOINT"),
+        token_variable=variable,
+        is_offline=environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+        gated=gated_of((settings.target, settings.draft, *settings.models)),
+        num_partial=len(partial),
+        partial_bytes=sum(partial),
+    )
+
+
+def gated_of(references: tuple[str | None, ...]) -> tuple[str, ...]:
+    """Repositories (user/repo, with or without a quantization) whose owners are known to ask for a licence."""
+    repos = ((reference or "").partition(":")[0] for reference in references)
+    named = (repo for repo in repos if repo.count("/") == 1 and not Path(repo).exists())
+    return tuple(dict.fromkeys(repo for repo in named if repo.partition("/")[0] in GATED_OWNERS))
+
+
+def _token_file(environ: Mapping[str, str]) -> str:
+    try:
+        return locations.hub_token_file(environ).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _abandoned_bytes(path: Path) -> int:
+    """What a broken-off download holds; 0 where it may still go on."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if time.time() - found.st_mtime > STILL_LOADING_S else 0
+
+
+# ---- what runs
+def port(settings: Settings) -> Port:
+    number = settings.port
+    if number in [server.port for server in running_servers(remove_stale=False)]:
+        return Port(number=number)
+    if not is_taken(settings.host, number):
+        return Port(number=number)
+    return Port(number=number, taken_by=listener(number) or "another program")
+
+
+def _settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:
+    """The settings, or the default ones with what is wrong and how it could be right."""
+    try:
+        return Settings.load({}, environ, locations.config_file()), "", ""
+    except UsageError as problem:
+        return Settings(), problem.message, problem.hint
+
+
+def _attempt(ask: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask()
+    except Exception:  # one fact that cannot be had must not cost the others
+        return otherwise

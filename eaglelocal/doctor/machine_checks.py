@@ -1,0 +1,170 @@
+"""Checks of the machine: its GPUs and whether this llama.cpp can use them, its memory, its processors."""
+
+from __future__ import annotations
+
+from eaglelocal.doctor.commands import NAMES, backend_to_build, install_driver, reinstall
+from eaglelocal.doctor.facts import Facts
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.probe.machine import Gpu, Machine
+
+LITTLE_MEMORY_BYTES = 2 << 30
+MUCH_SWAP_BYTES = 512 << 20
+VISIBLE_VARIABLES = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+}
+
+
+def gpu_backend(facts: Facts) -> Finding:
+    """A GPU that llama.cpp was not built for does nothing, and nothing says so: the first thing to know."""
+    machine = facts.machine
+    wanted = wanted_backend(facts)
+    if wanted is not None:
+        name = _names(unserved(machine)) or (machine.unified and machine.unified.chip) or "a GPU"
+        text = f"llama.cpp cannot use {name}: this build has no {NAMES[wanted]}"
+        return problem("gpu_backend", text, reinstall(facts, wanted))
+    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
+    if served:
+        backends = sorted({NAMES[backend] for gpu in served if (backend := machine.backend_of(gpu))})
+        return ok("gpu_backend", f"llama.cpp uses {_names(served)} through {' and '.join(backends)}")
+    if machine.unified is not None:
+        return ok("gpu_backend", f"llama.cpp uses {machine.unified.chip or 'the GPU'} through Metal")
+    return ok("gpu_backend", "no GPU that llama.cpp could use")
+
+
+def gpu_driver(facts: Facts) -> Finding | None:
+    """Cards that are there, but that nobody can speak with."""
+    machine = facts.machine
+    if machine.unanswered:
+        return problem("gpu_driver", "; ".join(machine.unanswered), "sudo reboot")
+    mute = [gpu for gpu in machine.gpus if gpu.is_mute]
+    if not mute:
+        return None
+    name = _names(mute)
+    if machine.system.container:
+        text = f"{name} is there, but this container ({machine.system.container}) was not given it"
+        command = {"docker": "docker run --gpus all ...", "podman": "podman run --device nvidia.com/gpu=all ..."}
+        return warning("gpu_driver", text, command.get(machine.system.container, ""))
+    if mute[0].driver == "nvidia" or mute[0].name is None:
+        return problem("gpu_driver", f"{name} is there, but its driver does not answer", "sudo reboot")
+    driver = f"its driver is {mute[0].driver}" if mute[0].driver else "it has no driver"
+    text = f"{name} is there, but {driver}; llama.cpp needs NVIDIA's"
+    return warning("gpu_driver", text, install_driver(machine.system))
+
+
+def hidden_gpus(facts: Facts) -> Finding | None:
+    """A variable that hides every device, left over from something else."""
+    for vendor, names in VISIBLE_VARIABLES.items():
+        hiding = [name for name in names if facts.environ.get(name) in ("", "-1")]
+        if hiding and any(gpu.vendor == vendor for gpu in facts.machine.gpus):
+            text = f"{hiding[0]}={facts.environ[hiding[0]]!r} hides every GPU from llama.cpp"
+            return warning("hidden_gpus", text, f"unset {hiding[0]}")
+    return None
+
+
+def gpu_devices(facts: Facts) -> Finding | None:
+    """Built for it, and yet it sees none: a driver too old for the build, as a rule."""
+    machine, trial = facts.machine, facts.trial
+    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
+    if trial is None or trial.failure or not served:
+        return None
+    if trial.devices:
+        return ok("gpu_devices", f"llama.cpp sees {', '.join(trial.devices)}")
+    backend = machine.backend_of(served[0])
+    newest = f" (its driver runs CUDA up to {served[0].max_cuda})" if served[0].max_cuda else ""
+    text = f"llama.cpp has {NAMES[backend or 'cuda']}, but does not see {_names(served)}{newest}"
+    return problem("gpu_devices", text, reinstall(facts, backend))
+
+
+def memory(facts: Facts) -> Finding:
+    """How much a model may have, and who limits it."""
+    found = facts.machine.memory
+    if found.available_bytes is None:
+        return ok("memory", "how much memory there is cannot be told")
+    free = f"{_gib(found.available_bytes)} of memory can be had"
+    little = found.available_bytes < LITTLE_MEMORY_BYTES
+    if found.limit_bytes is not None:
+        text = f"{free}: the cgroup allows {_gib(found.limit_bytes)} of {_gib(found.installed_bytes)}"
+        return warning("memory", text, _raise_memory(facts.machine))
+    return warning("memory", f"only {free}", "ps aux --sort=-rss | head") if little else ok("memory", free)
+
+
+def threads(facts: Facts) -> Finding:
+    cpu = facts.machine.cpu
+    used = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
+    granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
+    if granted and (cpu.quota_cores or 0.0) < (cpu.physical_cores or cpu.logical_cores or 1):
+        text = f"the cgroup grants {granted} cores: llama.cpp gets {used}"
+        return warning("threads", text, _raise_cpus(facts.machine))
+    if cpu.allowed_cores and cpu.logical_cores and cpu.allowed_cores < cpu.logical_cores:
+        text = f"this shell may use {cpu.allowed_cores} of {cpu.logical_cores} processors: llama.cpp gets {used}"
+        return warning("threads", text, f"taskset -c 0-{cpu.logical_cores - 1} eaglelocal chat")
+    return ok("threads", f"llama.cpp gets {used}")
+
+
+def swap(facts: Facts) -> Finding | None:
+    """A model that was swapped out is read from disk, layer by layer, for every token."""
+    found = facts.machine.memory
+    if found.swap_total_bytes is None or found.swap_free_bytes is None:
+        return None
+    used = found.swap_total_bytes - found.swap_free_bytes
+    if used < MUCH_SWAP_BYTES:
+        return None
+    text = f"{_gib(used)} are swapped out: what is swapped back in slows decoding down"
+    fits = used < (found.available_bytes or 0) // 2
+    return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else "ps aux --sort=-rss | head")
+
+
+# ---- which GPUs
+def unserved(machine: Machine) -> list[Gpu]:
+    """Those that another build could use."""
+    return [gpu for gpu in machine.gpus if gpu.is_worth_building_for and not machine.backend_of(gpu)]
+
+
+def wanted_backend(facts: Facts) -> str | None:
+    """What llama.cpp ought to be built with and is not; None: nothing is missing.
+
+    Beside a card that is served, another that is not is none of our business: it may draw the screen.
+    """
+    machine = facts.machine
+    if machine.unified is not None:
+        return None if "metal" in machine.llama_cpp.backends else "metal"
+    if any(gpu.is_worth_building_for and machine.backend_of(gpu) for gpu in machine.gpus):
+        return None
+    cards = unserved(machine)
+    return backend_to_build(max(cards, key=lambda gpu: gpu.total_bytes or 0), facts.tools) if cards else None
+
+
+def present_backend(facts: Facts) -> str | None:
+    """What a new build ought to have: what is missing, else what the best GPU is served by now."""
+    machine = facts.machine
+    if machine.unified is not None:
+        return "metal"
+    wanted = wanted_backend(facts)
+    if wanted is not None:
+        return wanted
+    cards = [gpu for gpu in machine.gpus if gpu.is_worth_building_for]
+    return next((backend for gpu in cards if (backend := machine.backend_of(gpu))), None)
+
+
+def _names(gpus: list[Gpu]) -> str:
+    """Equal ones counted: 2 x NVIDIA GeForce RTX 4090."""
+    names = [gpu.name or "a GPU" for gpu in gpus]
+    return ", ".join(
+        f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )
+
+
+def _raise_memory(machine: Machine) -> str:
+    commands = {"docker": "docker update --memory 16g --memory-swap 16g CONTAINER"}
+    return commands.get(machine.system.container or "", "")
+
+
+def _raise_cpus(machine: Machine) -> str:
+    cores = machine.cpu.physical_cores or machine.cpu.logical_cores or 1
+    commands = {"docker": f"docker update --cpus {cores} CONTAINER"}
+    return commands.get(machine.system.container or "", "")
+
+
+def _gib(num_bytes: int | None) -> str:
+    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

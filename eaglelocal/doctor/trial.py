@@ -1,0 +1,61 @@
+"""Loading llama.cpp in a process of its own, and what it says of its devices. Without a model.
+
+A build can crash the process that loads it: for another processor, or with a driver that does not suit.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+from eaglelocal.doctor.facts import Trial
+from eaglelocal.probe.asking import NoAnswer, run
+
+MODULE = "eaglelocal.doctor.trial"
+TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
+
+
+def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
+    """Never raises."""
+    try:
+        ran = run((sys.executable, "-P", "-m", MODULE), timeout_s=timeout_s)
+    except NoAnswer:
+        return Trial(failure=f"it is not loaded after {timeout_s:g} s")
+    if ran is None:
+        return Trial(failure=f"{sys.executable} cannot be started")
+    if ran.code:
+        return Trial(failure=_death(ran.code, ran.stderr.decode(errors="replace")))
+    try:
+        told = json.loads(ran.stdout.splitlines()[-1])
+        return Trial(devices=tuple(map(str, told["devices"])), failure=str(told["failure"]))
+    except (ValueError, IndexError, KeyError, TypeError):
+        return Trial(failure="it says nothing that could be understood")
+
+
+def _death(code: int, stderr: str) -> str:
+    """How the process ended: by a signal, else in its last words."""
+    if code < 0:
+        names = {signal.SIGILL: "an instruction that this processor does not have", signal.SIGSEGV: "a wrong address"}
+        kind = signal.Signals(-code)
+        return f"it crashes ({kind.name}: {names[kind]})" if kind in names else f"it crashes ({kind.name})"
+    lines = stderr.strip().splitlines()
+    return lines[-1][:200] if lines else f"it ends with code {code}"
+
+
+def main() -> None:
+    from eaglelocal.backend.devices import rooms
+    from eaglelocal.backend.fit import RAM
+    from eaglelocal.backend.library import load_library
+    from eaglelocal.errors import EagleLocalError
+
+    try:
+        found = rooms(load_library(), ram_bytes=None, unified=False)
+        told = {"devices": [room.device for room in found if room.device != RAM], "failure": ""}
+    except EagleLocalError as problem:
+        told = {"devices": [], "failure": problem.message}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Graphics cards on Linux's PCI bus: AMD's and Intel's, and NVIDIA's where its own library does not answer.
+
+Reads /sys only. What a driver does not state there is None: Intel's memory, for one, is known by the size of the
+window through which the processor sees it, or by the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from eaglelocal.probe.machine import Gpu, PcieLink
+from eaglelocal.probe.pci_names import card_name
+
+VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
+BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
+MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+BRIDGE_CLASS = "0x0604"
+DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, as AMD's Instinct
+GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
+# Intel's cards by device id: GiB, where one model has one size
+INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
+LEAST_CARD_WINDOW = 4 << 30  # a processor's own graphics show a smaller one
+
+
+def read_cards(root: Path = Path("/")) -> tuple[Gpu, ...]:
+    """In the order of their addresses, numbered from 0; none where there is no such bus."""
+    devices = sorted((root / "sys/bus/pci/devices").glob("*:*:*.*"))
+    found = (_card(root, device) for device in devices)
+    return tuple(_numbered([card for card in found if card is not None]))
+
+
+def together(nvml: tuple[Gpu, ...], cards: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """NVML's first. Where it answers it knows better which NVIDIA cards may be used; others keep their order."""
+    others = [card for card in cards if not nvml or card.vendor != "nvidia"]
+    return (*nvml, *_numbered(others, start=len(nvml)))
+
+
+def link_generation(speed: str) -> int | None:
+    """ "16.0 GT/s PCIe" is generation 4."""
+    return GENERATIONS.get(speed.partition(" ")[0])
+
+
+def largest_window(resource: str) -> int:
+    """Bytes of the largest range in a device's `resource`: lines "start end flags" in hex, of the PCI windows first."""
+    sizes = [0]
+    for line in resource.splitlines()[:6]:
+        words = line.split()
+        if len(words) == 3 and int(words[1], 16):
+            sizes.append(int(words[1], 16) - int(words[0], 16) + 1)
+    return max(sizes)
+
+
+def _numbered(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
+    return (dataclasses.replace(card, index=index) for index, card in enumerate(cards, start))
+
+
+def _card(root: Path, device: Path) -> Gpu | None:
+    """None for what is no graphics card of these makers."""
+    vendor_id = _text(device / "vendor").removeprefix("0x")
+    vendor = VENDORS.get(vendor_id)
+    if vendor is None or not _text(device / "class").startswith(DISPLAY_CLASSES):
+        return None
+    device_id, revision = (_text(device / name).removeprefix("0x") for name in ("device", "revision"))
+    name = _text(device / "product_name") or card_name(root, vendor=vendor_id, device=device_id, revision=revision)
+    total, used = _memory(device, vendor, device_id)
+    return Gpu(
+        index=0,
+        name=_full_name(vendor, name or f"GPU {vendor_id}:{device_id}"),
+        vendor=vendor,
+        backends=BACKENDS[vendor],
+        shares_memory=_shares_memory(device, vendor, device_id, name or ""),
+        total_bytes=total,
+        free_bytes=None if total is None or used is None else max(0, total - used),
+        used_bytes=used,
+        driver=_driver(device),
+        pci=device.name,
+        pcie=_link(_slot_end(device, vendor)),
+        power_limit_w=_power_limit(device),
+    )
+
+
+def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int | None]:
+    """Total and used."""
+    if vendor == "amd":
+        return _number(device / "mem_info_vram_total"), _number(device / "mem_info_vram_used")
+    if vendor == "intel":
+        if device_id in INTEL_CARDS_GIB:
+            return INTEL_CARDS_GIB[device_id] << 30, None
+        window = _window(device)
+        return (window if window >= LEAST_CARD_WINDOW else None), None
+    return None, None
+
+
+def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool:
+    """Is it a part of the processor? AMD sells those as "... Graphics", without a series such as RX or Pro."""
+    if vendor == "intel":
+        return device_id not in INTEL_CARDS_GIB and _window(device) < LEAST_CARD_WINDOW
+    return vendor == "amd" and name.endswith("Graphics") and not {"RX", "Pro", "PRO", "Instinct"} & set(name.split())
+
+
+def _window(device: Path) -> int:
+    try:
+        return largest_window(_text(device / "resource"))
+    except ValueError:
+        return 0
+
+
+def _driver(device: Path) -> str | None:
+    try:
+        return (device / "driver").readlink().name
+    except OSError:
+        return None
+
+
+def _full_name(vendor: str, name: str) -> str:
+    return name if name.startswith(MAKERS[vendor]) else f"{MAKERS[vendor]} {name}"
+
+
+def _slot_end(device: Path, vendor: str) -> Path:
+    """The end of the link that goes through the slot: cards with a switch on board state an inner link of their own.
+
+    That switch is two bridges of AMD's cards' own maker id; of Intel's, which processors have too, it is told by
+    the root port above it.
+    """
+    try:
+        bridges = [each for each in device.resolve().parents if _text(each / "class").startswith(BRIDGE_CLASS)]
+    except OSError:
+        return device
+    if vendor == "amd":
+        own = list(itertools.takewhile(lambda each: _text(each / "vendor") == "0x1002", bridges))
+        return own[-1] if own else device
+    return bridges[1] if vendor == "intel" and len(bridges) >= 3 else device
+
+
+def _link(device: Path) -> PcieLink | None:
+    link = PcieLink(
+        generation=link_generation(_text(device / "current_link_speed")),
+        width=_number(device / "current_link_width") or None,
+        max_generation=link_generation(_text(device / "max_link_speed")),
+        max_width=_number(device / "max_link_width") or None,
+    )
+    return None if link == PcieLink() else link
+
+
+def _power_limit(device: Path) -> float | None:
+    microwatts = (_number(cap) for cap in sorted(device.glob("hwmon/hwmon*/power1_cap")))
+    return next((value / 1e6 for value in microwatts if value), None)
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,47 @@
+"""NVML in a process of its own: `ask_gpus` in ours, and what that process runs.
+
+A driver that hangs (a card that fell off the bus, a reset that does not end) leaves its process unkillable; ours must
+neither hang with it nor be unable to end. Where no NVIDIA driver is, nothing is started.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+from eaglelocal.probe.asking import NoAnswer, run
+from eaglelocal.probe.machine import Gpu
+
+TIMEOUT_S = 8.0  # a driver that is not kept loaded needs a second or two for each card
+MODULE = "eaglelocal.probe.nvml_child"
+DRIVER_MARKS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/nvgpu", "dev/nvhost-ctrl")
+
+
+def has_driver(root: Path = Path("/"), platform: str = sys.platform) -> bool:
+    """Could NVML answer here? True where it cannot be told."""
+    if platform == "darwin":
+        return False
+    return not platform.startswith("linux") or any((root / mark).exists() for mark in DRIVER_MARKS)
+
+
+def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
+    """Raises NoAnswer when the driver hangs, or its library ends the process that asks it."""
+    try:
+        ran = run((sys.executable, "-P", "-m", MODULE), timeout_s=timeout_s)
+    except NoAnswer:
+        raise NoAnswer(f"NVIDIA's driver gave no answer in {timeout_s:g} s") from None
+    if ran is None or ran.code:
+        raise NoAnswer("NVIDIA's library could not be asked" + (f" (code {ran.code})" if ran else ""))
+    gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # from a process of our own
+    return gpus
+
+
+def main() -> None:
+    from eaglelocal.probe.gpus import installed_nvml, read_gpus
+
+    sys.stdout.buffer.write(pickle.dumps(read_gpus(installed_nvml())))
+
+
+if __name__ == "__main__":
+    main()

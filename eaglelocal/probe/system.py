@@ -1,0 +1,68 @@
+"""What the machine runs, and what stands between it and us: WSL, containers. Small files and variables only."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from eaglelocal.probe.machine import System
+
+CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
+CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of a first process's cgroup
+
+
+def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> System:
+    kernel = platform.release() or None
+    if sys.platform == "darwin":
+        return System(name=f"macOS {platform.mac_ver()[0]}", kernel=kernel)
+    if not sys.platform.startswith("linux"):
+        return System(name=platform.system() or None, kernel=kernel)
+    return linux_system(root, environ)
+
+
+def linux_system(root: Path, environ: Mapping[str, str]) -> System:
+    """From the files below `root`, as they stand in a machine or a container."""
+    release = parse_os_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
+    kernel = _text(root / "proc/sys/kernel/osrelease").strip()
+    return System(
+        name=release.get("PRETTY_NAME") or release.get("NAME") or None,
+        kernel=kernel or None,
+        distribution=release.get("ID") or None,
+        wsl=wsl_version(kernel),
+        container=_container(root, environ),
+    )
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    rows = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip().strip("\"'") for key, equals, value in rows if equals}
+
+
+def wsl_version(kernel: str) -> int | None:
+    """5.15.167.4-microsoft-standard-WSL2 is 2; 4.4.0-19041-Microsoft, where there is no kernel of Linux's, is 1."""
+    if "microsoft" not in kernel.lower():
+        return None
+    return 2 if "wsl2" in kernel.lower() or "microsoft-standard" in kernel else 1
+
+
+def _container(root: Path, environ: Mapping[str, str]) -> str | None:
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    for name, kind in CONTAINER_FILES.items():
+        if (root / name).exists():
+            return kind
+    if environ.get("container"):  # systemd-nspawn, lxc and podman set it
+        return environ["container"]
+    groups = _text(root / "proc/1/cgroup")
+    found = next((word for word in CONTAINER_GROUPS if f"/{word}" in groups), None)
+    return {"kubepods": "kubernetes", "libpod": "podman"}.get(found, found) if found else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

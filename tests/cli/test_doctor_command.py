@@ -1,0 +1,259 @@
+"""`doctor` where something is really wrong: no compiler on the path, another version installed, a full disk, ..."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eaglelocal import calibrations
+from eaglelocal.cli import main
+from eaglelocal.doctor.trial import try_library
+from eaglelocal.probe import nvml_child
+from eaglelocal.probe.ports import is_taken, listener
+from eaglelocal.probe.probe import probe
+
+ROOT = Path(__file__).parents[2]
+LINUX = sys.platform.startswith("linux")
+Finding = dict[str, str]
+Examined = Callable[[], dict[str, Finding]]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EAGLELOCAL_PORT", str(free_port()))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def examined(capsys: pytest.CaptureFixture[str]) -> Examined:
+    """Runs the command; the findings by their checks."""
+
+    def run() -> dict[str, Finding]:
+        code = main.run(["doctor", "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert code == (1 if told["problems"] else 0)
+        return {finding["check"]: finding for finding in told["findings"]}
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+def pretend_installed(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metadata of a distribution, found before the real one."""
+    info = folder / "site" / f"llama_cpp_python-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+
+
+def test_this_installation_can_run(examined: Examined) -> None:
+    findings = examined()
+    assert [name for name in ("library_version", "native_part", "packages") if findings[name]["level"] != "ok"] == []
+    assert "library_loads" not in findings
+
+
+def test_a_wrong_llama_cpp_python_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined
+) -> None:
+    pretend_installed("0.3.35", tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    findings = examined()
+    assert findings["library_version"]["level"] == "problem"
+    assert findings["library_version"]["text"].startswith("llama-cpp-python 0.3.35 is installed")
+    assert findings["library_version"]["command"].endswith("llama-cpp-python==0.3.36")
+    assert findings["compiler"]["level"] == "problem"
+    assert findings["compiler"]["text"].startswith("no C and no C++ compiler")
+
+
+def test_a_compiler_that_a_variable_names_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined
+) -> None:
+    pretend_installed("0.3.35", tmp_path, monkeypatch)
+    monkeypatch.setenv("CC", "a-compiler-of-nobody -O2")
+    assert examined()["compiler"]["text"].startswith("no C compiler")
+
+
+@pytest.mark.skipif(not LINUX, reason="the double is a library of Linux")
+def test_a_gpu_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> None:
+    """A card behind the real NVML binding, and the build for the processor that is installed here."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    source = ROOT / "tests" / "doubles" / "nvml.c"
+    compiler = os.environ.get("CC") or "cc"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(nvml_child, "DRIVER_MARKS", (str(library),))
+    if "cuda" in probe().llama_cpp.backends:
+        pytest.skip("this build has the backend")
+    finding = next(iter(examined().values()))
+    assert (finding["check"], finding["level"]) == ("gpu_backend", "problem")
+    assert finding["text"] == "llama.cpp cannot use NVIDIA Double: this build has no CUDA"
+    assert 'CMAKE_ARGS="-DGGML_CUDA=on"' in finding["command"]
+
+
+def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, examined: Examined) -> None:
+    if not Path("/proc/self").exists() or shutil.disk_usage("/proc").free:
+        pytest.skip("no file system without room at hand")
+    monkeypatch.setenv("HF_HUB_CACHE", "/proc")
+    assert examined()["disk"]["level"] == "problem"
+
+
+def test_a_tiny_disk(tmp_path: Path) -> None:
+    """A file system of one megabyte, mounted in a namespace of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare")
+    mount = f"mount -t tmpfs -o size=1m tmpfs {disk}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("namespaces are not allowed here")
+    script = f"{mount} && HF_HUB_CACHE={disk}/hub {sys.executable} -m eaglelocal doctor --json"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    (finding,) = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "disk"]
+    assert done.returncode == 1
+    assert finding["text"] == f"only 0.0 GiB free for downloads in {disk}/hub"
+
+
+def test_no_token_where_one_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, examined: Examined) -> None:
+    monkeypatch.setenv("EAGLELOCAL_TARGET", "meta-llama/Llama-3.1-8B-Instruct:Q4_K_M")
+    finding = examined()["hub_token"]
+    assert (finding["level"], finding["command"]) == ("warning", "hf auth login")
+    token = tmp_path / "cache" / "huggingface" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("hf_abc\n")
+    finding = examined()["hub_token"]
+    assert finding["level"] == "ok"
+    assert "abc" not in finding["text"]
+
+
+def test_a_stale_calibration(examined: Examined) -> None:
+    machine = probe()
+    key = calibrations.Key(
+        machine=calibrations.machine_name(machine),
+        model="m",
+        weights="Q4_0",
+        draft="none",
+        threads=1,
+        num_slots=1,
+        kv_type="f16",
+        flash_attention="auto",
+        placement="",
+        unified=True,
+        library="llama-cpp-python 0.3.30 (cpu)",
+    )
+    assert calibrations.save(key, {})
+    finding = examined()["calibration"]
+    assert finding["level"] == "warning"
+    assert "llama-cpp-python 0.3.30 (cpu)" in finding["text"]
+    subprocess.run(finding["command"], shell=True, check=True)
+    assert examined()["calibration"]["level"] == "ok"
+
+
+def test_a_setting_that_nobody_knows(tmp_path: Path, examined: Examined) -> None:
+    file = tmp_path / "config" / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("temprature = 0.5\n")
+    finding = examined()["settings"]
+    assert finding["level"] == "problem"
+    assert "unknown setting temprature: did you mean temperature?" in finding["text"]
+    assert finding["command"].endswith(f"vi}} {file}")
+
+
+def test_a_port_that_somebody_else_has_and_files_that_were_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined
+) -> None:
+    partial = tmp_path / "cache" / "huggingface" / "hub" / "models--a--b" / "blobs" / "x.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"1" * 1000)
+    os.utime(partial, (time.time() - 7200,) * 2)
+    leave_an_announcement(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        monkeypatch.setenv("EAGLELOCAL_PORT", str(port))
+        findings = examined()
+    assert findings["port"]["text"].startswith(f"port {port} is taken by ")
+    assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root is told
+    assert findings["partial_downloads"]["text"].startswith("a download was broken off")
+    assert findings["leftovers"]["level"] == "warning"
+    assert main.run(["ps"]) == 0  # the command that it names
+    subprocess.run(findings["partial_downloads"]["command"], shell=True, check=True)
+    assert not {"leftovers", "partial_downloads"} & set(examined())
+
+
+def leave_an_announcement(folder: Path) -> None:
+    """Of a server that was killed before it could take it down."""
+    code = (
+        "import os\nfrom eaglelocal.client.running import announced, this_server\n"
+        "with announced(this_server('127.0.0.1', 1, target='demo')):\n    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert list((folder / "state" / "eaglelocal" / "servers").glob("*.json"))
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> None:
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    findings = examined()
+    assert findings["library_loads"]["level"] == "problem"
+    assert findings["library_loads"]["text"].startswith("llama.cpp cannot be loaded: ")
+
+
+def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "llama_cpp"
+    package.mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    assert try_library().failure == "it crashes (SIGILL: an instruction that this processor does not have)"
+    (package / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    assert try_library(timeout_s=1.5).failure == "it is not loaded after 1.5 s"
+
+
+def test_our_own_part_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = shutil.ignore_patterns("*.so", "*.dylib", "__pycache__", "corpus")
+    shutil.copytree(ROOT / "eaglelocal", tmp_path / "eaglelocal", ignore=ignored)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "eaglelocal", "doctor", "--json"], capture_output=True, text=True, timeout=60
+    )
+    (finding,) = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "native_part"]
+    assert done.returncode == 1
+    assert finding["level"] == "problem"
+    assert finding["command"].endswith("install --force-reinstall --no-deps eaglelocal")
+
+
+def test_fewer_processors_than_there_are() -> None:
+    if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2:
+        pytest.skip("no affinity")
+    one_processor = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    script = f"{one_processor}; from eaglelocal.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, "doctor"], capture_output=True, text=True, timeout=60)
+    assert f"this shell may use 1 of {os.cpu_count()} processors" in " ".join(done.stdout.split())
+
+
+def test_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert is_taken("127.0.0.1", port)
+        assert not LINUX or (listener(port) or "").endswith(f"(pid {os.getpid()})")
+    assert not is_taken("127.0.0.1", port)
+    assert not is_taken("no.such.host.invalid", port)
+    assert listener(port) is None

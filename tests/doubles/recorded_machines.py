@@ -1,0 +1,211 @@
+"""Machines that are not here, from what they answer: NVML's calls, files of /sys, /proc and /etc, macOS's programs.
+
+`RecordedNvml` has the functions of pynvml and stands in for it; the rest is laid out as files and read by the very
+code that reads a real machine. Recordings lie in `machines/`, a JSON file for each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+from eaglelocal.probe.apple import unified_from
+from eaglelocal.probe.cards import read_cards, together
+from eaglelocal.probe.cgroup import Cgroups
+from eaglelocal.probe.cpuinfo import core_keys, cpu_name, parse_cpuinfo, vector_extensions
+from eaglelocal.probe.gpus import read_gpus
+from eaglelocal.probe.library import backends_of, ggml_version_of
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine
+from eaglelocal.probe.probe import memory_of
+from eaglelocal.probe.system import linux_system
+from eaglelocal.probe.threads import threads_for
+
+FOLDER = Path(__file__).parent / "machines"
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+DISK_FREE_BYTES = 200 << 30
+
+Recording = dict[str, Any]
+
+
+def recording(name: str) -> Recording:
+    content: Recording = json.loads((FOLDER / f"{name}.json").read_text())
+    return content
+
+
+def recorded_machine(name: str, root: Path) -> Machine:
+    """The machine as the probe sees it; `root` is an empty folder, in which its files are laid out."""
+    told = recording(name)
+    lay_out(told, root)
+    groups = Cgroups(_text(root / "proc/self/cgroup"), root / "sys/fs/cgroup")
+    nvml = read_gpus(RecordedNvml(told["nvml"])) if told["nvml"] else ()
+    unified = unified_from(**told["apple"]) if "apple" in told else None
+    names = told["llama_cpp"]["libraries"]
+    return Machine(
+        gpus=together(nvml, read_cards(root)),
+        unified=unified,
+        cpu=_cpu(root, groups) if unified is None else Cpu(name=unified.chip, physical_cores=12, usable_threads=8),
+        memory=memory_of(
+            total_bytes=told["memory"]["total"], available_bytes=told["memory"]["available"], limit=groups.memory()
+        ),
+        cache_free_bytes=DISK_FREE_BYTES,
+        hub_free_bytes=DISK_FREE_BYTES,
+        llama_cpp=LlamaCpp(
+            version=told["llama_cpp"]["version"], backends=backends_of(names), ggml_version=ggml_version_of(names)
+        ),
+        system=linux_system(root, told.get("environ", {})),
+    )
+
+
+def lay_out(told: Recording, root: Path) -> None:
+    for name, text in told["files"].items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for name, goal in told["links"].items():
+        (root / name).symlink_to(goal)
+
+
+def _cpu(root: Path, groups: Cgroups) -> Cpu:
+    blocks = parse_cpuinfo(_text(root / "proc/cpuinfo"))
+    cores = core_keys(blocks)
+    quota = groups.quota_cores()
+    return Cpu(
+        name=cpu_name(blocks),
+        architecture="x86_64",
+        logical_cores=len(cores),
+        physical_cores=len(set(cores.values())),
+        allowed_cores=len(cores),
+        quota_cores=quota,
+        usable_threads=threads_for(frozenset(cores), cores, quota),
+        vector_extensions=vector_extensions(blocks),
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def not_supported() -> pynvml.NVMLError:
+    return pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def always(_: str) -> bool:
+    return True
+
+
+@dataclass
+class RecordedNvml:
+    """pynvml over a recording. What is not in the recording is not supported there.
+
+    `works(name)` is asked before each call; False makes the call fail as NVML does.
+    """
+
+    told: Recording
+    works: Callable[[str], bool] = always
+    calls: list[str] = field(default_factory=list)
+    nvmlMemory_v2: int = pynvml.nvmlMemory_v2
+
+    def nvmlInit(self) -> None:
+        self._begin("nvmlInit")
+        if "initError" in self.told:
+            raise pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{self.told['initError']}"))
+
+    def nvmlShutdown(self) -> None:
+        self._begin("nvmlShutdown")
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return str(self._of(self.told, "driver", "nvmlSystemGetDriverVersion")).encode()
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return int(self._of(self.told, "cuda", "nvmlSystemGetCudaDriverVersion"))
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:
+        return str(self._of(self.told["processes"], str(pid), "nvmlSystemGetProcessName"))
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._of(self.told, "devices", "nvmlDeviceGetCount"))
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Recording:
+        device: Recording = self._of(self.told, "devices", "nvmlDeviceGetHandleByIndex")[index]
+        return device
+
+    def nvmlDeviceGetName(self, handle: Recording) -> str:
+        return str(self._of(handle, "name", "nvmlDeviceGetName"))
+
+    def nvmlDeviceGetUUID(self, handle: Recording) -> str:
+        return str(self._of(handle, "uuid", "nvmlDeviceGetUUID"))
+
+    def nvmlDeviceGetPciInfo(self, handle: Recording) -> SimpleNamespace:
+        return SimpleNamespace(busId=str(self._of(handle, "busId", "nvmlDeviceGetPciInfo")).encode())
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Recording, version: int | None = None) -> SimpleNamespace:
+        """The second form counts what the driver keeps apart; the first counts it as used."""
+        memory = dict(self._of(handle, "memory", f"nvmlDeviceGetMemoryInfo{'_v2' if version else ''}"))
+        if version and self.told.get("old"):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if not version:
+            memory["used"] += memory.pop("reserved")
+        return SimpleNamespace(**memory)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Recording) -> tuple[int, int]:
+        major, minor = self._of(handle, "capability", "nvmlDeviceGetCudaComputeCapability")
+        return major, minor
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: Recording) -> int:
+        return int(self._of(handle, "busWidth", "nvmlDeviceGetMemoryBusWidth"))
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Recording, clock: int) -> int:
+        if clock != pynvml.NVML_CLOCK_MEM:
+            raise not_supported()
+        return int(self._of(handle, "memoryClock", "nvmlDeviceGetMaxClockInfo"))
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Recording) -> int:
+        return int(self._of(handle, "pcie", "nvmlDeviceGetCurrPcieLinkGeneration")["generation"])
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Recording) -> int:
+        return int(self._of(handle, "pcie", "nvmlDeviceGetCurrPcieLinkWidth")["width"])
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Recording) -> int:
+        return int(self._of(handle, "pcie", "nvmlDeviceGetMaxPcieLinkGeneration")["maxGeneration"])
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Recording) -> int:
+        return int(self._of(handle, "pcie", "nvmlDeviceGetMaxPcieLinkWidth")["maxWidth"])
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Recording) -> int:
+        return int(self._of(handle, "powerLimit", "nvmlDeviceGetEnforcedPowerLimit"))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Recording) -> list[SimpleNamespace]:
+        return _processes(self._of(handle, "compute", "nvmlDeviceGetComputeRunningProcesses"))
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Recording) -> list[SimpleNamespace]:
+        return _processes(self._of(handle, "graphics", "nvmlDeviceGetGraphicsRunningProcesses"))
+
+    def nvmlDeviceGetMigMode(self, handle: Recording) -> list[int]:
+        return list(self._of(handle, "mig", "nvmlDeviceGetMigMode"))
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Recording) -> int:
+        return int(self._of(handle, "maxSlices", "nvmlDeviceGetMaxMigDeviceCount"))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Recording, index: int) -> Recording:
+        found: Recording = self._of(handle["slices"], str(index), "nvmlDeviceGetMigDeviceHandleByIndex")
+        return found
+
+    def _begin(self, name: str) -> None:
+        self.calls.append(name)
+        if not self.works(name):
+            raise not_supported()
+
+    def _of(self, told: Recording, key: str, name: str) -> Any:
+        self._begin(name)
+        if key not in told:
+            raise not_supported()
+        return told[key]
+
+
+def _processes(rows: list[list[int | None]]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in rows]
