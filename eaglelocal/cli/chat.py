@@ -80,7 +80,8 @@ def chat(  # many parameters: typer reads the flags from the signature
 
 def has_screen(output: Output) -> bool:
     """Is there a terminal that can be drawn on?"""
-    return output.is_terminal and os.environ.get("TERM", "") not in ("", "dumb")
+    knows_terminal = os.name == "nt" or os.environ.get("TERM", "") not in ("", "dumb")
+    return output.is_terminal and knows_terminal
 
 
 def show_screen(settings: Settings, *, keeps: bool, tint: bool) -> int:

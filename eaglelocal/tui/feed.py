@@ -70,6 +70,12 @@ class Feed:
         self._running: set[str] = set()  # answers
 
     # ---- in
+    def count_by(self, *, events: bool) -> None:
+        """Another engine answers: are its tokens counted as they come, or by the totals of readings?"""
+        with self._lock:
+            self._by_events = self._has_rate = events
+            self._rate.restart()
+
     def take(self, event: RequestEvent, now: float) -> None:
         """An event of an answer."""
         with self._lock:

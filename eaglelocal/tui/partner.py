@@ -246,6 +246,9 @@ class Partner:
         return self._session
 
     def _model_changed(self, session: Session) -> None:
+        model = session.model
+        is_our_server = model.plan is None and model.takes_spec
+        self._feed.count_by(events=not is_our_server)  # it sends a step at once, and tells how many tokens that were
         self._tell(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
 
     def _ask(self, question: str) -> None:

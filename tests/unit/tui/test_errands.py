@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from itertools import chain
 from pathlib import Path
 
@@ -113,6 +114,24 @@ def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
     assert isinstance(wrong, Wrong)
     assert wrong.error.hint.startswith("/spec")
     rig.partner.close()
+
+
+@pytest.mark.parametrize(("is_server", "is_counted"), [(True, False), (False, True)])
+def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_server: bool, is_counted: bool) -> None:
+    client, told, feed = ScriptedClient((says("a b c d"),)), queue.Queue[News](), Feed(by_events=True)
+    plan = scripted_plan("m")
+    model = Model(client, None if is_server else plan, client.info)
+
+    def opened(voice: Voice, choice: Choice) -> Session:
+        return Session(Garage(lambda choice: plan, lambda plan: model), model, SamplingParams())
+
+    partner = Partner(opened, told.put, feed, tmp_path, keeps=False)
+    partner.start()
+    partner.ask("one")
+    while not isinstance(told.get(timeout=PATIENCE_S), Answered):
+        pass
+    assert (feed.frame(time.monotonic()).tok_s is not None) is is_counted
+    partner.close()
 
 
 # ---- the form of sampling
