@@ -93,3 +93,14 @@ def test_a_pipe_gets_lines_and_no_screen(environ: dict[str, str]) -> None:
     )
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
+
+
+def test_plain_and_dumb_terminals_get_line_mode(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
+    terminal.start([*CHAT, "--plain"], environ)
+    terminal.sees("/help lists the commands")
+    terminal.press("C-d")
+    terminal.sees("ended with 0")
+    terminal.start(CHAT, {**environ, "TERM": "dumb"})
+    terminal.until(lambda shown: shown.count("/help lists the commands") == 2, "line mode again")
+    terminal.press("C-d")
+    terminal.until(lambda shown: shown.count("ended with 0") == 2, "the end")
