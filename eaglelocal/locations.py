@@ -73,6 +73,11 @@ def history_file() -> Path:
     return state_dir() / "chat_history"
 
 
+def question_history_file() -> Path:
+    """The screen's; line mode's is history_file."""
+    return state_dir() / "questions.jsonl"
+
+
 def conversations_dir() -> Path:
     return state_dir() / "conversations"
 

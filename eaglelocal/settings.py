@@ -61,6 +61,9 @@ class Settings:
     idle_unload: float = 0.0  # seconds; 0: never
     drain: float = 30.0  # seconds
     log: str = "text"
+    theme: str = "dark"  # of screens; terminal: its own colours
+    glyphs: str = "unicode"
+    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, keys with commas), in place of the default ones
     set_by: tuple[tuple[str, str], ...] = ()  # (option, place), of what is not at its default
 
     @classmethod
@@ -160,6 +163,15 @@ def _list(value: object) -> tuple[str, ...]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError("texts, with commas between them")
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def _keys(value: object) -> tuple[tuple[str, str], ...]:
+    """A table of texts, or `action=key,key action=key`."""
+    if isinstance(value, str):
+        value = {action: keys for action, _, keys in (part.partition("=") for part in value.split())}
+    if not isinstance(value, dict) or not all(isinstance(keys, str) and keys for keys in value.values()):
+        raise ValueError('a table of actions and keys, such as quit = "q,ctrl+q"')
+    return tuple(value.items())
 
 
 def _choice(*names: str) -> Reader:
@@ -264,5 +276,8 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "idle_unload": _number(0, 31_536_000),
         "drain": _number(0, 3600),
         "log": _choice("text", "json"),
+        "theme": _choice("dark", "light", "contrast", "terminal"),
+        "glyphs": _choice("unicode", "ascii"),
+        "keys": _keys,
     }
 )

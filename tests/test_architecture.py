@@ -115,7 +115,10 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-LIGHT = ("--help", "--version", "probe --json", "plan --json", "config show", "ps", "doctor", "ls", "show demo@native", "pull demo")
+LIGHT = (
+    *("--help", "--version", "config show", "ps", "top --help", "doctor"),
+    *("probe --json", "plan --json", "ls", "show demo@native", "pull demo"),
+)
 
 
 @pytest.mark.parametrize("arguments", [command.split() for command in LIGHT], ids=" ".join)

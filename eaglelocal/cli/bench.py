@@ -23,9 +23,9 @@ from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.session import Choice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
+from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
     from eaglelocal.bench.asking import Side
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from eaglelocal.bench.measure import IsNeeded, Lap, OnAsk
     from eaglelocal.bench.order import Task
     from eaglelocal.bench.prompts import Prompt
-    from eaglelocal.cli.session import Model
     from eaglelocal.client.http_client import HttpClient
     from eaglelocal.core.plan import Plan
     from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
+    from eaglelocal.talk.session import Model
 
 FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
 OF_SETTINGS = frozenset(

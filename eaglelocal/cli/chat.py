@@ -5,23 +5,27 @@ Composes settings, plan, engine and the two modes; nothing heavy is imported bef
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
-from eaglelocal.cli.conversation import Conversation
 from eaglelocal.cli.joining import joined_model, spec_of
 from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.report import model_line
-from eaglelocal.cli.session import Choice, Garage, Session
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.talk.conversation import Conversation
+from eaglelocal.talk.report import model_line
+from eaglelocal.talk.session import Choice, Garage, Session
+from eaglelocal.talk.voice import Voice
 
 
 def chat(  # many parameters: typer reads the flags from the signature
@@ -45,9 +49,10 @@ def chat(  # many parameters: typer reads the flags from the signature
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     ctx: flags.Ctx = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines, no full-screen view (so far the only mode).")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines, no full-screen view.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, with text and figures.")] = False,
-    tint: Annotated[bool, typer.Option(help="Colour accepted draft tokens on a terminal.")] = True,
+    tint: Annotated[bool | None, typer.Option(help="Mark accepted draft tokens; unset: in line mode.")] = None,
+    save: Annotated[bool, typer.Option(help="The screen keeps conversations on disk.")] = True,
 ) -> None:
     """Ask a local model; without PROMPT, talk with it. Without --target a server of ours that runs answers.
 
@@ -59,17 +64,38 @@ def chat(  # many parameters: typer reads the flags from the signature
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
     question = question_of(prompt, output, as_json=as_json)
-    session = open_session(settings, output)
+    if question is None and not plain and has_screen(output):
+        raise typer.Exit(show_screen(settings, keeps=save, tint=bool(tint)))
+    session = open_session(settings, output, Choice())
+    is_tinted = tint is not False
     try:
         if question is None:
-            raise typer.Exit(converse(session, output, tint=tint))
+            raise typer.Exit(converse(session, output, tint=is_tinted))
         if not as_json and session.model.plan is not None:  # which server was joined is said already
             output.aside(model_line(session.model.info, session.model.plan))
             for note in session.model.info.notes:
                 output.aside(f"note: {note}")
-        answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
+        answer_once(Asker(session, output, tint=is_tinted, quiet=as_json), question)
     finally:
         session.close()
+
+
+def has_screen(output: Output) -> bool:
+    """Is there a terminal that can be drawn on?"""
+    knows_terminal = os.name == "nt" or os.environ.get("TERM", "") not in ("", "dumb")
+    return output.is_terminal and knows_terminal
+
+
+def show_screen(settings: Settings, *, keeps: bool, tint: bool) -> int:
+    """The chat screen until the person leaves. It is there before the model is."""
+    from eaglelocal.tui.chat import ChatApp, ChatPlaces, run_chat
+    from eaglelocal.tui.keys import check_look
+    from eaglelocal.tui.look import look_of
+
+    look = look_of(settings)
+    check_look(look)
+    places = ChatPlaces(conversations=locations.conversations_dir(), history=locations.question_history_file())
+    return run_chat(ChatApp(partial(open_session, settings), places, look, keeps=keeps, tint=tint))
 
 
 def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:
@@ -82,15 +108,17 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
     return joined(prompt or "", read_stdin(sys.stdin, output))
 
 
-def open_session(settings: Settings, output: Output) -> Session:
+def open_session(settings: Settings, voice: Voice, choice: Choice) -> Session:
+    """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say."""
     garage = Garage(
-        plan=lambda choice: make_plan(wish_of(settings, choice), output), load=lambda plan: load_model(plan, output)
+        plan=lambda choice: make_plan(wish_of(settings, choice), voice), load=lambda plan: load_model(plan, voice)
     )
-    joined = joined_model(settings, output)
+    joined = joined_model(settings, voice) if choice.target is None else None
     return Session(
         garage=garage,
-        model=joined or garage.load(garage.plan(Choice())),
+        model=joined or garage.load(garage.plan(choice)),
         params=sampling_of(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else spec_of(settings, joined),
+        choice=choice,
     )

@@ -13,11 +13,11 @@ from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question, unseen_typing
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.report import model_lines
-from eaglelocal.cli.session import Session
-from eaglelocal.cli.slash import COMMANDS, is_command, parse
-from eaglelocal.cli.slash_actions import Desk, Leave, act
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.talk.report import model_lines
+from eaglelocal.talk.session import Session
+from eaglelocal.talk.slash import COMMANDS, is_command, parse
+from eaglelocal.talk.slash_actions import Desk, Leave, act
 
 INTERRUPTED = 130
 
@@ -39,16 +39,16 @@ class Loop:
             try:
                 self._once()
             except EagleLocalError as error:
-                self.desk.output.error(error)
+                self.asker.output.error(error)
             except LineDiscarded:
                 self.presses = 0
-                self.desk.output.message()
+                self.asker.output.message()
             except KeyboardInterrupt:
-                self.desk.output.message()
+                self.asker.output.message()
                 if self._leaves():
                     return INTERRUPTED
             except EOFError:
-                self.desk.output.message()
+                self.asker.output.message()
                 return 0
             except Leave:
                 return 0
@@ -56,7 +56,7 @@ class Loop:
     def _leaves(self) -> bool:
         self.presses += 1
         if self.presses == 1:
-            self.desk.output.aside("ctrl-c again, ctrl-d or /exit leaves")
+            self.asker.output.aside("ctrl-c again, ctrl-d or /exit leaves")
         return self.presses > 1
 
     def _once(self) -> None:
@@ -65,6 +65,7 @@ class Loop:
         if is_command(line):
             question = act(self.desk, parse(line))
             if question is not None:
+                self.asker.output.aside(question)
                 self._ask(question)
         elif line.strip():
             self._ask(line.strip())

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.report import answer_object
 from eaglelocal.errors import Cancelled, EngineError, UsageError
+from eaglelocal.talk.report import answer_object
 
 PATIENCE_S = 2.0
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal.bench.prompts import Prompt, built_in
-from eaglelocal.cli.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
@@ -22,6 +21,7 @@ from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.convert import ReadHead, Reading, padded_taps
 from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, starts_better
+from eaglelocal.talk.session import ChatClient
 
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # of a reading; two at least are tried

@@ -16,9 +16,9 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.loading import make_plan, settings_of, start_engine, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.session import ChatClient, Choice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
+from eaglelocal.talk.session import ChatClient, Choice
 
 if TYPE_CHECKING:
     from eaglelocal.cli.head_trial import Outcome

@@ -12,11 +12,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.output import Output
-from eaglelocal.cli.session import Model
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.talk.session import Model
+from eaglelocal.talk.voice import Voice
 
 if TYPE_CHECKING:
     from eaglelocal.client.running import RunningServer
@@ -26,21 +26,21 @@ OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 OF_AN_ENGINE = ("draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx")
 
 
-def joined_model(settings: Settings, output: Output) -> Model | None:
+def joined_model(settings: Settings, voice: Voice) -> Model | None:
     """A server's model, and said which; None: an engine of one's own is wanted. Raises what keeps from joining."""
     flags = engine_flags(settings)
     if settings.url is not None and settings.url != NO_SERVER:
         if flags:
             hint = f"leave out {flags[0]}, or --url {NO_SERVER} for an engine of your own"
             raise UsageError(f"{flags[0]} is for an engine of your own, and {settings.url} has its own", hint=hint)
-        return join(settings.url, key_of(settings.url, os.environ), settings, output)
+        return join(settings.url, key_of(settings.url, os.environ), settings, voice)
     if settings.url == NO_SERVER or settings.target is not None:
         return None
-    server = ready_server(output)
+    server = ready_server(voice)
     if server is not None and flags:
-        output.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
+        voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
         return None
-    return None if server is None else join(server.url, server.api_key, settings, output)
+    return None if server is None else join(server.url, server.api_key, settings, voice)
 
 
 def engine_flags(settings: Settings) -> list[str]:
@@ -66,27 +66,27 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def ready_server(output: Output) -> RunningServer | None:
+def ready_server(voice: Voice) -> RunningServer | None:
     """The newest server of ours that can answer; says so when there are only others."""
     from eaglelocal.client.running import running_servers, state_of
 
-    return first_ready([(server, state_of(server)) for server in running_servers()], output)
+    return first_ready([(server, state_of(server)) for server in running_servers()], voice)
 
 
-def first_ready(servers: Sequence[tuple[RunningServer, str]], output: Output) -> RunningServer | None:
+def first_ready(servers: Sequence[tuple[RunningServer, str]], voice: Voice) -> RunningServer | None:
     for server, state in servers:
         if state == "ready":
             return server
-        output.aside(f"not joining {server.url}: {state}")
+        voice.aside(f"not joining {server.url}: {state}")
     return None
 
 
-def join(url: str, api_key: str, settings: Settings, output: Output) -> Model:
+def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model:
     from eaglelocal.client.http_client import HttpClient
 
     named = settings.origins()["target"].startswith("--")  # elsewhere a target is a file of this machine
     model = settings.target if named and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
-    output.aside(f"joined {url}: {info.target}")
+    voice.aside(f"joined {url}: {info.target}")
     return Model(client, None, info, takes_spec=client.takes_spec)

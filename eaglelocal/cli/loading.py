@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.output import Output
-from eaglelocal.cli.session import Choice, Model
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.talk.session import Choice, Model
+from eaglelocal.talk.voice import Voice
 
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.wish import Wish
 
 ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
-NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "no_tui", "head", "out", "type", "no_trial"})
+NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "save", "no_tui", "head", "out", "type", "no_trial"})
 
 
 def settings_of(parameters: Mapping[str, object]) -> Settings:
@@ -48,7 +48,7 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     """The settings, with what was chosen while chatting. A draft named at the start belongs to the first target."""
     from eaglelocal.hub.wish import Wish
 
-    draft = "auto" if choice.target and settings.draft != "none" else settings.draft
+    draft = choice.draft or ("auto" if choice.target and settings.draft != "none" else settings.draft)
     spec = settings.spec if choice.spec is None else choice.spec
     return Wish(
         target=choice.target or settings.target,
@@ -65,44 +65,44 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     )
 
 
-def make_plan(wish: Wish, output: Output) -> Plan:
+def make_plan(wish: Wish, voice: Voice) -> Plan:
     """The wish as planned for this machine, and its files."""
-    return find_files(settle(wish, output), output)
+    return find_files(settle(wish, voice), voice)
 
 
-def settle(wish: Wish, output: Output) -> Wish:
+def settle(wish: Wish, voice: Voice) -> Wish:
     """What is open, the target above all, as planned; what was decided is said."""
     from eaglelocal.as_planned import as_planned
 
     settled = as_planned(wish)
     if settled.note:
-        output.aside(f"as planned: {settled.note}")
+        voice.aside(f"as planned: {settled.note}")
     return settled.wish
 
 
-def find_files(wish: Wish, output: Output) -> Plan:
+def find_files(wish: Wish, voice: Voice) -> Plan:
     """The inflated embedded model is written now if it is not there."""
     from eaglelocal.hub.resolve import resolve
 
-    progress = output.progress()
+    progress = voice.progress()
     try:
         return resolve(wish, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
     finally:
         progress.finish()
 
 
-def load_model(plan: Plan, output: Output) -> Model:
+def load_model(plan: Plan, voice: Voice) -> Model:
     if plan.makes_embeddings:
         raise UsageError(f"{plan.target_label} makes embeddings, no text", hint="`eaglelocal serve` has /v1/embeddings")
-    client, info = start_engine(plan, output)
+    client, info = start_engine(plan, voice)
     return Model(client, plan, info)
 
 
-def start_engine(plan: Plan, output: Output) -> tuple[EngineClient, EngineInfo]:
+def start_engine(plan: Plan, voice: Voice) -> tuple[EngineClient, EngineInfo]:
     """Start the engine and wait until it is ready."""
     from eaglelocal.client.engine_client import EngineClient
 
-    progress = output.progress()
+    progress = voice.progress()
 
     def show(fraction: float) -> None:
         progress(LoadProgress(fraction, f"loading {plan.target_label}"))

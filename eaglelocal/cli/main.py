@@ -30,12 +30,13 @@ from eaglelocal.cli import (
     serve,
     show,
     stop,
+    top,
     tune,
 )
 from eaglelocal.cli.flags import VARIABLES
-from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
+from eaglelocal.talk.nearest import nearest
 
 PROGRAM = "eaglelocal"
 TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 app.command("chat", epilog=VARIABLES)(chat.chat)
 app.command("serve", epilog=VARIABLES)(serve.serve)
+app.command("top")(top.top)
 app.command("bench")(bench.bench)
 app.command("import")(import_head.import_head)
 app.command("tune")(tune.tune)

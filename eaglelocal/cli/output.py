@@ -74,6 +74,11 @@ class Output:
         return self._width if self.is_terminal else None
 
     @property
+    def width(self) -> int:
+        """Columns of stdout; COLUMNS, or 80, where it is no terminal."""
+        return self._width if self.is_terminal else max(int_of(os.environ.get("COLUMNS", "")), 0) or DEFAULT_WIDTH
+
+    @property
     def _width(self) -> int:
         try:
             return os.get_terminal_size(self._stdout.fileno()).columns or DEFAULT_WIDTH
@@ -236,6 +241,10 @@ def bar_line(progress: LoadProgress) -> str:
     full = int(fraction * BAR_CELLS)
     told = ", ".join(part for part in (progress.what, progress.detail) if part)
     return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(told)}"[:79]
+
+
+def int_of(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 def _harmless(text: str) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.nearest import nearest
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog

@@ -46,6 +46,8 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
     """A server a line; on a terminal of this width the targets, whose names may be long, are cut to fit."""
+    from eaglelocal.tui.spans import span
+
     rows = [(server.url, state, f"pid {server.pid}", f"up {span(now - server.started_at)}") for server, state in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -53,13 +55,3 @@ def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, widt
         line = "  ".join([*(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)), server.target])
         lines.append(line if width is None or len(line) < width else f"{line[: width - 2]}…")
     return lines
-
-
-def span(seconds: float) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
-    minutes, days = int(seconds // 60), int(seconds // 86400)
-    if minutes < 1:
-        return f"{max(0, int(seconds))} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if not days else f"{days} d {minutes // 60 % 24} h"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,12 +24,13 @@ from eaglelocal.cli.loading import (
     wish_of,
 )
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.report import model_line
-from eaglelocal.cli.session import Choice
 from eaglelocal.core.plan import Plan
 from eaglelocal.settings import Settings
+from eaglelocal.talk.report import model_line
+from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
+    from eaglelocal.cli.serve_screen import ServeScreen
     from eaglelocal.server.access import Access
     from eaglelocal.server.models import Models
     from eaglelocal.server.serving import Serving
@@ -65,7 +67,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     log: flags.Log = None,
-    no_tui: Annotated[bool, typer.Option("--no-tui", help="No status line.")] = False,
+    no_tui: Annotated[bool, typer.Option("--no-tui", help="No screen: lines, as when piped.")] = False,
 ) -> None:
     """Answer other programs on localhost, as OpenAI's and Anthropic's APIs do.
 
@@ -74,11 +76,18 @@ def serve(  # many parameters: typer reads the flags from the signature
     eaglelocal serve --target ./model.gguf --draft ./head.gguf --parallel 8
     eaglelocal serve --host 0.0.0.0 --api-key-file ~/.config/eaglelocal/keys
     """
+    from eaglelocal.cli.serve_screen import ServeScreen, can_show
+
     settings = settings_of(context.params)
-    run_server(settings, standard_output(colour=settings.colour), has_status=not no_tui)
+    output = standard_output(colour=settings.colour)  # also says what streams can carry
+    if no_tui or settings.log == "json" or not can_show(os.environ):
+        run_server(settings, output)
+    else:
+        screen = ServeScreen(settings)
+        run_server(settings, screen.output(settings.colour), screen)
 
 
-def run_server(settings: Settings, output: Output, *, has_status: bool) -> None:
+def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None) -> None:
     from eaglelocal.cli.serve_log import Said, log_to
     from eaglelocal.client.running import announced, this_server
     from eaglelocal.server.access import Access, check_bind, names_of, read_keys, with_own_key
@@ -100,14 +109,15 @@ def run_server(settings: Settings, output: Output, *, has_status: bool) -> None:
     )
     listening = bound(settings.host, settings.port)
     plans = plans_of(settings, output)
-    status = output.status() if has_status and settings.log == "text" else None
+    status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
     serving = serving_of(settings, plans, access, output)
     said = Said(output, serving, status, address=listening.getsockname()[:2])
     said.starting(keys=[name for name, _ in named.by_name])
-    runtime = Runtime(on_ready=said.ready, beside=said.watch, drain_s=settings.drain)
     host, port = listening.getsockname()[:2]
     server = this_server(host, port, target=plans[next(iter(plans))].target_label, api_key=own_key)
+    beside = said.watch if screen is None else partial(screen.show, server, said.watch)
+    runtime = Runtime(on_ready=said.ready, beside=beside, drain_s=settings.drain)
     try:
         with announced(server):
             run(create_app(serving, access), serving, listening, runtime)

@@ -108,8 +108,8 @@ def template_text(template: str) -> str:
     if not template:
         return "none: a stand-in is used"
     family = family_of(template)
-    tools = f"tool calls as {family.form.value} writes them" if family.takes_tools else "knows no tools"
-    thoughts = f", thinks in {family.thought[0]}" if family.thought else ""
+    tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "knows no tools"
+    thoughts = f", thinks in {family.thoughts.begin}" if family.thoughts else ""
     return f"{tools}{thoughts}"
 
 

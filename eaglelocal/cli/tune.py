@@ -16,12 +16,12 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.session import Answer, ChatClient, Choice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
+from eaglelocal.talk.session import Answer, ChatClient, Choice
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from eaglelocal.client.port import OnEvent
-from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, Submit
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
 
@@ -40,6 +40,7 @@ class Desk:
         self._refusal: EagleLocalError | None = refusal  # why a request is not even taken
         self._waiting: dict[str, tuple[AnyRequest, OnEvent]] = {}
         self._sent: dict[str, OnEvent] = {}
+        self._spec: Spec | None = None  # for requests without a wish of their own; None: as planned
 
     @property
     def recipient(self) -> Recipient | None:
@@ -74,6 +75,13 @@ class Desk:
         if waiting is not None:
             self._call(waiting[1], Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
 
+    def set_spec(self, spec: Spec) -> None:
+        """Of this process and of those to come."""
+        with self._lock:
+            self._spec = spec
+            if self._recipient is not None:
+                self._recipient.send(SetSpec(spec))
+
     def deliver(self, events: Iterable[RequestEvent]) -> None:
         """Hand events to those who wait for them."""
         for event in events:
@@ -88,6 +96,8 @@ class Desk:
         """A process is ready: send it what waits."""
         with self._lock:
             self._recipient, self._refusal = recipient, None
+            if self._spec is not None:
+                recipient.send(SetSpec(self._spec))
             waiting, self._waiting = self._waiting, {}
             for request, on_event in waiting.values():
                 self._send(recipient, request, on_event)

@@ -22,7 +22,7 @@ from eaglelocal.client.port import OnEvent
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AnyRequest, ChatRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.engine.child import EngineChild
 from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
@@ -87,6 +87,10 @@ class EngineClient:
 
     def cancel(self, request_id: str) -> None:
         self._desk.cancel(request_id)
+
+    def set_spec(self, spec: Spec) -> None:
+        """How requests without a wish of their own are drafted for, from now on, those that run included."""
+        self._desk.set_spec(spec)
 
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
         """Totals since the engine process started.

@@ -69,6 +69,15 @@ def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: 
         host_s=number(engine, "host_s"),
         native_s=number(engine, "native_s"),
         peak_rss_bytes=int(number(engine, "peak_rss_bytes")),
+        draft_s=number(engine, "draft_s"),
+        verify_s=number(engine, "verify_s"),
+        cached_tokens=int(number(engine, "cached_tokens")),
+        cache_cells=int(number(engine, "cache_cells")),
+        engine_pid=int(number(engine, "pid")),
+        plain_s=number(engine, "plain_s"),
+        answer_s=number(engine, "answer_s"),
+        reused_tokens=int(number(engine, "reused_tokens")),
+        spec=_text(engine, "spec"),
     )
 
 

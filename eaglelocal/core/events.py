@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import ToolCall
@@ -149,6 +149,10 @@ class EngineSnapshot:
     cache_cells: int = 0  # that there are
     miscounted_slots: tuple[int, ...] = ()  # whose caches hold other positions than the books say: never any
     engine_pid: int = 0  # the process that the totals are of
+    plain_s: float = 0.0  # what the tokens of all answers, but the first of each, would have taken without drafted rows
+    answer_s: float = 0.0  # what they took
+    reused_tokens: int = 0  # of prompts, those that a cache held already
+    spec: str = ""  # of requests without a wish of their own; "": nothing can draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class SetSpec:
+    """From now on this holds for requests without a wish of their own, those that run included."""
+
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
     pass
 
@@ -181,4 +192,4 @@ class Shutdown:
     """Finish nothing, free everything, end."""
 
 
-Command = Submit | Cancel | TakeSnapshot | Shutdown
+Command = Submit | Cancel | SetSpec | TakeSnapshot | Shutdown

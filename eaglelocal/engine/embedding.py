@@ -6,6 +6,7 @@ a request's vectors come together, in the order of its inputs, when the last of 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.ports import Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.engine import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
@@ -94,6 +95,9 @@ class EmbeddingEngine:
                 self._turns.remove(running)
             self._outbox.append(self._finished(running, "cancelled"))
 
+    def set_spec(self, spec: Spec) -> None:
+        """There is nothing to draft."""
+
     def step(self) -> list[RequestEvent]:
         began_at = time.perf_counter()
         chosen = self._next_pass()
@@ -116,6 +120,7 @@ class EmbeddingEngine:
             host_s=max(self._step_s - native_s, 0.0),
             native_s=native_s,
             peak_rss_bytes=peak_rss_bytes(),
+            engine_pid=os.getpid(),
         )
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.ports import Constraints, Context, Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Committed, Drafter
@@ -107,6 +107,9 @@ class Engine:
         for answer in [a for a in self._answers.values() if a.request_id == request_id]:
             self._outbox.append(self._finish(answer, "cancelled"))
 
+    def set_spec(self, spec: Spec) -> None:
+        self._controller.respec(spec)
+
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
         self._ledger.begin(self._native_s)
@@ -140,15 +143,14 @@ class Engine:
     def snapshot(self) -> EngineSnapshot:
         self._controller.learn_costs()
         totals = self._ledger.totals
+        state, reason = self._drafting_state()
         return EngineSnapshot(
             running=len(self._answers),
             waiting=self._scheduler.num_waiting,
             steps=totals.steps,
             prompt_tokens=totals.prompt_tokens,
             generated_tokens=totals.generated_tokens,
-            speculation=self._ledger.counter.stats(
-                state=self._drafting_state(), reason=self.info.draft_reason, speedup_estimate=None
-            ),
+            speculation=self._ledger.counter.stats(state=state, reason=reason, speedup_estimate=totals.speedup),
             host_s=totals.host_s,
             native_s=self._native_s,
             peak_rss_bytes=peak_rss_bytes(),
@@ -159,6 +161,10 @@ class Engine:
             cache_cells=self.info.num_slots * self._context.n_ctx,
             miscounted_slots=tuple(self.miscounted_slots()),
             engine_pid=os.getpid(),
+            plain_s=totals.plain_s,
+            answer_s=totals.answer_s,
+            reused_tokens=totals.reused_tokens,
+            spec=str(self._controller.spec) if self._drafters else "",
         )
 
     def miscounted_slots(self) -> list[int]:
@@ -276,14 +282,18 @@ class Engine:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
             if not admission.is_waiting:
-                self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+                self._outbox.append(self._started(sequence))
+
+    def _started(self, sequence: Sequence) -> Started:
+        self._ledger.totals.reused_tokens += sequence.num_reused
+        return Started(sequence.request.id, sequence.num_prompt, sequence.num_reused)
 
     def _resume(self) -> None:
         """What waited for a prefix that another slot was reading starts now."""
         for admission in self._scheduler.resume():
             sequence = admission.sequence
             self._cut(admission)
-            self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+            self._outbox.append(self._started(sequence))
 
     def _cut(self, admission: Admission) -> None:
         """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
@@ -422,12 +432,14 @@ class Engine:
         state, reason = self._controller.state(slot)
         return shown_state(state), reason
 
-    def _drafting_state(self) -> str:
-        """Of all answers together: on, where any is drafted for or none runs."""
-        states = {self._state(slot)[0] for slot in self._answers}
+    def _drafting_state(self) -> tuple[str, str]:
+        """Of all answers together, with the reason: on, where any is drafted for; with none, what comes next."""
         if not self._drafters:
-            return "off"
-        return "on" if not states or "on" in states else min(states)
+            return "off", self.info.draft_reason or "switched off"
+        states = dict(map(self._state, self._answers))
+        if not states:
+            return ("on", "") if self._controller.spec.max_draft else ("off", "switched off")
+        return min(states.items(), key=lambda each: ("on", "asleep", "off").index(each[0]))
 
     @property
     def _native_s(self) -> float:

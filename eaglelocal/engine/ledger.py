@@ -31,10 +31,18 @@ class StepTimes:
 class Totals:
     steps: int = 0
     prompt_tokens: int = 0
+    reused_tokens: int = 0  # of them, those that a cache held already
     generated_tokens: int = 0
     host_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
+    plain_s: float = 0.0  # of answers, each counted for itself
+    answer_s: float = 0.0  # likewise
+
+    @property
+    def speedup(self) -> float | None:
+        """Of all answers, as of one."""
+        return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
 
 
 class Ledger:
@@ -75,9 +83,14 @@ class Ledger:
             decode_s=decode_s,
             verify_s=verify_s,
             host_s=host_s,
-            plain_s=self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted),
+            plain_s=self._plain_s(verify_s, num_rows, num_drafted),
             ended_at=ended_at,
         )
+
+    def _plain_s(self, verify_s: float, num_rows: int, num_drafted: int) -> float:
+        """Never more than it took: fewer rows are not dearer, whatever ratios say that a busy machine has measured."""
+        plain_s = self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
+        return min(plain_s, verify_s)
 
     def rest(self) -> None:
         """No step follows: what comes before the next one is waiting, not work."""
@@ -91,7 +104,7 @@ class Ledger:
             counter.add(num_drafted, num_accepted, num_tokens)
         self.totals.generated_tokens += num_tokens
         clock = answer.clock
-        clock.last_at = times.ended_at
+        before, clock.last_at = clock.last_at, times.ended_at
         if clock.first_at == 0.0:
             clock.first_at = times.ended_at
             return
@@ -99,3 +112,5 @@ class Ledger:
         clock.verify_s += times.verify_s
         clock.host_s += times.host_s
         clock.plain_s += num_tokens * times.plain_s
+        self.totals.plain_s += num_tokens * times.plain_s
+        self.totals.answer_s += times.ended_at - before

@@ -31,13 +31,14 @@ from eaglelocal.core.events import (
     LoadProgress,
     Ready,
     RequestEvent,
+    SetSpec,
     Shutdown,
     SnapshotTaken,
     Submit,
     TakeSnapshot,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Broken
 from eaglelocal.engine.watchdog import BEAT_S, Beat
@@ -63,6 +64,9 @@ class EngineLoop(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """End a request; Finished(reason="cancelled") comes out of step()."""
+
+    def set_spec(self, spec: Spec) -> None:
+        """How requests without a wish of their own are drafted for, from now on; without drafters it means nothing."""
 
     def step(self) -> list[RequestEvent]:
         """Schedule, draft, run, verify, commit. A raised error is fatal for the requests in flight."""
@@ -123,6 +127,8 @@ class Service:
             case Cancel(request_id):
                 if request_id in self._in_flight:
                     self._engine.cancel(request_id)
+            case SetSpec(spec):
+                self._engine.set_spec(spec)
             case TakeSnapshot():
                 self._channel.send(SnapshotTaken(self._engine.snapshot()))
             case Shutdown():

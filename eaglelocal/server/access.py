@@ -56,6 +56,12 @@ class Access:
     names: frozenset[str] = frozenset()
     origins: tuple[str, ...] = ()
 
+    @property
+    def operators(self) -> frozenset[str]:
+        """Who may do more than ask: this machine's user, and whoever has the only key that was given out."""
+        named = {name for name, _ in self.keys.by_name} - {THIS_MACHINE}
+        return frozenset({LOCAL, THIS_MACHINE} | (named if len(named) == 1 else set()))
+
     def admits_host(self, header: str) -> bool:
         """Is this Host one of ours? Addresses are: a name is what can be rebound."""
         name = host_name(header)

@@ -20,7 +20,14 @@ from eaglelocal import __version__
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server import invalid
 from eaglelocal.server.access import Access
-from eaglelocal.server.api import anthropic_routes, embedding_routes, monitor_routes, openai_routes, responses_routes
+from eaglelocal.server.api import (
+    anthropic_routes,
+    control_routes,
+    embedding_routes,
+    monitor_routes,
+    openai_routes,
+    responses_routes,
+)
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor
 from eaglelocal.server.errors import Problem, problem_of
@@ -42,7 +49,8 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
     app.state.serving = serving
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
-    for routes in (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes):
+    rooms = (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes, control_routes)
+    for routes in rooms:
         app.include_router(routes.router)
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]

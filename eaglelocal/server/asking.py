@@ -19,7 +19,7 @@ from typing import Protocol
 
 from eaglelocal.client.port import OnEvent
 from eaglelocal.core.events import EngineSnapshot, Failed, Finished, RequestEvent
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 
 
@@ -35,6 +35,8 @@ class Answerer(Protocol):
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
     def cancel(self, request_id: str) -> None: ...
+
+    def set_spec(self, spec: Spec) -> None: ...
 
     def snapshot(self) -> EngineSnapshot: ...
 

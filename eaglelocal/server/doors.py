@@ -57,14 +57,14 @@ class KeyDoor:
     """A known key, where keys are wanted; `scope["state"]["owner"]` says whose."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._keys = app, access.keys
+        self._app, self._keys, self._operators = app, access.keys, access.operators
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         owner = self._keys.owner(key_in(Headers(scope=scope))) if self._keys else LOCAL
-        state(scope)["owner"] = owner or ""
+        state(scope)["owner"], state(scope)["is_operator"] = owner or "", owner in self._operators
         if owner is None and scope["path"] not in OPEN_PATHS:
             problem = Problem(
                 401, "a valid API key is needed: Authorization: Bearer KEY", AUTHENTICATION, code="invalid_api_key"

@@ -94,6 +94,7 @@ async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime
             await server.lifespan.shutdown()
     for task in tasks[1:]:
         task.cancel()
+    await asyncio.gather(*tasks[1:], return_exceptions=True)  # a screen puts the terminal in order
     if tasks[0].done():
         tasks[0].result()
 

@@ -78,7 +78,7 @@ class Serving:
     def cut_off(self) -> None:
         """End every answer that still runs; their callers are told so."""
         for call in {id(call): call for call, _ in self.active.values()}.values():
-            call.cancel()
+            call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
 
 
 class Call:
@@ -90,6 +90,7 @@ class Call:
         self.choices = [Choice(i, request, asked_at) for i, request in enumerate(requests)]
         self._serving = serving
         self._asking: Asking | None = None
+        self._end: Problem | None = None  # why it was cancelled
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._ends_at = asked_at + serving.limits.request_s
         serving.active |= {choice.request.id: (self, choice) for choice in self.choices}
@@ -97,8 +98,12 @@ class Call:
     def begin(self, asking: Asking) -> None:
         """The requests are on their way."""
         self._asking = asking
+        if self._end is not None:
+            asking.cancel()
 
-    def cancel(self) -> None:
+    def cancel(self, why: Problem) -> None:
+        """End it early; its caller is told why."""
+        self._end = self._end or why
         if self._asking is not None:
             self._asking.cancel()
 
@@ -123,7 +128,7 @@ class Call:
             if choice.error is not None:
                 raise problem_of(choice.error)
             if choice.finished is not None and choice.finished.reason == "cancelled":
-                raise Problem(503, "the answer was cut off: the server is being stopped", code="cancelled")
+                raise self._end or Problem(503, "the answer was cut off", code="cancelled")
         return list(touched.values())
 
     async def complete(self) -> list[Choice]:
@@ -139,6 +144,7 @@ class Call:
             serving.recent.append((self.model, choice))
             serving.metrics.ended(choice)
             choice.forget()
+            choice.ended_at = choice.ended_at or time.perf_counter()
             if choice.finished is not None:
                 serving.num_answered += 1
                 serving.admission.took(time.perf_counter() - choice.asked_at)

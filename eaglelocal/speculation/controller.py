@@ -114,6 +114,7 @@ class Controller:
         self.costs, self.acceptance = costs, Acceptance()
         self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
         self._minds: dict[int, Mind] = {}
+        self._wishless: set[int] = set()  # slots whose requests said nothing of drafting
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
@@ -121,8 +122,14 @@ class Controller:
         self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
+    @property
+    def spec(self) -> Spec:
+        """Of requests without a wish of their own."""
+        return self._spec
+
     def begin(self, slot: int, spec: Spec | None) -> None:
         """A request takes the slot."""
+        (self._wishless.discard if spec else self._wishless.add)(slot)
         spec = spec or self._spec
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
         last = self._minds[slot].watch if slot in self._minds else None
@@ -130,6 +137,12 @@ class Controller:
         self._minds[slot] = Mind(spec, watch)
         self.acceptance.begin(slot)
         self._guesses.forget(slot)
+
+    def respec(self, spec: Spec) -> None:
+        """Another spec for requests without a wish of their own; those that run begin anew, with what others taught."""
+        self._spec = spec
+        for slot in tuple(self._wishless):
+            self.begin(slot, None)
 
     def is_awake(self, slot: int) -> bool:
         """Should drafters do what is needed to draft for this slot next?"""

@@ -8,10 +8,10 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.session import Choice, Garage, Model, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
+from eaglelocal.talk.session import Choice, Garage, Model, Session
 
 SCRIPTS = (
     says("the first answer", 1),

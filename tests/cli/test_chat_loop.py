@@ -15,14 +15,14 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import Loop
-from eaglelocal.cli.conversation import Turn
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.session import Choice, Garage, Model, Session
-from eaglelocal.cli.slash_actions import Desk
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
+from eaglelocal.talk.conversation import Turn
+from eaglelocal.talk.session import Choice, Garage, Model, Session
+from eaglelocal.talk.slash_actions import Desk
 
 Line = str | type[BaseException]
 

@@ -17,19 +17,19 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.conversation import Turn
 from eaglelocal.cli.joining import engine_flags, first_ready, joined_model, key_of, spec_of
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.report import model_lines
-from eaglelocal.cli.session import Garage, Model, Outcome, Session
-from eaglelocal.cli.slash import parse
-from eaglelocal.cli.slash_actions import Desk, act
 from eaglelocal.client.running import announced, this_server
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.talk.conversation import Turn
+from eaglelocal.talk.report import model_lines
+from eaglelocal.talk.session import Garage, Model, Outcome, Session
+from eaglelocal.talk.slash import parse
+from eaglelocal.talk.slash_actions import Desk, act
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -268,9 +268,10 @@ def test_who_answers_is_told_of_a_server(tmp_path: Path, lines: Lines, output: O
 
 
 def test_nothing_is_forgotten_where_the_context_is_unknown(tmp_path: Path, output: Output) -> None:
-    desk, _, _ = joined_session(tmp_path, output, takes_spec=True)
+    desk, server, _ = joined_session(tmp_path, output, takes_spec=True)
     desk.session.conversation.add(Turn("a long question " * 1000, "a long answer " * 1000))
-    assert Asker(desk.session, output)._forgettable("next") == 0
+    Asker(desk.session, output).ask("next")
+    assert [len(request.messages) for request in server.requests] == [3, 1]  # all of it, until the server minded
 
 
 @pytest.mark.parametrize(

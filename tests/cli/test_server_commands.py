@@ -15,10 +15,11 @@ import pytest
 from doubles.patience import wait_until
 
 from eaglelocal.cli import main
-from eaglelocal.cli.ps import server_lines, span
+from eaglelocal.cli.ps import server_lines
 from eaglelocal.cli.stop import chosen_of, wait_for_end
 from eaglelocal.client.running import RunningServer, announced, running_servers, this_server
 from eaglelocal.errors import EngineError, UsageError
+from eaglelocal.tui.spans import span
 
 ROOT = Path(__file__).parents[2]
 SERVER = """

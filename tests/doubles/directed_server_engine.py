@@ -31,7 +31,7 @@ from eaglelocal.core.events import (
     ToolCalled,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import ToolCall
@@ -88,6 +88,7 @@ class DirectedEngine:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._running: dict[str, _Scene] = {}
+        self._spec = str(plan.spec)
         self._held: list[RequestEvent] = []
         self._generated = self._prompted = 0
 
@@ -145,6 +146,9 @@ class DirectedEngine:
             events.append(event)
         return events
 
+    def set_spec(self, spec: Spec) -> None:
+        self._spec = str(spec)
+
     def snapshot(self) -> EngineSnapshot:
         return EngineSnapshot(
             running=len(self._running),
@@ -156,6 +160,7 @@ class DirectedEngine:
             host_s=0.25,
             native_s=0.75,
             peak_rss_bytes=1,
+            spec=self._spec,
             draft_s=0.5,
             verify_s=1.5,
             cached_tokens=100,

@@ -105,6 +105,7 @@ class ScriptedClient:
     n_ctx: int = 2048
     requests: list[ChatRequest] = field(default_factory=list)
     restarts: int = 0
+    state: str = "ready"
     num_closed: int = 0
     busy: bool = False
 
@@ -136,6 +137,9 @@ class ScriptedClient:
 
     def _ended(self) -> None:
         self.busy = False
+
+    def set_spec(self, spec: Spec) -> None:
+        self.spec = spec
 
     def snapshot(self) -> EngineSnapshot:
         tokens = len(self.requests)

@@ -27,7 +27,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.process import EngineLoop
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
@@ -63,6 +63,7 @@ class ScriptedEngine:
         self._running: dict[str, _Running] = {}
         self._held: list[RequestEvent] = []
         self._steps = 0
+        self._spec = str(plan.spec)
         self._generated = 0
 
     @property
@@ -110,6 +111,9 @@ class ScriptedEngine:
             events.extend(self._advance(running))
         return events
 
+    def set_spec(self, spec: Spec) -> None:
+        self._spec = str(spec)
+
     def snapshot(self) -> EngineSnapshot:
         return EngineSnapshot(
             running=len(self._running),
@@ -121,6 +125,7 @@ class ScriptedEngine:
             host_s=0.0,
             native_s=0.0,
             peak_rss_bytes=1,
+            spec=self._spec,
         )
 
     def close(self) -> None:

@@ -58,6 +58,9 @@ def test_flag_over_environment_over_file_over_default(config: Path) -> None:
         ("system", "du bist höflich", "du bist höflich"),
         ("kv_type", "q8_0", "q8_0"),
         ("colour", "never", "never"),
+        ("theme", "terminal", "terminal"),
+        ("glyphs", "ascii", "ascii"),
+        ("keys", "quit=q,ctrl+q pause=p", (("quit", "q,ctrl+q"), ("pause", "p"))),
     ],
 )
 def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str, raw: object, value: object) -> None:
@@ -88,6 +91,10 @@ def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str
         ("max_tokens", "0"),
         ("seed", "-1"),
         ("colour", "red"),
+        ("theme", "neon"),
+        ("glyphs", "latin"),
+        ("keys", "quit"),
+        ("keys", "quit="),
     ],
 )
 def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> None:
@@ -112,6 +119,8 @@ def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> Non
         "split = 1",
         "seed = 1979-05-27",
         "[ctx]\na = 1",
+        "keys = ['q']",
+        "[keys]\nquit = 1",
     ],
 )
 def test_wrong_types_in_the_file_name_the_file(config: Path, line: str) -> None:
@@ -166,3 +175,8 @@ def test_settings_are_plain_and_comparable(config: Path) -> None:
     settings = Settings.load({"seed": 1}, {}, config)
     assert settings == Settings.load({"seed": 1}, {}, config)
     assert hash(settings) == hash(Settings.load({"seed": 1}, {}, config))
+
+
+def test_keys_are_a_table_of_the_file(config: Path) -> None:
+    config.write_text("[keys]\npause = 'p'\nquit = 'x,ctrl+x'\n")
+    assert Settings.load({}, {}, config).keys == (("pause", "p"), ("quit", "x,ctrl+x"))

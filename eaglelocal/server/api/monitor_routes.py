@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.server.api.figures import speculation
-from eaglelocal.server.api.openai_routes import Owner, There
+from eaglelocal.server.api.openai_routes import Operator, Owner, There
 from eaglelocal.server.api.replies import STREAMED, Health
 from eaglelocal.server.api.tellers import data
 from eaglelocal.server.choice import Choice
@@ -53,20 +53,22 @@ async def metrics(serving: There) -> Response:
 
 
 @router.get("/v1/snapshot")
-async def snapshot(serving: There) -> dict[str, object]:
+async def snapshot(serving: There, is_operator: Operator) -> dict[str, object]:
     """Everything a monitor shows, at this moment."""
-    return await snapshot_of(serving)
+    return await snapshot_of(serving) | {"is_operator": is_operator}
 
 
 @router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
-async def events(serving: There) -> Response:
+async def events(serving: There, is_operator: Operator) -> Response:
     """Snapshots as server-sent events, two a second, for as long as they are read."""
-    return StreamingResponse(_events(serving), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    return StreamingResponse(
+        _events(serving, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
 
 
-async def _events(serving: Serving) -> AsyncIterator[str]:
+async def _events(serving: Serving, is_operator: bool) -> AsyncIterator[str]:
     while not serving.is_draining:
-        yield data(await snapshot_of(serving))
+        yield data(await snapshot_of(serving) | {"is_operator": is_operator})
         await asyncio.sleep(EVENT_GAP_S)
 
 
@@ -79,6 +81,7 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
         "time": time.time(),
         "uptime_s": time.time() - serving.started_at,
         "state": serving.state,
+        "detail": serving.models.failure,
         "model": model_of(loaded),
         "models": list(serving.models.names),
         "running": sum(choice.started is not None for _, choice in serving.active.values()),
@@ -109,6 +112,11 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
         "cached_tokens": snapshot.cached_tokens,
         "cache_cells": snapshot.cache_cells,
         "miscounted_slots": snapshot.miscounted_slots,
+        "reused_tokens": snapshot.reused_tokens,
+        "plain_s": snapshot.plain_s,
+        "answer_s": snapshot.answer_s,
+        "emitted_tokens": snapshot.speculation.emitted_tokens,
+        "spec": snapshot.spec,
         "speculation": speculation(snapshot.speculation),
         "costs": asdict(snapshot.costs),
     }
@@ -129,7 +137,7 @@ def row(model: str, choice: Choice) -> dict[str, object]:
         "accepted_tokens": choice.num_accepted,
         "tok_s": round(choice.tok_s, 2),
         "ttft_s": round(choice.first_at - choice.asked_at, 4) if choice.first_at else None,
-        "age_s": round(time.perf_counter() - choice.asked_at, 3),
+        "age_s": round((choice.ended_at or time.perf_counter()) - choice.asked_at, 3),
         "speculation": speculation(stats) if stats else None,
     }
 
@@ -139,6 +147,8 @@ def state_of(choice: Choice) -> str:
         return choice.finished.reason
     if choice.error is not None:
         return "failed"
+    if choice.ended_at:
+        return "gone"
     if choice.started is None:
         return "waiting"
     return "running" if choice.num_tokens else "reading"

@@ -28,8 +28,14 @@ def owner_of(request: Request) -> str:
     return str(request.state.owner)
 
 
+def is_operator(request: Request) -> bool:
+    """May this caller do more than ask?"""
+    return bool(request.state.is_operator)
+
+
 There = Annotated[Serving, Depends(serving_of)]
 Owner = Annotated[str, Depends(owner_of)]
+Operator = Annotated[bool, Depends(is_operator)]
 
 
 @router.post("/v1/chat/completions", response_model=ChatReply, responses=STREAMED)

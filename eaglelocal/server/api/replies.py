@@ -57,6 +57,15 @@ class Health(BaseModel):
     detail: str = ""
 
 
+class Cancelled(BaseModel):
+    id: str
+    cancelled: bool = True
+
+
+class Switched(BaseModel):
+    spec: str
+
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503, 504, 505)
 }

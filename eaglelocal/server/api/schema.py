@@ -201,6 +201,12 @@ class CompletionBody(Asked):
     suffix: Text | None = None
 
 
+class SwitchBody(Body):
+    """POST /v1/speculation"""
+
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
+
+
 class EmbeddingBody(Body):
     """POST /v1/embeddings"""
 

@@ -1,0 +1,92 @@
+"""The monitor of a server in the foreground: when it can be shown, and what becomes of the server when it goes.
+
+It reads the server as `top` would, over the loopback with the server's own key, so it shows what everybody else sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TextIO, cast
+
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.tail_stream import TailStream
+from eaglelocal.settings import Settings
+from eaglelocal.tui.tail import Tail
+
+if TYPE_CHECKING:
+    from eaglelocal.client.running import RunningServer
+    from eaglelocal.tui.monitor import Monitor, OpenWatch, Outcome
+
+_log = logging.getLogger("eaglelocal.server")
+
+
+def can_show(environ: Mapping[str, str]) -> bool:
+    """A terminal on every side, in the foreground, that can do more than print."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()) or environ.get("TERM") == "dumb":
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # no job control here
+        return True
+
+
+class ServeScreen:
+    """The screen, the log that goes to it, and stderr for when there is none."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises UsageError for keys of unknown actions."""
+        from eaglelocal.tui.keys import check_look
+        from eaglelocal.tui.look import look_of
+
+        self._look = look_of(settings)
+        check_look(self._look)
+        self._stream = TailStream(sys.stderr, Tail())
+
+    def output(self, colour: str) -> Output:
+        wanted = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
+        return Output(stdout=sys.stdout, stderr=cast(TextIO, self._stream), environ={**os.environ, **wanted})
+
+    async def show(self, server: RunningServer, afterwards: Callable[[], Awaitable[None]]) -> None:
+        """Until it is left. The server is asked to end, as Ctrl-C would, or goes on with `afterwards` beside it."""
+        from eaglelocal.probe.gauges import GaugeWatch
+        from eaglelocal.tui.monitor import Monitor
+
+        gauges = GaugeWatch()
+        monitor = Monitor(
+            self._look, self._watcher(server), read_machine=gauges.latest, log=self._stream.tail, owns_server=True
+        )
+        self._stream.hold()
+        try:
+            outcome = await until_left(monitor)
+        finally:
+            self._stream.release()
+            gauges.close()
+        if outcome == "stop":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            await afterwards()
+
+    @staticmethod
+    def _watcher(server: RunningServer) -> OpenWatch:
+        from eaglelocal.client.servers.watch import Watch
+
+        return lambda on_reading: Watch(server.url, on_reading, api_key=server.api_key)
+
+
+async def until_left(monitor: Monitor) -> Outcome | None:
+    """What was chosen; None where the screen has failed. Who is cancelled leaves the terminal as it was."""
+    running = asyncio.create_task(monitor.run_async())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        monitor.exit()
+        await running
+        raise
+    except Exception:
+        _log.exception("the screen has failed; the server goes on")
+        return None

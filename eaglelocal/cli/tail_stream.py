@@ -1,0 +1,57 @@
+"""stderr with a door: while a screen is shown, lines go to its log instead; afterwards the newest of them are said."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TextIO
+
+from eaglelocal.tui.tail import Tail
+
+SAID_AGAIN = 12  # lines that came while nobody could read stderr
+_LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class TailStream:
+    """What cli/output.py needs of a stream. Safe from any thread."""
+
+    def __init__(self, stream: TextIO, tail: Tail) -> None:
+        self._stream, self.tail = stream, tail
+        self._lock = threading.Lock()
+        self._is_held = False
+        self._held_at = 0  # lines of the tail by then
+        self._begun = ""  # of a line that is not complete
+
+    def hold(self) -> None:
+        """From now on the terminal is somebody else's."""
+        with self._lock:
+            if self._stream.isatty():
+                self._stream.write("\r\x1b[K")  # a progress bar may stand there
+                self._stream.flush()
+            self._is_held, self._held_at = True, self.tail.num_lines
+
+    def release(self) -> None:
+        with self._lock:
+            if self._is_held:
+                self._is_held = False
+                missed = min(self.tail.num_lines - self._held_at, SAID_AGAIN)
+                self._stream.write("".join(f"{line}\n" for line in self.tail.newest(missed)))
+                self._stream.flush()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            if not self._is_held:
+                return self._stream.write(text)
+            *whole, self._begun = (self._begun + _LOOKS.sub("", text)).split("\n")
+            for line in whole:
+                self.tail.add(line.rpartition("\r")[2])  # what was drawn over is gone
+            return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return not self._is_held and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()

@@ -1,0 +1,147 @@
+"""`eaglelocal top [URL]`: the monitor of a running server, on the screen, as text or as JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.errors import EngineError, UsageError
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.client.reading import Reading
+    from eaglelocal.client.servers.watch import Watch
+    from eaglelocal.tui.feed import Feed
+    from eaglelocal.tui.monitor import ReadMachine
+    from eaglelocal.tui.monitor_text import Scene
+
+BETWEEN_S = 1.0  # the two readings of --once, of which rates are made
+LOCAL = ("127.0.0.1", "localhost", "::1")
+DEFAULT_WIDTH = 80
+
+Url = Annotated[str | None, typer.Argument(metavar="URL", help="Unset: the server that runs here.", show_default=False)]
+Once = Annotated[bool, typer.Option("--once", help="One frame as text, then end.")]
+
+
+def top(url: Url = None, once: Once = False, as_json: flags.AsJson = False) -> None:
+    """Watch a running server: eaglelocal, llama-server or vLLM.
+
+    \b
+    eaglelocal top
+    eaglelocal top http://127.0.0.1:8080
+    eaglelocal top --once | head -3
+    """
+    from eaglelocal.cli.joining import key_of
+
+    settings = Settings.load({}, os.environ, locations.config_file())
+    output = standard_output(colour=settings.colour)
+    where = url or address_here()
+    api_key = key_of(where, os.environ)
+    if once or as_json:
+        return look_once(where, api_key, settings, output, as_json=as_json)
+    if not output.is_terminal:
+        raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
+    return watch_it(where, api_key, settings)
+
+
+def address_here() -> str:
+    """Of the newest server of ours on this machine. Raises EngineError where none runs."""
+    from eaglelocal.client.running import running_servers
+
+    found = running_servers()
+    if not found:
+        hint = "`eaglelocal serve` starts one; `eaglelocal top http://HOST:PORT` watches another one"
+        raise EngineError("no server of ours is running here", hint=hint)
+    return found[0].url
+
+
+def is_local(url: str) -> bool:
+    """Is the server on this machine, so that this machine's load is its?"""
+    return urlsplit(url).hostname in LOCAL
+
+
+# ---- one frame
+def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
+    from eaglelocal.client.servers.watch import Watch
+    from eaglelocal.tui.look import look_of
+    from eaglelocal.tui.monitor_text import once_text
+
+    watch = Watch(url, ignored, api_key=api_key)
+    scene = scene_of(watch)
+    if as_json:
+        output.object(scene_object(scene))
+    else:
+        output.data(once_text(scene, output.width, look_of(settings).glyphs))
+
+
+def scene_of(watch: Watch) -> Scene:
+    """Two readings, a second apart. Raises EngineError where nothing answers the first."""
+    from eaglelocal.probe.gauges import GaugeWatch
+    from eaglelocal.tui.feed import Feed
+    from eaglelocal.tui.monitor_text import Scene
+
+    gauges = GaugeWatch() if is_local(watch.url) else None
+    feed = Feed()
+    read_into(feed, watch)
+    time.sleep(BETWEEN_S)
+    read_into(feed, watch)
+    frame, machine = feed.frame(time.monotonic(), seconds=0), gauges.latest() if gauges is not None else None
+    if gauges is not None:
+        gauges.close()
+    return Scene(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
+
+
+def read_into(feed: Feed, watch: Watch) -> None:
+    from eaglelocal.client.reading import DISCONNECTED
+
+    reading = watch.read()
+    if reading.state == DISCONNECTED:
+        raise EngineError(reading.detail, hint="is the server running, and this its address?")
+    feed.read(reading, time.monotonic())
+
+
+def scene_object(scene: Scene) -> dict[str, object]:
+    """Absent figures are null."""
+    frame, reading = scene.frame, scene.frame.reading
+    return {
+        "url": scene.url,
+        "kind": reading.kind if reading is not None else None,
+        "state": frame.connection,
+        "tok_s": frame.tok_s,
+        "speculation": {**asdict(frame.drafting), **asdict(frame.figures)},
+        "drafted_tokens": frame.drafted,
+        "accepted_tokens": frame.accepted,
+        "server": asdict(reading) if reading is not None else None,
+        "machine": asdict(scene.machine) if scene.machine is not None else None,
+    }
+
+
+def ignored(reading: Reading) -> None:
+    """Nobody watches."""
+
+
+# ---- the screen
+def watch_it(url: str, api_key: str, settings: Settings) -> None:
+    from eaglelocal.client.servers.watch import Watch
+    from eaglelocal.probe.gauges import GaugeWatch
+    from eaglelocal.tui.keys import check_look
+    from eaglelocal.tui.look import look_of
+    from eaglelocal.tui.monitor import Monitor
+
+    look = look_of(settings)
+    check_look(look)
+    gauges = GaugeWatch() if is_local(url if "://" in url else f"http://{url}") else None
+    read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
+    try:
+        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).run()
+    finally:
+        if gauges is not None:
+            gauges.close()

@@ -1,0 +1,131 @@
+"""What a server says of itself at one moment, in words that fit every kind of server.
+
+Plain data. Whatever a server does not report is None, never zero: who shows it must be able to tell the two apart.
+Totals are counters since the process began; rates are made of two readings by whoever keeps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.events import EngineSnapshot
+
+DISCONNECTED = "disconnected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counters of one engine process. Another `process` means that they began anew."""
+
+    process: str = ""
+    prompt_tokens: float | None = None
+    cached_prompt_tokens: float | None = None  # of them, those that a cache spared
+    generated_tokens: float | None = None
+    drafts: float | None = None  # verifications that had a draft
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    emitted_tokens: float | None = None  # by verifications that had a draft, bonus tokens included
+    per_position: tuple[float, ...] | None = None  # [depth], how often depth i + 1 was accepted
+    draft_s: float | None = None
+    verify_s: float | None = None
+    host_s: float | None = None  # outside llama.cpp
+    plain_s: float | None = None  # what the tokens of answers would have taken without drafted rows
+    answer_s: float | None = None  # what they took
+    tok_s: float | None = None  # the server's own average, where it counts no tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """Whether the server drafts. state: on, asleep, off, or "" where it does not say."""
+
+    state: str = ""
+    reason: str = ""
+    setting: str = ""  # auto, off, pid or a number, as it can be switched; "": cannot be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """One request: figures and who asked, never what."""
+
+    id: str
+    owner: str = ""
+    model: str = ""
+    state: str = ""  # waiting, reading, running, or how it ended
+    drafting: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+    tok_s: float | None = None
+    acceptance: float | None = None  # accepted / drafted; of a running answer: accepted / generated is in `share`
+    share: float | None = None  # of the answer's tokens that came from drafts
+    wait_s: float | None = None  # from the question to the first token, or so far
+    age_s: float | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ("waiting", "reading", "running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A server at one moment."""
+
+    kind: str  # eaglelocal, llama-server, vLLM
+    state: str  # ready, loading, restarting, failed, idle, draining, or DISCONNECTED
+    detail: str = ""
+    model: str = ""
+    draft: str = ""
+    n_ctx: int | None = None  # tokens of a request
+    num_slots: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    answered: int | None = None
+    restarts: int | None = None
+    uptime_s: float | None = None
+    cached_tokens: float | None = None  # in the KV cache
+    cache_cells: float | None = None  # that it has
+    cache_share: float | None = None  # of it that is in use, 0 to 1
+    memory_bytes: int | None = None
+    totals: Totals = Totals()
+    drafting: Drafting = Drafting()
+    requests: tuple[RequestRow, ...] | None = None
+    recent: tuple[RequestRow, ...] = ()
+    missing: tuple[str, ...] = ()  # what a person could switch on at the server, to see more
+    can_control: bool = False  # requests can be cancelled, drafting switched
+
+
+def totals_of(snapshot: EngineSnapshot) -> Totals:
+    """Of an engine's own snapshot."""
+    stats = snapshot.speculation
+    return Totals(
+        process=str(snapshot.engine_pid),
+        prompt_tokens=snapshot.prompt_tokens,
+        generated_tokens=snapshot.generated_tokens,
+        drafts=stats.drafts,
+        draft_tokens=stats.draft_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        emitted_tokens=stats.emitted_tokens,
+        per_position=tuple(map(float, stats.accepted_per_position)),
+        draft_s=snapshot.draft_s,
+        verify_s=snapshot.verify_s,
+        host_s=snapshot.host_s,
+        plain_s=snapshot.plain_s,
+        answer_s=snapshot.answer_s,
+    )
+
+
+def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> Reading:
+    """An engine's own snapshot as a reading. A server that tells nothing has no process: then nothing is known."""
+    is_told = snapshot.engine_pid > 0
+    stats = snapshot.speculation
+    return Reading(
+        kind="eaglelocal",
+        state=state,
+        n_ctx=n_ctx,
+        running=snapshot.running,
+        waiting=snapshot.waiting,
+        cached_tokens=snapshot.cached_tokens if is_told else None,
+        cache_cells=(snapshot.cache_cells or None) if is_told else None,
+        totals=totals_of(snapshot) if is_told else Totals(),
+        drafting=Drafting(state=stats.state, reason=stats.reason, setting=snapshot.spec) if is_told else Drafting(),
+    )

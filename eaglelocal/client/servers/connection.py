@@ -1,0 +1,101 @@
+"""Short questions to a server, over one connection that is kept: what monitors ask again and again.
+
+Knows sockets and statuses, nothing of what is asked. Not for answers of models: those are http_client.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.client.http_client import parse_url
+from eaglelocal.client.http_stream import refusal
+from eaglelocal.errors import EagleLocalError, EngineError, UsageError
+
+TIMEOUT_S = 4.0  # a server that computes on all cores answers slowly
+MAX_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == http.client.OK
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> object:
+        """None for what is no JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+    def mapping(self) -> Mapping[str, object]:
+        """The JSON object; empty for anything else."""
+        found = self.json()
+        return found if isinstance(found, dict) else {}
+
+
+class Connection:
+    """For one thread."""
+
+    def __init__(self, url: str, *, api_key: str = "", timeout_s: float = TIMEOUT_S) -> None:
+        """`url` may end in /v1. Raises UsageError for what is no address."""
+        parts = parse_url(url)
+        self._path = parts.path.removesuffix("/v1")
+        self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        try:
+            self._http = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        except (ValueError, http.client.HTTPException) as error:
+            raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080") from error
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    def get(self, path: str) -> Reply:
+        """Raises EngineError where nothing answers. Any status is a reply."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, object]) -> Reply:
+        """Raises EngineError where nothing answers, and what a refusal means."""
+        reply = self._ask("POST", path, json.dumps(body))
+        if not reply.is_good:
+            raise refusal(self.url, reply.status, reply.body)
+        return reply
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _ask(self, method: str, path: str, body: str | None) -> Reply:
+        """Once more where the server has closed a connection that was idle."""
+        was_open = self._http.sock is not None
+        try:
+            return self._exchange(method, path, body)
+        except EagleLocalError:
+            if not was_open:
+                raise
+            return self._exchange(method, path, body)
+
+    def _exchange(self, method: str, path: str, body: str | None) -> Reply:
+        headers = {"Content-Type": "application/json", **self._headers} if body is not None else self._headers
+        try:
+            self._http.request(method, self._path + path, body, headers)
+            response = self._http.getresponse()
+            read = response.read(MAX_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            with contextlib.suppress(OSError):
+                self._http.close()
+            hint = "is the server running, and this its address?"
+            raise EngineError(f"cannot reach {self.url}: {error or type(error).__name__}", hint=hint) from error
+        if response.length:  # longer than anything that is asked here
+            self._http.close()
+        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

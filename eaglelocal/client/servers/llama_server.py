@@ -1,0 +1,161 @@
+"""llama.cpp's server as a monitor reads it: /metrics (with --metrics), /slots, /props, /health.
+
+Its counters are raised when an answer ends; what runs is in /slots. Prompts that old versions put there are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from eaglelocal.client.http_stream import mapping
+from eaglelocal.client.reading import Reading, RequestRow, Totals
+from eaglelocal.client.servers.connection import Connection, Reply
+from eaglelocal.client.servers.prometheus import Samples
+from eaglelocal.client.servers.told import number, text, whole
+
+N = TypeVar("N", int, float)
+
+KIND = "llama-server"
+PREFIX = "llamacpp:"
+STARTED = "process-start-time-unix"
+
+
+class LlamaServer:
+    """Implements watch.Source."""
+
+    kind = KIND
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._count = TokenCount()
+        self._props: Mapping[str, object] = {}
+
+    def read(self) -> Reading:
+        health = self._connection.get("/health")
+        if not health.is_good:
+            return Reading(kind=KIND, state=state_of(health))
+        if not self._props:
+            self._props = self._connection.get("/props").mapping()
+        slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
+        samples = Samples(metrics.text) if metrics.is_good else None
+        rows = [mapping(slot) for slot in _list(slots.json())] if slots.is_good else None
+        return reading_of_llama(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
+
+
+def state_of(health: Reply) -> str:
+    """503 while it loads."""
+    return "loading" if health.status == 503 else f"answers {health.status}"
+
+
+def reading_of_llama(
+    samples: Samples | None,
+    slots: Sequence[Mapping[str, object]] | None,
+    props: Mapping[str, object],
+    count: TokenCount,
+    *,
+    process: str = "",
+) -> Reading:
+    """samples: None without --metrics; slots: None with --no-slots."""
+    found = samples or Samples("")
+    missing = [flag for flag, there in (("--metrics", samples), ("--slots", slots)) if there is None]
+    busy = None if slots is None else [slot for slot in slots if slot.get("is_processing") is True]
+    return Reading(
+        kind=KIND,
+        state="idle" if props.get("is_sleeping") is True else "ready",
+        model=text(props, "model_alias") or text(props, "model_path").rpartition("/")[2],
+        n_ctx=whole(mapping(props.get("default_generation_settings")), "n_ctx"),
+        num_slots=len(slots) if slots is not None else whole(props, "total_slots"),
+        running=_first(_int(found.total(PREFIX + "requests_processing")), None if busy is None else len(busy)),
+        waiting=_int(found.total(PREFIX + "requests_deferred")),
+        cached_tokens=_first(found.total(PREFIX + "kv_cache_tokens"), _used(slots)),
+        cache_cells=_cells(slots),
+        cache_share=found.total(PREFIX + "kv_cache_usage_ratio"),
+        totals=_totals(found, count.take(found.total(PREFIX + "tokens_predicted_total"), busy), process),
+        requests=None if busy is None else tuple(map(_row, busy)),
+        missing=tuple(missing),
+    )
+
+
+class TokenCount:
+    """Generated tokens: those of answers that have ended, as counted by the server, and those of answers that run.
+
+    Without /metrics: what was seen to come in /slots. Never falls while the server's own count does not.
+    """
+
+    def __init__(self) -> None:
+        self._counted: float | None = None
+        self._shown = 0.0
+        self._seen: dict[tuple[object, object], float] = {}  # by slot and task
+
+    def take(self, counted: float | None, busy: Sequence[Mapping[str, object]] | None) -> float | None:
+        if counted is None and busy is None:
+            return None
+        now = {(slot.get("id"), slot.get("id_task")): _generated(slot) or 0.0 for slot in busy or ()}
+        if counted is None:
+            self._shown += sum(max(count - self._seen.get(key, count), 0.0) for key, count in now.items())
+        else:
+            began_anew = self._counted is not None and counted < self._counted
+            self._shown = max(counted + sum(now.values()), 0.0 if began_anew else self._shown)
+        self._counted, self._seen = counted, now
+        return self._shown
+
+
+def _totals(samples: Samples, generated: float | None, process: str) -> Totals:
+    draft = PREFIX + "spec_decode_num_"
+    return Totals(
+        process=process,
+        prompt_tokens=samples.total(PREFIX + "prompt_tokens_total"),
+        cached_prompt_tokens=samples.total(PREFIX + "prompt_tokens_cached_total"),
+        generated_tokens=generated,
+        drafts=samples.total(draft + "drafts_total", draft + "drafts"),
+        draft_tokens=samples.total(draft + "draft_tokens_total", draft + "draft_tokens"),
+        accepted_tokens=samples.total(draft + "accepted_tokens_total", draft + "accepted_tokens"),
+        per_position=samples.by_position(draft + "accepted_tokens_per_pos_total", draft + "accepted_tokens_per_pos"),
+    )
+
+
+def _row(slot: Mapping[str, object]) -> RequestRow:
+    generated = _generated(slot)
+    return RequestRow(
+        id=f"{slot.get('id_task', '')}",
+        owner=f"slot {slot.get('id', '')}",
+        state="running" if generated else "reading",
+        drafting="on" if slot.get("speculative") is True else "",
+        prompt_tokens=_sum(whole(slot, "n_prompt_tokens_processed"), whole(slot, "n_prompt_tokens_cache")),
+        cached_tokens=whole(slot, "n_prompt_tokens_cache"),
+        generated_tokens=_int(generated),
+    )
+
+
+def _generated(slot: Mapping[str, object]) -> float | None:
+    """Old versions have an object where new ones have a list of one."""
+    told = slot.get("next_token")
+    first = told[0] if isinstance(told, list) and told else told
+    return number(mapping(first), "n_decoded")
+
+
+def _used(slots: Sequence[Mapping[str, object]] | None) -> float | None:
+    counts = [count for slot in slots or () if (count := number(slot, "n_prompt_tokens")) is not None]
+    return sum(counts) if counts else None
+
+
+def _cells(slots: Sequence[Mapping[str, object]] | None) -> float | None:
+    counts = [count for slot in slots or () if (count := number(slot, "n_ctx")) is not None]
+    return sum(counts) if counts else None
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _int(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None else a + (b or 0)
+
+
+def _first(a: N | None, b: N | None) -> N | None:
+    return b if a is None else a

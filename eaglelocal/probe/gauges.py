@@ -1,0 +1,188 @@
+"""How busy this machine is at the moment: CPU, memory, GPUs with their power and temperature.
+
+Asked every other second for hours, so what can be opened once is. Never raises; what is not told is None. A driver
+that hangs holds up nobody but the thread that asks it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # as Linux names them
+GAP_S, FIRST_S = 2.0, 0.3
+TEMPERATURE_GPU = 0  # NVML's number for the sensor on the die
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGauge:
+    index: int
+    name: str | None = None
+    load: float | None = None  # share of the last interval in which it computed, 0 to 1
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    power_w: float | None = None
+    limit_w: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineGauge:
+    cpu_load: float | None = None  # of all cores, 0 to 1, since the last reading
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    temperature_c: float | None = None  # the hottest that the CPU's sensors tell
+    gpus: tuple[GpuGauge, ...] = ()
+
+
+class DeviceMemory(Protocol):
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+
+
+class Utilization(Protocol):
+    @property
+    def gpu(self) -> int: ...
+
+
+class LiveNvml(Protocol):
+    """The part of pynvml that is used; any call may raise."""
+
+    def nvmlInit(self) -> object: ...
+    def nvmlShutdown(self) -> object: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> object: ...
+    def nvmlDeviceGetName(self, handle: object, /) -> str | bytes: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: object, /) -> DeviceMemory: ...
+    def nvmlDeviceGetUtilizationRates(self, handle: object, /) -> Utilization: ...
+    def nvmlDeviceGetPowerUsage(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object, /) -> int: ...
+    def nvmlDeviceGetTemperature(self, handle: object, sensor: int, /) -> int: ...
+
+
+class Gauges:
+    """Open sensors. Close it when nobody looks any more."""
+
+    def __init__(self, nvml: LiveNvml | None) -> None:
+        self._nvml = nvml if nvml is not None and _opens(nvml) else None
+        count = _attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
+        self._gpus = [(index, self._handle(index)) for index in range(count or 0)]
+        _attempt(_cpu_load)  # the first answer has no interval
+
+    def read(self) -> MachineGauge:
+        memory = _attempt(_memory)
+        return MachineGauge(
+            cpu_load=_attempt(_cpu_load),
+            used_bytes=memory[0] if memory else None,
+            total_bytes=memory[1] if memory else None,
+            temperature_c=_attempt(_temperature),
+            gpus=tuple(self._gpu(index, handle) for index, handle in self._gpus),
+        )
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            _attempt(self._nvml.nvmlShutdown)
+
+    def _handle(self, index: int) -> object | None:
+        nvml = self._nvml
+        return None if nvml is None else _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+
+    def _gpu(self, index: int, handle: object | None) -> GpuGauge:
+        nvml = self._nvml
+        if nvml is None or handle is None:
+            return GpuGauge(index=index)
+        memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        rates = _attempt(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        power = _attempt(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        limit = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        return GpuGauge(
+            index=index,
+            name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+            load=rates.gpu / 100 if rates else None,
+            used_bytes=memory.total - memory.free if memory else None,
+            total_bytes=memory.total if memory else None,
+            power_w=power / 1000 if power is not None else None,
+            limit_w=limit / 1000 if limit is not None else None,
+            temperature_c=_attempt(lambda: float(nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU))),
+        )
+
+
+class GaugeWatch:
+    """Reads the gauges on a thread of its own; whoever shows them takes what there is."""
+
+    def __init__(self, open_them: Callable[[], Gauges] | None = None, *, gap_s: float = GAP_S) -> None:
+        self._open, self._gap_s = open_them or open_gauges, gap_s
+        self._is_closing = threading.Event()
+        self._latest: MachineGauge | None = None
+        self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
+        self._thread.start()
+
+    def latest(self) -> MachineGauge | None:
+        """None before anything was told."""
+        return self._latest
+
+    def close(self) -> None:
+        self._is_closing.set()
+
+    def _run(self) -> None:
+        gauges = self._open()
+        self._is_closing.wait(FIRST_S)  # a load needs an interval
+        while not self._is_closing.is_set():
+            self._latest = gauges.read()
+            self._is_closing.wait(self._gap_s)
+        gauges.close()
+
+
+def open_gauges() -> Gauges:
+    try:
+        import pynvml
+    except Exception:  # not installed, or broken in a way of its own
+        return Gauges(None)
+    return Gauges(pynvml)
+
+
+def _opens(nvml: LiveNvml) -> bool:
+    try:
+        nvml.nvmlInit()
+    except Exception:  # no driver, or one that does not fit
+        return False
+    return True
+
+
+def _cpu_load() -> float:
+    import psutil
+
+    return float(psutil.cpu_percent(None)) / 100
+
+
+def _memory() -> tuple[int, int]:
+    """Used and total."""
+    import psutil
+
+    told = psutil.virtual_memory()
+    return int(told.total - told.available), int(told.total)
+
+
+def _temperature() -> float | None:
+    import psutil
+
+    sensors = psutil.sensors_temperatures()  # Linux and FreeBSD only
+    found = [each.current for name in CPU_SENSORS for each in sensors.get(name, ())]
+    return float(max(found)) if found else None
+
+
+def _attempt(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except Exception:  # one figure that a driver does not give must not cost the others
+        return None
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

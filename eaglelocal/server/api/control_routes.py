@@ -1,0 +1,52 @@
+"""POST /v1/requests/{id}/cancel and /v1/speculation: what a monitor can do beside looking.
+
+Everybody may end requests of their own; the rest is the operator's (access.py says who that is).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+
+from eaglelocal.core.request import parse_spec
+from eaglelocal.server.api.openai_routes import Operator, Owner, There
+from eaglelocal.server.api.replies import Cancelled, Switched
+from eaglelocal.server.api.schema import SwitchBody
+from eaglelocal.server.errors import NOT_FOUND, PERMISSION, Problem
+
+router = APIRouter(tags=["Monitor"])
+
+
+@router.post("/v1/requests/{request_id:path}/cancel")
+async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Operator) -> Cancelled:
+    """End an answer early, with all answers of the same call. Its caller is told so, with what there is of it."""
+    found = serving.active.get(request_id)
+    if found is None:
+        raise Problem(404, "no such request is running or waiting", NOT_FOUND, code="request_not_found")
+    call, choice = found
+    if choice.request.owner != owner and not is_operator:
+        raise Problem(403, "this request is another key's", PERMISSION)
+    call.cancel(cancelled())
+    return Cancelled(id=request_id)
+
+
+@router.post("/v1/speculation")
+async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Switched:
+    """How requests are drafted for that say nothing of it themselves; those that run follow at once."""
+    if not is_operator:
+        raise Problem(403, "only the operator may switch drafting for everybody", PERMISSION)
+    loaded = serving.models.loaded
+    if loaded is None:
+        raise Problem(503, "no model is loaded", code="model_not_loaded", headers={"Retry-After": "2"})
+    snapshot = await asyncio.to_thread(loaded.client.snapshot)
+    if not snapshot.spec:
+        raise Problem(400, "there is nothing to switch: the model was loaded without a draft", code="no_draft")
+    spec = parse_spec(body.spec)
+    await asyncio.to_thread(loaded.client.set_spec, spec)
+    return Switched(spec=str(spec))
+
+
+def cancelled() -> Problem:
+    """No status that clients take for a reason to ask again."""
+    return Problem(403, "the answer was cancelled at the server", PERMISSION, code="cancelled")

@@ -1,0 +1,56 @@
+"""How many old turns must go so that the next question and its answer fit in the context.
+
+Pure. The client holds no model, so tokens are estimated: from the last answer, whose prompt and
+length the engine counted, and before that from characters. The engine has the last word.
+
+Example: context 2048, no limit of tokens, so 512 are kept for the answer. Three turns of about 700
+tokens each and a question of 50 make 2150 > 1536: the oldest goes, 1450 stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.request import Message
+from eaglelocal.talk.conversation import Conversation
+
+TOKENS_PER_CHAR = 0.35  # small vocabularies write English at about three characters a token
+TOKENS_PER_MESSAGE = 6.0  # role markers of the template
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEstimate:
+    """Tokens of messages; calibrated on what the engine counted for the last answer."""
+
+    tokens_per_char: float = TOKENS_PER_CHAR
+
+    def of(self, messages: tuple[Message, ...]) -> int:
+        num_chars = sum(len(message.content) for message in messages)
+        return round(num_chars * self.tokens_per_char + len(messages) * TOKENS_PER_MESSAGE)
+
+
+def calibrated(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
+    """The estimate that gives num_tokens for these messages; the default where they are too short to tell."""
+    num_chars = sum(len(message.content) for message in messages)
+    if num_chars < 200:
+        return TokenEstimate()
+    return TokenEstimate(max(0.0, num_tokens - len(messages) * TOKENS_PER_MESSAGE) / num_chars)
+
+
+def answer_room(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens to keep free for the answer."""
+    return n_ctx // 4 if max_tokens is None else max_tokens
+
+
+def turns_to_forget(
+    conversation: Conversation, question: str, *, estimate: TokenEstimate, n_ctx: int, max_tokens: int | None
+) -> int:
+    """The smallest number of oldest turns, not less than now, without which the question fits.
+
+    All of them when it does not fit even alone: then the engine says what is too long.
+    """
+    room = n_ctx - answer_room(n_ctx, max_tokens)
+    for num_forgotten in range(conversation.num_forgotten, len(conversation.turns)):
+        if estimate.of(conversation.messages(question, num_forgotten=num_forgotten)) <= room:
+            return num_forgotten
+    return len(conversation.turns)

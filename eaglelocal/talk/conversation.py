@@ -1,0 +1,71 @@
+"""The conversation: a system message and turns; what a question is asked against.
+
+Knows which messages go to the model and which turns fell out of the context. Does not know files,
+tokens, models or terminals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eaglelocal.core.request import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question and what came back; `stopped` marks an answer that was cut off by a person or a failure."""
+
+    question: str
+    answer: str
+    stopped: bool = False
+    reasoning: str = (
+        ""  # what the model thought; templates leave thoughts of earlier turns out, so it is not sent again
+    )
+
+    @property
+    def messages(self) -> tuple[Message, Message]:
+        return Message("user", self.question), Message("assistant", self.answer)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The one thing that changes while people talk; `num_forgotten` turns at the front are no longer sent."""
+
+    system: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    num_forgotten: int = 0
+    unanswered: str = ""  # the question whose answer failed, for /retry
+    name: str = ""  # under which it was saved or loaded
+
+    def messages(self, question: str, *, num_forgotten: int | None = None) -> tuple[Message, ...]:
+        """What to send: the system message, the turns still in the context, the question."""
+        first = self.num_forgotten if num_forgotten is None else num_forgotten
+        system = (Message("system", self.system),) if self.system else ()
+        past = tuple(message for turn in self.turns[first:] for message in turn.messages)
+        return (*system, *past, Message("user", question))
+
+    @property
+    def num_sent(self) -> int:
+        """Turns that still go to the model."""
+        return len(self.turns) - self.num_forgotten
+
+    def add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self.unanswered = ""
+
+    def take_last_question(self) -> str:
+        """For asking again: the failed question, or the last one, whose answer is then forgotten."""
+        if self.unanswered:
+            return self.unanswered
+        if not self.turns:
+            return ""
+        question = self.turns.pop().question
+        self.num_forgotten = min(self.num_forgotten, len(self.turns))
+        return question
+
+    def clear(self) -> None:
+        """Forget the turns; the system message stays."""
+        self.turns.clear()
+        self.num_forgotten = 0
+        self.unanswered = ""
+        self.name = ""

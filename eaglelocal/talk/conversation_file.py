@@ -1,0 +1,168 @@
+"""Conversations on disk: one JSON file each, written whole or not at all, readable by the owner only.
+
+Knows names, the format and its checks. Does not know when to save. A name is a plain word, never a path.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.nearest import nearest
+
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_FRESH_NAME = 48  # characters: a list of conversations is read, not searched
+NAME = re.compile(r"\w[\w .-]{0,79}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A saved conversation, as a list shows it."""
+
+    name: str
+    modified_at: float  # seconds since 1970
+
+
+def entries(folder: Path) -> tuple[Entry, ...]:
+    """Saved conversations, latest first."""
+    found = [Entry(path.stem, path.stat().st_mtime) for path in folder.glob("*.json")]
+    return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries(folder))
+
+
+def fresh_name(folder: Path, question: str) -> str:
+    """A name that no file has, of the first words of a question: `What is an eagle`, `What is an eagle 2`."""
+    words = re.sub(r"[^\w .-]+", " ", question).split()
+    base = " ".join(words)[:MAX_FRESH_NAME].strip(" .-") or "chat"
+    taken = {name.casefold() for name in names(folder)}  # some file systems do not tell A from a
+    numbered = (f"{base} {number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
+
+
+def rename(folder: Path, old: str, new: str) -> str:
+    """Give a saved conversation another name. Returns it as it was taken. Raises UsageError, ResourceError."""
+    source, target = _existing(folder, old), path_of(folder, new)
+    if target.exists() and target != source:
+        raise UsageError(f"a conversation named {target.stem!r} is there already")
+    try:
+        source.rename(target)
+    except OSError as problem:
+        raise ResourceError(f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+    return target.stem
+
+
+def delete(folder: Path, name: str) -> None:
+    """Remove a saved conversation for good. Raises UsageError, ResourceError."""
+    path = _existing(folder, name)
+    try:
+        path.unlink()
+    except OSError as problem:
+        raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """The file of a conversation. Raises UsageError on a name that is no plain word."""
+    plain = name.strip().removesuffix(".json")
+    if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
+        raise UsageError(f"not a name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
+    return folder / f"{plain}.json"
+
+
+def save(conversation: Conversation, path: Path, *, target: str) -> None:
+    """Write the file beside its place, then move it there: a crash leaves the old one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(_to_json(conversation, target), file, ensure_ascii=False, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as problem:
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def load(folder: Path, name: str) -> Conversation:
+    """Read and check a conversation. Raises UsageError with what is wrong and where."""
+    path = _existing(folder, name)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(f"{path} is not a conversation: {problem}") from problem
+    return _from_json(content, path)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = path_of(folder, name)
+    if not path.is_file():
+        raise UsageError(f"no conversation named {path.stem!r}", hint=_others(folder, path.stem))
+    return path
+
+
+def _others(folder: Path, name: str) -> str:
+    known = names(folder)
+    if not known:
+        return "nothing is saved yet; /save NAME saves"
+    close = nearest(name, known)
+    return f"/load {close}" if close else "saved are: " + ", ".join(known[:8])
+
+
+def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
+    return {
+        "version": FORMAT_VERSION,
+        "target": target,
+        "system": conversation.system,
+        "turns": [_turn_to_json(turn) for turn in conversation.turns],
+    }
+
+
+def _turn_to_json(turn: Turn) -> dict[str, object]:
+    said: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
+    return {**said, "reasoning": turn.reasoning} if turn.reasoning else said
+
+
+def _from_json(content: object, path: Path) -> Conversation:
+    if not isinstance(content, dict) or "turns" not in content:
+        raise UsageError(f"{path} is not a conversation: it has no turns")
+    version = content.get("version")
+    if version != FORMAT_VERSION:
+        raise UsageError(f"{path} has version {version!r}, this program reads {FORMAT_VERSION}")
+    system, turns = content.get("system", ""), content["turns"]
+    if not isinstance(system, str) or not isinstance(turns, list):
+        raise UsageError(f"{path} is not a conversation: system must be text and turns a list")
+    return Conversation(
+        system=system, turns=[_turn(turn, number, path) for number, turn in enumerate(turns, 1)], name=path.stem
+    )
+
+
+def _turn(content: object, number: int, path: Path) -> Turn:
+    fields = content if isinstance(content, dict) else {}
+    question, answer, reasoning = fields.get("question"), fields.get("answer"), fields.get("reasoning", "")
+    stopped = fields.get("stopped", False)
+    if (
+        isinstance(question, str)
+        and isinstance(answer, str)
+        and isinstance(reasoning, str)
+        and isinstance(stopped, bool)
+    ):
+        return Turn(question, answer, stopped, reasoning)
+    raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")

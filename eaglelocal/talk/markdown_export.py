@@ -1,0 +1,45 @@
+"""A conversation as a Markdown document, for people and for other programs. Pure but for `export`, which writes it.
+
+Answers stay as the model wrote them; questions become quotes, so that a heading in one does not upset the document.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.talk.conversation import Conversation, Turn
+
+
+def as_markdown(conversation: Conversation, *, target: str) -> str:
+    """Title, system message, then question and answer of each turn. Thoughts are folded away."""
+    title = f"# {conversation.name or 'Conversation'}"
+    parts = [title, f"*{target}*"]
+    if conversation.system:
+        parts += ["**System:**", _quoted(conversation.system)]
+    return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _turn(turn))]) + "\n"
+
+
+def export(conversation: Conversation, path: Path, *, target: str) -> None:
+    """Write the document; nothing is written over. Raises UsageError, ResourceError."""
+    if not conversation.turns:
+        raise UsageError("there is nothing to export yet")
+    try:
+        with path.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(as_markdown(conversation, target=target))
+    except FileExistsError:
+        raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
+    except OSError as problem:
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def _turn(turn: Turn) -> list[str]:
+    thought = (
+        f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
+    )
+    stopped = "*(stopped here)*" if turn.stopped else ""
+    return [part for part in ("---", _quoted(turn.question), thought, turn.answer.strip(), stopped) if part]
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))

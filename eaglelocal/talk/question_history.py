@@ -1,0 +1,74 @@
+"""What was asked before, for the up key of the screen: a JSON text a line on disk, for its owner alone.
+
+Line mode keeps its own file, whose format belongs to readline. A disk that cannot be written is no failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+MAX_ENTRIES = 1000
+MAX_FILE_BYTES = 8 * 1024 * 1024
+
+
+class QuestionHistory:
+    """A walk through old questions; what was being typed waits at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = _read(path)
+        self._at = len(self._entries)
+        self._typed = ""
+
+    def older(self, shown: str) -> str | None:
+        """The question before the one shown; None at the beginning."""
+        if self._at == 0:
+            return None
+        if self._at == len(self._entries):
+            self._typed = shown
+        self._at -= 1
+        return self._entries[self._at]
+
+    def newer(self) -> str | None:
+        """The question behind the one shown, last what was being typed; None at the end."""
+        if self._at == len(self._entries):
+            return None
+        self._at += 1
+        return self._typed if self._at == len(self._entries) else self._entries[self._at]
+
+    def add(self, question: str) -> None:
+        """Remember a question that was sent; the walk begins at the end again."""
+        if not self._entries or self._entries[-1] != question:
+            self._entries.append(question)
+            self._append(question)
+        self._at, self._typed = len(self._entries), ""
+
+    def _append(self, question: str) -> None:
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if len(self._entries) > 2 * MAX_ENTRIES:
+                del self._entries[:-MAX_ENTRIES]
+                self._write(self._entries, os.O_TRUNC)
+            else:
+                self._write([question], os.O_APPEND)
+
+    def _write(self, questions: list[str], how: int) -> None:
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(question) + "\n" for question in questions)
+
+
+def _read(path: Path) -> list[str]:
+    """The newest questions; lines that are none are passed over."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        with path.open("rb") as file:
+            lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(question := json.loads(line), str):
+                    found.append(question)
+    return found[-MAX_ENTRIES:]

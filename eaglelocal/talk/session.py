@@ -1,0 +1,169 @@
+"""One chat session: the model that answers, the conversation, and how the next question is asked.
+
+Knows clients through a Protocol and turns questions into requests. Does not know where models come
+from (it is given a loader), nor terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest, Spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.talk.context_window import TokenEstimate, calibrated
+from eaglelocal.talk.conversation import Conversation, Turn
+
+MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
+
+
+class Answer(Protocol):
+    """Events of one request, ending with Finished or Failed."""
+
+    def __iter__(self) -> Iterator[RequestEvent]: ...
+
+    def cancel(self) -> None: ...
+
+
+class ChatClient(Protocol):
+    """What chat needs of an engine, in this process or behind a pipe."""
+
+    @property
+    def state(self) -> str:
+        """As client.port.Client has it: loading, ready, restarting, failed, closed."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    def stream(self, request: ChatRequest) -> Answer: ...
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is ready: loaded by us as planned, or without a plan of ours at a server."""
+
+    client: ChatClient
+    plan: Plan | None
+    info: EngineInfo
+    takes_spec: bool = True  # may a request say how to draft?
+
+    @property
+    def speculates(self) -> bool:
+        return self.info.draft != "none" if self.plan is None else self.plan.speculates
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person asked for while chatting; None: as at the start."""
+
+    target: str | None = None
+    spec: str | None = None  # auto, off, N
+    draft: str | None = None  # auto, ngram, none or a file
+
+
+@dataclass(frozen=True, slots=True)
+class Garage:
+    """Where models come from: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
+
+    plan: Callable[[Choice], Plan]
+    load: Callable[[Plan], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came back for a question: text, and how it ended."""
+
+    text: str = ""
+    reasoning: str = ""  # what was thought before it (sessions with is_split)
+    finished: Finished | None = None
+    error: EagleLocalError | None = None
+    started: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        return self.finished is None or self.finished.reason == "cancelled"
+
+    @property
+    def refused(self) -> bool:
+        """The engine did not take the request: it may be too long for the context."""
+        return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
+
+
+@dataclass(slots=True)
+class Session:
+    """What changes while people talk."""
+
+    garage: Garage
+    model: Model
+    params: SamplingParams
+    conversation: Conversation = field(default_factory=Conversation)
+    spec: Spec | None = None  # of the requests; None: as planned
+    choice: Choice = field(default_factory=Choice)
+    estimate: TokenEstimate = field(default_factory=TokenEstimate)
+    answers: list[Finished] = field(default_factory=list)
+    num_asked: int = 0
+    is_split: bool = False  # thoughts come apart from what is said
+
+    def request(self, question: str, num_forgotten: int) -> ChatRequest:
+        self.num_asked += 1
+        return ChatRequest(
+            id=f"chat-{self.num_asked}",
+            messages=self.conversation.messages(question, num_forgotten=num_forgotten),
+            params=self.params,
+            spec=self.spec,
+            is_split=self.is_split,
+        )
+
+    def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:
+        """Keep what was said. A question without an answer waits for /retry."""
+        if outcome.stopped and not outcome.text:
+            self.conversation.unanswered = question
+            return
+        self.conversation.num_forgotten = num_forgotten
+        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning))
+        if outcome.finished is not None:
+            self.answers.append(outcome.finished)
+            self._learn(outcome.finished, num_forgotten)
+
+    def switch(self, choice: Choice) -> None:
+        """Load another model, or the same one with another draft; the old one leaves memory first.
+
+        When the new one cannot be loaded the old one comes back, and the error is raised. A server is left.
+        """
+        old, new = self.model.plan, self.garage.plan(choice)
+        if old is None:
+            self._leave_server(new)
+        elif new != old:
+            self._replace(old, new)
+        self.choice, self.spec = choice, None
+
+    def _leave_server(self, new: Plan) -> None:
+        server, self.model = self.model, self.garage.load(new)
+        server.client.close()
+        self.estimate = TokenEstimate()
+
+    def _replace(self, old: Plan, new: Plan) -> None:
+        self.close()
+        try:
+            self.model = self.garage.load(new)
+        except (EagleLocalError, KeyboardInterrupt):
+            self.model = self.garage.load(old)
+            raise
+        self.estimate = TokenEstimate()
+
+    def close(self) -> None:
+        self.model.client.close()
+
+    def _learn(self, finished: Finished, num_forgotten: int) -> None:
+        *turns, last = self.conversation.turns
+        past = Conversation(self.conversation.system, turns)
+        messages = (*past.messages(last.question, num_forgotten=num_forgotten), last.messages[1])
+        self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

@@ -1,0 +1,77 @@
+"""The slash commands of chat: their names, what they take and what they are for.
+
+Pure: a line becomes a command or an error with the nearest name. What they do is in slash_actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import UsageError
+from eaglelocal.talk.nearest import nearest
+
+HELP_COLUMN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """One line of /help."""
+
+    takes: str
+    purpose: str
+
+
+COMMANDS: dict[str, Slash] = {
+    "/help": Slash("", "this list"),
+    "/stats": Slash("", "figures of this session and of the engine"),
+    "/spec": Slash("[auto|off|pid|N]", "draft as much as pays, not at all, or N tokens"),
+    "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
+    "/clear": Slash("", "forget the conversation, keep the system message"),
+    "/retry": Slash("", "ask the last question again"),
+    "/save": Slash("[NAME]", "write the conversation to disk"),
+    "/load": Slash("[NAME]", "go on with a saved conversation, or list them"),
+    "/rename": Slash("NAME", "give the saved conversation another name"),
+    "/delete": Slash("NAME", "remove a saved conversation for good"),
+    "/export": Slash("[FILE]", "write the conversation as Markdown"),
+    "/model": Slash("[REF]", "name the model, or change it"),
+    "/draft": Slash("[auto|ngram|none|REF]", "name the draft, or change it"),
+    "/exit": Slash("", "leave, as ctrl-d does"),
+}
+
+LINE_KEYS: Mapping[str, str] = {
+    '"""': "begins and ends a text of many lines",
+    "\\ at a line's end": "the text goes on in the next line",
+    "ctrl-c": "stops the answer; a second one leaves",
+    "ctrl-d": "leaves",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    argument: str = ""
+
+
+def is_command(text: str) -> bool:
+    """Several lines that begin with a slash are text (a comment in C, say) unless they name a command."""
+    return text.startswith("/") and ("\n" not in text or text.split()[0] in COMMANDS)
+
+
+def parse(line: str) -> Command:
+    """`/spec 4` -> Command("/spec", "4"). Raises UsageError with the nearest name."""
+    name, _, argument = line.strip().partition(" ")
+    argument = argument.strip()
+    if name not in COMMANDS:
+        close = nearest(name, COMMANDS)
+        near = f"{close}, or " if close else ""
+        raise UsageError(f"no command {name}", hint=f"{near}/help; to send it as text, begin with a blank")
+    if argument and not COMMANDS[name].takes:
+        raise UsageError(f"{name} takes nothing, not {argument!r}", hint=name)
+    return Command(name, argument)
+
+
+def help_lines(keys: Mapping[str, str]) -> list[str]:
+    """The commands, and the keys of whichever mode it is."""
+    commands = [f"{name} {slash.takes}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
+    return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]

@@ -1,0 +1,211 @@
+"""What the slash commands do to a session. One function a command, chosen from a literal table.
+
+An action may give back a question to ask next (/retry). Knows the session, the output and the folder
+of conversations; does not know the loop.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
+from eaglelocal.errors import UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.report import ahead, model_lines, total_lines
+from eaglelocal.talk.session import Choice, Session
+from eaglelocal.talk.slash import LINE_KEYS, Command, help_lines
+from eaglelocal.talk.voice import Voice
+
+SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
+
+
+class Leave(Exception):
+    """The person wants to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What an action works with."""
+
+    session: Session
+    voice: Voice
+    conversations: Path
+    keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # what /help says of the keyboard
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self.voice.message(line)
+
+
+Action = Callable[[Desk, str], str | None]
+
+
+def act(desk: Desk, command: Command) -> str | None:
+    """Do it. Returns a question to ask next, if there is one. Raises EagleLocalError and Leave."""
+    return ACTIONS[command.name](desk, command.argument)
+
+
+def _help(desk: Desk, argument: str) -> None:
+    desk.say(*help_lines(desk.keys))
+
+
+def _stats(desk: Desk, argument: str) -> None:
+    session = desk.session
+    client = session.model.client
+    desk.say(*total_lines(session.answers, client.snapshot(), client.restarts))
+
+
+def _spec(desk: Desk, argument: str) -> None:
+    if argument:
+        _wish(desk, wished(argument))
+    desk.say(_spec_line(desk.session))
+
+
+def wished(argument: str) -> Spec:
+    """What `/spec ARGUMENT` asks for. Raises UsageError."""
+    try:
+        return AUTO if argument == "on" else parse_spec(argument)
+    except UsageError:
+        raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT) from None
+
+
+def _wish(desk: Desk, spec: Spec) -> None:
+    """Change what requests ask for; load again when this model was loaded without any draft."""
+    session = desk.session
+    if not session.model.takes_spec:
+        raise UsageError("this server does not take a wish about drafting", hint="/model demo leaves it")
+    if spec != OFF and session.model.plan is not None and not session.model.speculates:
+        _load(desk, replace(session.choice, spec=str(spec)))
+    session.spec = spec
+
+
+def _spec_line(session: Session) -> str:
+    plan = session.model.plan
+    if plan is None and session.spec is None:
+        return "speculation: as the server does"
+    spec = session.spec or (AUTO if plan is None else plan.spec)
+    if spec == OFF:
+        return "speculation off: switched off"
+    if plan is None:
+        return f"speculation asked of the server: {ahead(spec)}"
+    if not plan.speculates:
+        return f"speculation off: {session.model.info.draft_reason or plan.draft_reason or 'no draft is loaded'}"
+    return f"speculation on: {ahead(spec)}, {session.model.info.draft}"
+
+
+def _system(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    if argument:
+        conversation.system = "" if argument in ('""', "''") else argument
+    desk.say(f"system message: {conversation.system}" if conversation.system else "no system message")
+
+
+def _clear(desk: Desk, argument: str) -> None:
+    desk.session.conversation.clear()
+    desk.say("the conversation is forgotten")
+
+
+def _retry(desk: Desk, argument: str) -> str:
+    question = desk.session.conversation.take_last_question()
+    if not question:
+        raise UsageError("nothing was asked yet")
+    return question
+
+
+def _save(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    if not conversation.turns:
+        raise UsageError("there is nothing to save yet")
+    name = argument or conversation.name or datetime.datetime.now().strftime("chat-%Y-%m-%d-%H%M%S")
+    path = conversation_file.path_of(desk.conversations, name)
+    if path.exists() and path.stem != conversation.name:
+        raise UsageError(
+            f"a conversation named {path.stem!r} is there already", hint=f"/save another name, or rm {path}"
+        )
+    conversation_file.save(conversation, path, target=desk.session.model.info.target)
+    conversation.name = path.stem
+    desk.say(f"saved as {path.stem}: {path}")
+
+
+def _load_conversation(desk: Desk, argument: str) -> None:
+    if not argument:
+        known = conversation_file.names(desk.conversations)
+        return desk.say(*known or ("nothing is saved yet",))
+    conversation = conversation_file.load(desk.conversations, argument)
+    desk.session.conversation = conversation
+    turns = len(conversation.turns)
+    desk.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
+    if conversation.turns:
+        desk.voice.aside(f"last question: {conversation.turns[-1].question}")
+    return None
+
+
+def _rename(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    if not argument or not conversation.name:
+        raise UsageError("a saved conversation and a name are needed", hint="/save NAME, then /rename NAME")
+    conversation.name = conversation_file.rename(desk.conversations, conversation.name, argument)
+    desk.say(f"renamed to {conversation.name}")
+
+
+def _delete(desk: Desk, argument: str) -> None:
+    """What is open stays open, unsaved."""
+    if not argument:
+        raise UsageError("which conversation?", hint="/delete NAME; /load lists them")
+    name = conversation_file.path_of(desk.conversations, argument).stem
+    conversation_file.delete(desk.conversations, name)
+    if desk.session.conversation.name == name:
+        desk.session.conversation.name = ""
+    desk.say(f"deleted {name}")
+
+
+def _export(desk: Desk, argument: str) -> None:
+    conversation = desk.session.conversation
+    path = Path(argument or f"{conversation.name or 'conversation'}.md").expanduser()
+    export(conversation, path, target=desk.session.model.info.target)
+    desk.say(f"written to {path.resolve()}")
+
+
+def _draft(desk: Desk, argument: str) -> None:
+    if argument:
+        return _load(desk, replace(desk.session.choice, draft=argument))
+    return desk.say(_spec_line(desk.session))
+
+
+def _model(desk: Desk, argument: str) -> None:
+    if argument:
+        choice = desk.session.choice
+        kept = choice.draft if choice.draft in ("auto", "ngram", "none") else None  # a file fits one target
+        return _load(desk, replace(choice, target=argument, draft=kept))
+    return desk.say(*model_lines(desk.session.model.info, desk.session.model.plan))
+
+
+def _load(desk: Desk, choice: Choice) -> None:
+    desk.session.switch(choice)
+    desk.say(*model_lines(desk.session.model.info, desk.session.model.plan))
+
+
+def _exit(desk: Desk, argument: str) -> None:
+    raise Leave
+
+
+ACTIONS: dict[str, Action] = {
+    "/help": _help,
+    "/stats": _stats,
+    "/spec": _spec,
+    "/system": _system,
+    "/clear": _clear,
+    "/retry": _retry,
+    "/save": _save,
+    "/load": _load_conversation,
+    "/rename": _rename,
+    "/delete": _delete,
+    "/export": _export,
+    "/draft": _draft,
+    "/model": _model,
+    "/exit": _exit,
+}

@@ -1,0 +1,80 @@
+"""What every screen of ours is: an app with our themes, the user's keys, and a command palette of its own bindings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from textual.app import App, ReturnType, SystemCommand
+from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES, Theme
+
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.look import Look
+
+THEMES = (
+    Theme(
+        name="dark",
+        primary="#5FAFD7", secondary="#3A6E8F", accent="#87D7FF", warning="#FFAF5F", error="#FF6B6B", success="#7FD88F",
+        foreground="#E4E4E4", background="#121417", surface="#1B1F24", panel="#262C33",
+    ),
+    Theme(
+        name="light",
+        primary="#005F87", secondary="#4F7A94", accent="#005FAF", warning="#8A4B00", error="#AF0000", success="#006B2D",
+        foreground="#1C1C1C", background="#F7F7F4", surface="#ECECE8", panel="#DEDED8", dark=False,
+    ),
+    Theme(
+        name="contrast",
+        primary="#FFFFFF", secondary="#FFFFFF", accent="#00FFFF", warning="#FFFF00", error="#FF5555", success="#00FF00",
+        foreground="#FFFFFF", background="#000000", surface="#000000", panel="#000000", text_alpha=1.0,
+        variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
+    ),
+)  # fmt: skip
+TERMINAL, ANSI = "terminal", "ansi-dark"  # ours, and Textual's name for it
+
+
+class EagleApp(App[ReturnType]):
+    """Bindings with an id may be given other keys by the user."""
+
+    TITLE = "eaglelocal"
+    DEFAULT_CSS = """
+    EagleApp.-ascii {
+        Footer FooterKey.-command-palette { border-left: none; }
+        Toast { border-left: none; border-right: none; }
+        OptionList { scrollbar-size: 0 0; }
+    }
+    """
+
+    def __init__(self, look: Look) -> None:
+        if not look.has_colour:
+            os.environ["NO_COLOR"] = "1"  # Textual takes it out again
+        super().__init__()
+        self.look = look
+        self.set_class(look.glyphs is ASCII, "-ascii")
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))
+        self.theme = look.theme
+        self.set_keymap(dict(look.keys))
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Whatever a key does can be found by name too."""
+        yield from super().get_system_commands(screen)
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if binding.id and active.enabled and binding.description:
+                action, node = binding.action, active.node
+                what = binding.tooltip or f"the key {self.get_key_display(binding)}"
+                yield SystemCommand(
+                    binding.description, what, lambda action=action, node=node: self.run_action(action, node)
+                )
+
+
+def _renamed(theme: Theme, name: str) -> Theme:
+    """The same looks under another name."""
+    variables = dict(theme.variables)
+    return Theme(
+        name=name, primary=theme.primary, secondary=theme.secondary, warning=theme.warning, error=theme.error,
+        success=theme.success, accent=theme.accent, foreground=theme.foreground, background=theme.background,
+        surface=theme.surface, panel=theme.panel, boost=theme.boost, dark=theme.dark, variables=variables, ansi=True,
+    )  # fmt: skip

@@ -1,0 +1,426 @@
+"""The chat screen: a transcript, a prompt, and beside them what speculation does.
+
+Knows which key does what and where things stand. What blocks is the partner's; what is drawn, the widgets'.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.geometry import Size
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Footer
+
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.talk.asking import Asked, forgotten_line
+from eaglelocal.talk.conversation import Turn
+from eaglelocal.talk.question_history import QuestionHistory
+from eaglelocal.talk.report import honest_line, model_lines
+from eaglelocal.talk.slash import is_command
+from eaglelocal.tui import partner as news
+from eaglelocal.tui.base import EagleApp
+from eaglelocal.tui.chat_lines import status_line, title_line
+from eaglelocal.tui.editor import edited
+from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, error_entry
+from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.live_answer import LiveAnswer
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.painted import Painted
+from eaglelocal.tui.panel import SpeculationPanel
+from eaglelocal.tui.partner import OpenSession, Partner
+from eaglelocal.tui.prompt import Prompt
+from eaglelocal.tui.rows import Ink
+from eaglelocal.tui.ticker import Ticker
+from eaglelocal.tui.transcript import Transcript
+
+BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
+ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
+INTERRUPTED = 130
+LEAVE_WITHIN_S = 2.0  # a second ctrl-c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPlaces:
+    """What the screen keeps on disk."""
+
+    conversations: Path
+    history: Path
+
+
+class Told(Message):
+    """News of the partner, on its way to the screen's thread."""
+
+    def __init__(self, what: news.News) -> None:
+        super().__init__()
+        self.what = what
+
+
+class ChatApp(EagleApp[int]):
+    """`eaglelocal chat` on a terminal."""
+
+    ENABLE_COMMAND_PALETTE = True
+    CSS = """
+    #body { height: 1fr; layout: horizontal; }
+    #body.stacked { layout: vertical; }
+    #title, #status { height: 1; padding: 0 1; }
+    #title { background: $panel; }
+    #panel { width: 42; padding: 0 1; border-left: solid $secondary; }
+    #body.stacked #panel { width: 100%; height: 8; border-left: none; border-top: solid $secondary; }
+    ChatApp.-ascii #panel { border-left: ascii $secondary; }
+    ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
+    ChatApp.-ascii Prompt { border: ascii $secondary; }
+    ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
+    ToastRack { margin-bottom: 6; }
+    #title:ansi { background: ansi_default; text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", id="help"),
+        Binding("escape", "stop", "Stop", id="stop"),
+        Binding("f2", "panel", "Panel", id="panel"),
+        Binding("ctrl+r", "retry", "Retry", id="retry", tooltip="ask the last question again"),
+        Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
+        Binding("ctrl+n", "new", "New", id="new", tooltip="a new conversation"),
+        Binding("ctrl+o", "talks", "Open", id="talks", tooltip="conversations on disk"),
+        Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
+        Binding("f5", "model", "Model", id="model", show=False, tooltip="another model or draft"),
+        Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="the last one, as Markdown"),
+        Binding("f9", "tint", "Mark drafted", id="tint", show=False, tooltip="what was drafted and accepted"),
+        Binding("ctrl+t", "thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold them"),
+        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question there"),
+        Binding("ctrl+home", "top", "Begin", id="top", show=False, tooltip="of the conversation", priority=True),
+        Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="of the conversation", priority=True),
+        Binding("ctrl+q", "quit", "Leave", id="leave"),
+    ]
+
+    def __init__(
+        self, open_session: OpenSession, places: ChatPlaces, look: Look, *, keeps: bool = True, tint: bool = False
+    ) -> None:
+        """keeps: conversations are written to disk without being asked."""
+        super().__init__(look)
+        self.feed = Feed(by_events=True)
+        self.partner = Partner(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
+        self._places = places
+        self._live = LiveAnswer()
+        self._tail = 0  # index in the transcript from which the running answer may change
+        self._progress: LoadProgress | None = None
+        self._engine_state = "loading"
+        self._model: news.ModelChanged | None = None
+        self._talk_name = ""
+        self._interrupted_at = float("-inf")
+        self._is_editing = False
+        self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
+        self._tint = tint
+
+    def compose(self) -> ComposeResult:
+        yield Painted(id="title")
+        with Container(id="body"):
+            yield Transcript(id="transcript")
+            yield SpeculationPanel(self.look.glyphs, id="panel")
+        yield Painted(id="status")
+        history = QuestionHistory(self._places.history)
+        yield Prompt(history, dict(self.look.keys), placeholder="Ask something; / begins a command", id="prompt")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.transcript, self.prompt = self.query_one(Transcript), self.query_one(Prompt)
+        self.panel = self.query_one(SpeculationPanel)
+        self._title, self._status = self.query_one("#title", Painted), self.query_one("#status", Painted)
+        self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
+        if self.look.glyphs is ASCII:
+            self.transcript.use_ascii()
+        self._restyle()
+        self._arrange()
+        self.prompt.focus()
+        self.ticker = Ticker(self, self._tick)
+        self.partner.start()
+        self.call_after_refresh(_settle_down)
+
+    # ---- drawing
+    def _restyle(self) -> None:
+        ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.look.glyphs is ASCII)
+        self.transcript.view = View(ink, self._tint, self.transcript.view.thoughts_shown)
+
+    def _arrange(self, size: Size | None = None) -> None:
+        width, height = size or self.size
+        self.query_one("#body").set_class(width < BESIDE_COLUMNS, "stacked")
+        fits = width >= BESIDE_COLUMNS or height >= ROOMY_ROWS
+        self.query_one(SpeculationPanel).display = fits if self._panel_wish is None else self._panel_wish
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.query("#body"):  # not before there is anything
+            self._arrange(event.size)
+
+    def _tick(self, now: float) -> bool:
+        """What there is to see since the last time. Does anything move?"""
+        self._draw_answer()
+        frame = self.feed.frame(now, seconds=60)
+        if self.panel.display:
+            self.panel.show(frame)
+        self._title.paint([title_line(self._model, self._talk_name, self._title.content_size.width)])
+        situation = (self._progress, self._engine_state, self.partner)
+        hides_state = self.panel.display
+        self._status.paint(
+            [status_line(*situation, None if hides_state else frame, self._status.content_size.width, self.look.glyphs)]
+        )
+        return frame.is_moving or self.partner.is_busy
+
+    def _draw_answer(self) -> None:
+        if self._live.has_news:
+            finished, growing = self._live.advance()
+            self.transcript.replace_from(self._tail, [*finished, *growing])
+            self._tail += len(finished)
+
+    def _note(self, text: str) -> None:
+        self.transcript.note(text)
+        self._tail = len(self.transcript)
+
+    # ---- what the partner tells
+    def _tell(self, what: news.News) -> None:
+        """On any thread."""
+        self.post_message(Told(what))
+
+    def on_told(self, message: Told) -> None:
+        match message.what:
+            case news.ModelChanged() as changed:
+                self._on_model(changed)
+            case news.Asking(question, live):
+                self._on_asking(question, live)
+            case news.Heard():
+                self._draw_answer()
+            case news.Answered(asked, n_ctx, name):
+                self._on_answered(asked, n_ctx, name)
+            case news.Said(text):
+                self._note(text)
+            case news.Wrong(error):
+                self._add(error_entry(error))
+            case news.Progressed(progress):
+                self._progress = progress
+            case _:
+                self._on_change(message.what)
+        self._tick(time.monotonic())
+
+    def _on_change(self, what: news.News) -> None:
+        match what:
+            case news.TookBack():
+                self.transcript.take_back()
+                self._tail = len(self.transcript)
+            case news.Turned(turns, name):
+                self._on_turned(turns, name)
+            case news.StateChanged(state, restarts):
+                self._on_state(state, restarts)
+            case news.Left():
+                self.exit(0)
+
+    def _add(self, *entries: Entry) -> None:
+        self.transcript.add(*entries)
+        self._tail = len(self.transcript)
+
+    def _on_model(self, changed: news.ModelChanged) -> None:
+        is_new = self._model is None or changed.model is not self._model.model
+        self._model, self._engine_state = changed, "ready"
+        if is_new:
+            self._note_model()
+
+    def _note_model(self) -> None:
+        if self._model is not None:
+            model = self._model.model
+            for text in model_lines(model.info, model.plan):
+                self._note(text)
+
+    def _on_turned(self, turns: tuple[Turn, ...], name: str) -> None:
+        """Another conversation takes the whole transcript; an empty one says who answers."""
+        self._talk_name = name
+        self.transcript.load(entries_of_turns(turns))
+        self._tail = len(self.transcript)
+        if not turns:
+            self._note_model()
+
+    def _on_asking(self, question: str, live: LiveAnswer) -> None:
+        self._live = live
+        self.transcript.follow()
+        self._add(Entry(Kind.QUESTION, question))
+        self.transcript.grow(True)
+
+    def _on_answered(self, asked: Asked, n_ctx: int, name: str) -> None:
+        self._draw_answer()
+        self._talk_name, self._tail = name, len(self.transcript)
+        self.transcript.grow(False)
+        outcome = asked.outcome
+        if asked.num_left_out:
+            self._note(forgotten_line(asked.num_left_out, n_ctx))
+        if outcome.finished is not None:
+            self._add(Entry(Kind.FIGURES, honest_line(outcome.finished), has_gap=False))
+        elif outcome.text:
+            self._add(Entry(Kind.FIGURES, "the answer above is cut off", has_gap=False))
+        if outcome.error is not None:
+            self._add(error_entry(outcome.error))
+
+    def _on_state(self, state: str, restarts: int) -> None:
+        before, self._engine_state = self._engine_state, state
+        if state == "restarting":
+            self._note("the engine has ended and is started again; what is asked meanwhile waits for it")
+        elif state == "ready" and before == "restarting":
+            self._note(f"the engine is back (started again {restarts} {'time' if restarts == 1 else 'times'})")
+
+    # ---- what a person does
+    def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
+        text = message.text
+        if self._is_editing:
+            self._end_editing()
+            self.partner.ask_instead(text.strip())
+        elif is_command(text):
+            self.partner.act(text)
+        else:
+            self.partner.ask(text.strip())
+        self._tick(time.monotonic())
+
+    def on_prompt_leaving(self) -> None:
+        self.exit(0)
+
+    def on_transcript_thought_clicked(self) -> None:
+        self.action_thoughts()
+
+    def action_stop(self) -> None:
+        """The answer; else what waits comes back into the prompt; else editing ends."""
+        if self.partner.stop():
+            return
+        if taken := self.partner.take_back():
+            self.prompt.replace_text("\n".join([*taken, self.prompt.text]).rstrip("\n"))
+        elif self._is_editing:
+            self._end_editing()
+            self.prompt.replace_text("")
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C: copy what is marked; else stop, or throw away what was typed; else leave, the second time."""
+        marked = self.screen.get_selected_text() or self.prompt.selected_text
+        now, last = time.monotonic(), self._interrupted_at
+        if marked:
+            self._copy(marked)
+        elif self.partner.stop():
+            self._interrupted_at = now
+        elif self.prompt.text:
+            self.prompt.replace_text("")
+        elif now - last < LEAVE_WITHIN_S:
+            self.exit(INTERRUPTED)
+        else:
+            self._interrupted_at = now
+            self.notify("ctrl+c again, ctrl+d or ctrl+q leaves", timeout=LEAVE_WITHIN_S)
+
+    def action_help(self) -> None:
+        self.partner.act("/help")
+
+    def action_retry(self) -> None:
+        self.partner.act("/retry")
+
+    def action_new(self) -> None:
+        self.partner.act("/clear")
+
+    def action_edit(self) -> None:
+        question = self.partner.last_question
+        if not question:
+            self.notify("nothing was asked yet")
+            return
+        self._is_editing = True
+        self.prompt.border_title = "the last question; enter asks again, esc leaves it as it is"
+        self.prompt.replace_text(question)
+
+    def _end_editing(self) -> None:
+        self._is_editing = False
+        self.prompt.border_title = None
+
+    def action_panel(self) -> None:
+        self._panel_wish = not self.panel.display
+        self._arrange()
+
+    def action_tint(self) -> None:
+        self._tint = not self._tint
+        self._restyle()
+        self.notify("drafted and accepted text is marked" if self._tint else "text is not marked")
+
+    def action_thoughts(self) -> None:
+        view = self.transcript.view
+        self.transcript.view = replace(view, thoughts_shown=not view.thoughts_shown)
+
+    def action_copy_answer(self) -> None:
+        answer = self.partner.last_answer
+        if answer:
+            self._copy(answer)
+        else:
+            self.notify("there is no answer yet")
+
+    def _copy(self, text: str) -> None:
+        self.copy_to_clipboard(text)
+        self.screen.clear_selection()
+        self.notify(f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}")
+
+    def action_editor(self) -> None:
+        try:
+            text = edited(self.prompt.text, self.suspend)
+        except EagleLocalError as error:
+            self._add(error_entry(error))
+        except SuspendNotSupported:
+            self.notify("this terminal cannot be lent to an editor")
+        else:
+            self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
+
+    def action_page_up(self) -> None:
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_top(self) -> None:
+        self.transcript.scroll_to(y=0, animate=False)
+
+    def action_end(self) -> None:
+        self.transcript.follow()
+
+    def action_talks(self) -> None:
+        from eaglelocal.tui.chat_dialogs import TalksDialog
+
+        self.push_screen(TalksDialog(self._places.conversations, self.partner))
+
+    def action_settings(self) -> None:
+        from eaglelocal.tui.chat_dialogs import SettingsDialog
+
+        self._with_model(lambda model: SettingsDialog(model.params, model.system, self.partner))
+
+    def action_model(self) -> None:
+        from eaglelocal.tui.chat_dialogs import ModelDialog
+
+        self._with_model(lambda model: ModelDialog(model, self.partner))
+
+    def _with_model(self, dialog: Callable[[news.ModelChanged], ModalScreen[None]]) -> None:
+        if self._model is None:
+            self.notify("no model is loaded yet")
+        else:
+            self.push_screen(dialog(self._model))
+
+
+def _settle_down() -> None:
+    """What is left to do once the first screen stands, before somebody waits for it."""
+    import_module("eaglelocal.tui.markdown_rows").lexer_of("python")
+    gc.collect()
+    gc.freeze()  # a collection that looks at all modules again holds up a frame
+
+
+def run_chat(app: ChatApp) -> int:
+    """Show the screen until the person leaves. Returns the exit code."""
+    try:
+        code = app.run()
+    finally:
+        app.partner.close()
+    return app.return_code or 0 if code is None else code

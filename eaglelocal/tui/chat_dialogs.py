@@ -1,0 +1,218 @@
+"""The dialogs of the chat screen: conversations on disk, system message and sampling, model and draft.
+
+They show and ask; the partner does. What is wrong is said in the dialog, which then stays open.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Label, OptionList, TextArea
+from textual.widgets.option_list import Option
+
+from eaglelocal.core.request import parse_spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.tui.partner import ModelChanged, Partner
+from eaglelocal.tui.rows import harmless
+from eaglelocal.tui.sampling_form import FIELDS, params_of, text_of
+
+
+class Dialog(ModalScreen[None]):
+    """A box in the middle with a title, a complaint line and the keys below."""
+
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        & #box { width: 74; max-width: 100%; height: auto; max-height: 90%; border: round $primary; padding: 0 1;
+                 background: $surface; }
+        & #wrong { color: $text-error; height: auto; }
+        & Input { border: none; height: 1; background: $panel; padding: 0; }
+        & Input:focus { border: none; background: $boost; text-style: underline; }
+        & .row { height: 1; }
+        & .row Label { width: 16; color: $text-muted; }
+        & .row Input { width: 1fr; }
+        & TextArea, & TextArea:focus { height: 5; border: round $secondary; padding: 0; }
+        & OptionList, & OptionList:focus { height: auto; max-height: 14; border: none; padding: 0; }
+        &:ansi #box { background: ansi_default; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Close", id="close")]
+    TITLE_TEXT = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self.TITLE_TEXT
+            yield from self.compose_box()
+            yield Label("", id="wrong")
+        yield Footer()
+
+    def compose_box(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def say_wrong(self, error: EagleLocalError) -> None:
+        hint = f" ({error.hint})" if error.hint else ""
+        self.query_one("#wrong", Label).update(harmless(f"{error.message}{hint}").replace("[", "\\["))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class TalksDialog(Dialog):
+    """Conversations on disk: open, rename, delete, write as Markdown."""
+
+    TITLE_TEXT = "Conversations"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "rename", "Rename", id="rename"),
+        Binding("d,delete", "delete", "Delete", id="delete", tooltip="asks again"),
+        Binding("e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
+    ]
+
+    def __init__(self, folder: Path, partner: Partner) -> None:
+        super().__init__()
+        self._folder, self._partner = folder, partner
+        self._names: list[str] = []
+        self._doomed = ""  # what a second d deletes
+
+    def compose_box(self) -> ComposeResult:
+        entries = conversation_file.entries(self._folder)
+        self._names = [entry.name for entry in entries]
+        yield OptionList(*(Option(_entry_text(entry)) for entry in entries), markup=False)
+        yield Label("nothing is saved yet" if not entries else "enter opens", id="about")
+        rename = Input(placeholder="another name", id="name", select_on_focus=False)
+        rename.display = False
+        yield rename
+
+    @property
+    def _chosen(self) -> str:
+        index = self.query_one(OptionList).highlighted
+        return "" if index is None else self._names[index]
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self._partner.act(f"/load {self._names[event.option_index]}")
+        self.dismiss(None)
+
+    def on_option_list_option_highlighted(self) -> None:
+        self._doomed = ""
+
+    def action_rename(self) -> None:
+        if self._chosen:
+            name = self.query_one("#name", Input)
+            name.display, name.value = True, self._chosen
+            name.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        try:
+            target = conversation_file.path_of(self._folder, event.value)
+            if target.exists() and target.stem != self._chosen:
+                raise UsageError(f"a conversation named {target.stem!r} is there already")
+        except EagleLocalError as error:
+            self.say_wrong(error)
+            return
+        self._partner.rename(self._chosen, event.value)
+        self.dismiss(None)
+
+    def action_delete(self) -> None:
+        name = self._chosen
+        if name and name == self._doomed:
+            self._partner.delete(name)
+            self.dismiss(None)
+        elif name:
+            self._doomed = name
+            self.say_wrong(UsageError(f"d again deletes {name!r} for good"))
+
+    def action_export(self) -> None:
+        if self._chosen:
+            self._partner.export(self._chosen)
+            self.dismiss(None)
+
+
+def _entry_text(entry: conversation_file.Entry) -> str:
+    when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
+    return f"{when}  {harmless(entry.name)}"
+
+
+class SettingsDialog(Dialog):
+    """The system message and how answers are drawn."""
+
+    TITLE_TEXT = "System message and sampling"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "Save", id="save", priority=True),
+    ]
+
+    def __init__(self, params: SamplingParams, system: str, partner: Partner) -> None:
+        super().__init__()
+        self._params, self._system, self._partner = params, system, partner
+
+    def compose_box(self) -> ComposeResult:
+        system = TextArea(self._system, id="system", tab_behavior="focus")
+        system.border_title = "system message"
+        yield system
+        for field in FIELDS:
+            with Horizontal(classes="row"):
+                yield Label(field.label)
+                yield Input(text_of(self._params, field), placeholder=field.unset, id=field.name, select_on_focus=False)
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        said = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
+        try:
+            params = params_of(self._params, said)
+        except EagleLocalError as error:
+            self.say_wrong(error)
+            return
+        self._partner.set_up(params, self.query_one("#system", TextArea).text.strip())
+        self.dismiss(None)
+
+
+class ModelDialog(Dialog):
+    """Which model answers, and what drafts for it."""
+
+    TITLE_TEXT = "Model and draft"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "Change", id="save", priority=True),
+    ]
+
+    def __init__(self, changed: ModelChanged, partner: Partner) -> None:
+        super().__init__()
+        self._changed, self._partner = changed, partner
+
+    def compose_box(self) -> ComposeResult:
+        choice, info = self._changed.choice, self._changed.model.info
+        yield Label(harmless(f"now: {info.target}, {info.draft}").replace("[", "\\["))
+        for name, label, value, hint in (
+            ("target", "model", choice.target or "", "demo, demo@1b:bf16, ./model.gguf; empty: the same"),
+            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: the same"),
+            ("spec", "draft length", "", "auto, off, pid or a number; empty: the same"),
+        ):
+            with Horizontal(classes="row"):
+                yield Label(label)
+                yield Input(value, placeholder=hint, id=name, select_on_focus=False)
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        choice = self._changed.choice
+        said = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
+        try:
+            if said["spec"]:
+                parse_spec(said["spec"])
+        except EagleLocalError as error:
+            self.say_wrong(error)
+            return
+        known = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
+        commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
+        for name, value in said.items():
+            if value and value != known[name]:
+                self._partner.act(f"{commands[name]} {value}")
+        self.dismiss(None)

@@ -1,0 +1,91 @@
+"""The title line and the status line of the chat screen. Pure: what is known goes in, spans come out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.lines import Line, fitted, harmless, line, width_of
+from eaglelocal.tui.panel_text import percent, state_span
+from eaglelocal.tui.partner import ModelChanged
+
+BAR_CELLS = 16
+STATES = {
+    "loading": "loading the model",
+    "restarting": "the engine starts again",
+    "failed": "the engine has failed; /model REF loads another",
+    "closed": "the engine has ended",
+}
+
+
+class Activity(Protocol):
+    """What the partner does."""
+
+    @property
+    def is_answering(self) -> bool: ...
+
+    @property
+    def is_busy(self) -> bool: ...
+
+    @property
+    def waiting(self) -> tuple[str, ...]: ...
+
+
+def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
+    """Who answers, and which conversation it is."""
+    if changed is None:
+        return fitted(line(("eaglelocal", "strong")), width)
+    info = changed.model.info
+    draft = info.draft if info.draft != "none" else "no draft"
+    left = line((harmless(info.target), "strong"), (f"  {harmless(draft)}", "quiet"))
+    return apart(left, line((harmless(name), "quiet")), width)
+
+
+def status_line(
+    progress: LoadProgress | None, state: str, activity: Activity, frame: Frame | None, width: int, glyphs: Glyphs
+) -> Line:
+    """What goes on; on the right how speculation stands, where no panel tells it."""
+    doing = progress_spans(progress, glyphs) if progress is not None else activity_spans(state, activity)
+    left = (*doing, *waiting_spans(len(activity.waiting), activity.is_answering, glyphs))
+    if frame is None:
+        return fitted(left, width)
+    room = width - width_of(left) - 2
+    told = speculation_spans(frame, glyphs)
+    fitting = [told[:number] for number in range(len(told), 0, -1) if width_of(told[:number]) <= room]
+    return apart(left, fitting[0] if fitting else told[:1], width)
+
+
+def progress_spans(progress: LoadProgress, glyphs: Glyphs) -> Line:
+    fraction = min(max(progress.fraction, 0.0), 1.0)
+    bar = glyphs.bar(fraction, BAR_CELLS)
+    return line((bar, "accent"), f" {percent(fraction):>5}  ", (harmless(progress.what), "quiet"))
+
+
+def activity_spans(state: str, activity: Activity) -> Line:
+    if state in STATES:
+        return line((STATES[state], "warn"))
+    if activity.is_answering:
+        return line(("answering", "accent"), (", esc stops", "quiet"))
+    return line(("busy" if activity.is_busy else "ready", "quiet"))
+
+
+def waiting_spans(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
+    way_out = "" if is_answering or not number else ", esc takes back"
+    return line((f" {glyphs.dot} {number} waiting{way_out}", "quiet")) if number else ()
+
+
+def speculation_spans(frame: Frame, glyphs: Glyphs) -> Line:
+    """The state, then a span for each figure, the less important ones last."""
+    gain = frame.figures.gain
+    parts = [f"{frame.tok_s:.1f} tok/s"] if frame.tok_s else []
+    parts += [f"{gain:.2f}{glyphs.times} plain"] if gain else []
+    return (state_span(frame), *line(*((f" {glyphs.dot} {part}", "quiet") for part in parts)))
+
+
+def apart(left: Line, right: Line, width: int) -> Line:
+    """One at either end; the right one is cut where there is no room."""
+    room = max(width - width_of(left) - 2, 0)
+    right = right if width_of(right) <= room else fitted(right, room)
+    return (*fitted(left, max(width - width_of(right), 0)), *right)

@@ -1,0 +1,133 @@
+"""What a transcript consists of: questions, parts of answers, thoughts, notes, figures, errors. Pure data and its rows.
+
+An answer is many entries, a block of Markdown each, so that what is finished is rendered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rich.segment import Segment
+from rich.style import Style
+
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.talk.conversation import Turn
+from eaglelocal.tui.rows import Ink, Row, plain_rows
+from eaglelocal.tui.tinting import tinted
+
+TINT = Style(color="green", underline=True)  # colour is never the only sign
+
+OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
+
+
+class Kind(Enum):
+    QUESTION = "question"
+    ANSWER = "answer"
+    THOUGHT = "thought"
+    FIGURES = "figures"
+    NOTE = "note"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    kind: Kind
+    text: str
+    mask: bytes = b""  # of an answer, a byte a character: 1 where it was drafted and accepted
+    has_gap: bool = True  # an empty row above
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How entries are shown; part of what rows depend on."""
+
+    ink: Ink = field(default_factory=Ink)
+    is_tinted: bool = False
+    thoughts_shown: bool = False
+
+
+def rows_of(entry: Entry, width: int, view: View) -> list[Row]:
+    rows = _RENDERERS[entry.kind](entry, width, view)
+    return [[], *rows] if entry.has_gap else rows
+
+
+def estimated_height(entry: Entry, width: int, view: View) -> int:
+    """About what rows_of gives, at a fraction of the time."""
+    if entry.kind is Kind.THOUGHT and not view.thoughts_shown:
+        return 1 + entry.has_gap
+    lines = entry.text.split("\n")
+    return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
+
+
+def entries_of_turns(turns: Iterable[Turn]) -> list[Entry]:
+    """A conversation that was read from disk; the answers are cut into blocks when they are shown."""
+    return [entry for turn in turns for entry in _entries_of_turn(turn)]
+
+
+def error_entry(error: EagleLocalError) -> Entry:
+    hint = f"\nhint: {error.hint}" if error.hint else ""
+    return Entry(Kind.ERROR, f"error: {error.message}{hint}")
+
+
+def _entries_of_turn(turn: Turn) -> list[Entry]:
+    thought = [Entry(Kind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
+    stopped = [Entry(Kind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
+    return [Entry(Kind.QUESTION, turn.question), *thought, *answer_blocks(turn.answer), *stopped]
+
+
+def answer_blocks(text: str) -> list[Entry]:
+    """A whole answer, cut between top-level blocks of Markdown."""
+    from eaglelocal.tui.markdown_rows import block_lengths  # a tenth of a second, which the first screen has not got
+
+    entries, at = [], 0
+    for length in filter(None, block_lengths(text)):
+        entries.append(Entry(Kind.ANSWER, text[at : at + length]))
+        at += length
+    return entries
+
+
+# ---- renderers
+def _question(entry: Entry, width: int, view: View) -> list[Row]:
+    mark = Segment("> " if view.ink.is_ascii else "❯ ", Style(color="cyan", bold=True))
+    rows = plain_rows(entry.text, width - 2, view.ink, "bold")
+    return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
+
+
+def _answer(entry: Entry, width: int, view: View) -> list[Row]:
+    from eaglelocal.tui.markdown_rows import markdown_rows
+
+    rows = markdown_rows(entry.text, width, view.ink)
+    return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
+
+
+def _thought(entry: Entry, width: int, view: View) -> list[Row]:
+    closed, opened = ("+", "-") if view.ink.is_ascii else ("▸", "▾")
+    words = len(entry.text.split())
+    title = f"{opened if view.thoughts_shown else closed} thought, {words} {'word' if words == 1 else 'words'}"
+    head = plain_rows(title, width, view.ink, "dim italic")
+    if not view.thoughts_shown:
+        return head
+    body = plain_rows(entry.text.strip(), width - 2, view.ink, "dim italic")
+    return [*head, *([Segment("  "), *row] for row in body)]
+
+
+def _aside(entry: Entry, width: int, view: View) -> list[Row]:
+    """Our own words, whose signs may be replaced."""
+    text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
+    return plain_rows(text, width, view.ink, "dim")
+
+
+def _error(entry: Entry, width: int, view: View) -> list[Row]:
+    return plain_rows(entry.text, width, view.ink, "red")
+
+
+_RENDERERS = {
+    Kind.QUESTION: _question,
+    Kind.ANSWER: _answer,
+    Kind.THOUGHT: _thought,
+    Kind.FIGURES: _aside,
+    Kind.NOTE: _aside,
+    Kind.ERROR: _error,
+}

@@ -1,0 +1,87 @@
+"""What blocks (loading, answering, acting on a command), done one after another on a thread of its own.
+
+Whoever sends an errand goes on at once. Knows no screen: failures go to a callback, on the errands' thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eaglelocal.errors import EagleLocalError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    run: Callable[[], None]
+    question: str = ""  # what a person typed for it, so that they can have it back
+
+
+class Errands:
+    """A line of errands and the thread that runs them."""
+
+    def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
+        self._on_failure = on_failure
+        self._line: deque[Errand] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._current: Errand | None = None
+        self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, run: Callable[[], None], *, question: str = "") -> None:
+        with self._changed:
+            self._line.append(Errand(run, question))
+            self._changed.notify()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current is not None
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The questions that have not begun."""
+        with self._changed:
+            return tuple(errand.question for errand in self._line if errand.question)
+
+    def take_back(self) -> tuple[str, ...]:
+        """The questions that have not begun, which then never do."""
+        with self._changed:
+            questions = tuple(errand.question for errand in self._line if errand.question)
+            self._line = deque(errand for errand in self._line if not errand.question)
+        return questions
+
+    def close(self, timeout_s: float) -> bool:
+        """No further errand begins. Waits for the one that runs; was it over in time?"""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (errand := self._next()) is not None:
+            try:
+                errand.run()
+            except EagleLocalError as error:
+                self._on_failure(error)
+            except Exception as problem:
+                _log.exception("an errand failed")
+                self._on_failure(EagleLocalError(f"this is a bug: {type(problem).__name__}: {problem}"))
+            finally:
+                self._current = None
+
+    def _next(self) -> Errand | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._line or self._is_closed)
+            if self._is_closed:
+                return None
+            self._current = self._line.popleft()
+            return self._current

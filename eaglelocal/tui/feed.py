@@ -1,0 +1,222 @@
+"""The only bridge from events and readings to what is on the screen: anything in, from any thread, one Frame out.
+
+    feed = Feed(by_events=True)
+    feed.take(event, now)                       # per event, on the engine's thread: a few additions
+    feed.read(reading_of(snapshot), now)        # now and then
+    frame = feed.frame(now)                     # 5 to 10 times a second, on the screen's thread
+
+However much comes in, a frame costs the same, so a slow terminal sees fewer frames and slows nobody. Pure: the time
+is told, nothing is asked. Knows no widget.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from eaglelocal.client.reading import DISCONNECTED, Drafting, Reading, Totals
+from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.tui.figures import Figures, began_anew, figures_between
+from eaglelocal.tui.rates import History, Rate
+
+WINDOW_TOKENS = 256  # the newest tokens that figures are of
+MAX_SAMPLES = 512
+HISTORY_S = 180
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Everything that a panel shows, at one moment."""
+
+    connection: str = ""  # of the server or the engine: ready, loading, restarting, disconnected ...
+    drafting: Drafting = field(default_factory=Drafting)
+    tok_s: float | None = None  # now; while nothing moves, the last rate there was; None: not told
+    is_moving: bool = False
+    figures: Figures = field(default_factory=Figures)  # of the newest WINDOW_TOKENS tokens
+    drafted: float | None = None  # totals of the process
+    accepted: float | None = None
+    context_used: float | None = None  # tokens in the cache
+    context_size: float | None = None
+    tok_s_history: tuple[float | None, ...] = ()  # by second, the newest last
+    acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
+    reading: Reading | None = None  # the newest one, for whoever shows more
+
+    @property
+    def wasted(self) -> float | None:
+        return None if self.drafted is None or self.accepted is None else self.drafted - self.accepted
+
+
+class Feed:
+    """Keeps rolling figures. `take` and `read` are safe from any thread and quick."""
+
+    def __init__(self, *, by_events: bool = False) -> None:
+        """by_events: tokens are counted as they come; else by the totals of readings."""
+        self._by_events = by_events
+        self._lock = threading.Lock()
+        self._rate, self._tokens = Rate(), History()
+        self._drafted, self._accepted = History(), History()
+        self._samples: deque[Totals] = deque(maxlen=MAX_SAMPLES)  # in which work was done; the first is the base
+        self._totals, self._read_at = Totals(), 0.0
+        self._told = SpeculationStats()  # sums of answers, for engines that tell no totals
+        self._drafting = Drafting()
+        self._reading: Reading | None = None
+        self._has_rate = by_events
+        self._context: tuple[float | None, float | None] = (None, None)
+        self._num_cached = 0.0
+        self._running: set[str] = set()  # answers
+
+    # ---- in
+    def count_by(self, *, events: bool) -> None:
+        """Another engine answers: are its tokens counted as they come, or by the totals of readings?"""
+        with self._lock:
+            self._by_events = self._has_rate = events
+            self._rate.restart()
+
+    def take(self, event: RequestEvent, now: float) -> None:
+        """An event of an answer."""
+        with self._lock:
+            match event:
+                case Started(request_id, prompt_tokens, _):
+                    self._start(request_id, prompt_tokens)
+                case Tokens(_, pieces):
+                    self._count(len(pieces), now)
+                case SpeculationChanged(_, state, reason):
+                    self._drafting = Drafting(state=state, reason=reason, setting=self._drafting.setting)
+                case Finished():
+                    self._finish(event)
+                case Failed():
+                    self._running.discard(event.request_id)
+
+    def read(self, reading: Reading, now: float) -> None:
+        """What an engine or a server says of itself."""
+        with self._lock:
+            self._reading = reading
+            if reading.state == DISCONNECTED:
+                return
+            self._drafting = reading.drafting
+            self._context = (reading.cached_tokens, reading.cache_cells)
+            if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
+                self._learn(reading.totals, now)
+            elif reading.totals.tok_s is not None:
+                self._has_rate = True
+
+    # ---- out
+    def frame(self, now: float, *, seconds: int = HISTORY_S) -> Frame:
+        """What is known now, with so many seconds of history."""
+        with self._lock:
+            base = self._samples[0] if self._samples else self._totals
+            used, size = self._context
+            return Frame(
+                connection=self._reading.state if self._reading is not None else "",
+                drafting=self._drafting,
+                tok_s=self._tok_s(now),
+                is_moving=bool(self._running) or self._rate.is_moving(now),
+                figures=figures_between(base, self._totals),
+                drafted=self._totals.draft_tokens,
+                accepted=self._totals.accepted_tokens,
+                context_used=used if used is not None else self._num_cached or None,
+                context_size=size,
+                tok_s_history=self._tokens.seconds(now, seconds) if self._has_rate else (),
+                acceptance_history=self._acceptances(now, seconds),
+                reading=self._reading,
+            )
+
+    # ---- inside
+    def _tok_s(self, now: float) -> float | None:
+        if not self._has_rate:
+            return None
+        average = self._reading.totals.tok_s if self._reading is not None else None
+        return self._rate.now(now) or self._rate.last or average or 0.0
+
+    def _start(self, request_id: str, prompt_tokens: int) -> None:
+        if not self._running:
+            self._rate.begin()
+        self._running.add(request_id)
+        self._num_cached = prompt_tokens
+
+    def _count(self, num_tokens: int, now: float) -> None:
+        self._num_cached += num_tokens
+        if self._by_events:
+            self._rate.mark(self._rate.count + num_tokens, now)
+            self._tokens.add(num_tokens, now, now)
+
+    def _learn(self, totals: Totals, now: float) -> None:
+        before, since = self._totals, self._read_at
+        is_first = not self._samples or began_anew(before, totals)
+        if is_first:
+            self._samples = deque([Totals(process=totals.process)], maxlen=MAX_SAMPLES)
+            if not self._by_events:
+                self._rate.restart()
+        self._totals, self._read_at = totals, now
+        if not self._by_events and totals.generated_tokens is not None:
+            self._has_rate = True
+            self._rate.mark(totals.generated_tokens, now)
+            self._note(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
+        self._note(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
+        self._note(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
+        if is_first or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
+            self._keep(totals)
+
+    def _note(
+        self,
+        history: History,
+        of: Callable[[Totals], float | None],
+        before: Totals | None,
+        since: float,
+        now: float,
+    ) -> None:
+        """The growth of a count, in its history."""
+        count, old = of(self._totals), None if before is None else of(before)
+        if count is not None:
+            history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
+
+    def _keep(self, totals: Totals) -> None:
+        """Samples back to the newest one that is WINDOW_TOKENS old. The first base is the start of the process."""
+        self._samples.append(totals)
+        while len(self._samples) > 2 and _work(totals) - _work(self._samples[1]) >= WINDOW_TOKENS:
+            self._samples.popleft()
+
+    def _acceptances(self, now: float, seconds: int) -> tuple[float | None, ...]:
+        if self._totals.draft_tokens is None:
+            return ()
+        pairs = zip(self._drafted.seconds(now, seconds), self._accepted.seconds(now, seconds), strict=True)
+        return tuple(min((accepted or 0.0) / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
+
+    def _finish(self, finished: Finished) -> None:
+        """An answer is over. Its own figures count where no reading tells totals."""
+        self._running.discard(finished.request_id)
+        if self._reading is None or self._reading.totals.drafts is None:
+            self._told = _sum(self._told, finished.speculation)
+            self._drafting = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
+            self._totals = _totals_of_answers(self._told)
+            self._samples = deque([Totals()], maxlen=MAX_SAMPLES)
+
+
+def _work(totals: Totals) -> float:
+    """How far an engine is: in tokens, or where it does not count them in drafted ones."""
+    return totals.generated_tokens or totals.draft_tokens or 0.0
+
+
+def _sum(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
+    columns = zip_longest(a.accepted_per_position, b.accepted_per_position, fillvalue=0)
+    return SpeculationStats(
+        drafts=a.drafts + b.drafts,
+        draft_tokens=a.draft_tokens + b.draft_tokens,
+        accepted_tokens=a.accepted_tokens + b.accepted_tokens,
+        emitted_tokens=a.emitted_tokens + b.emitted_tokens,
+        accepted_per_position=tuple(map(sum, columns)),
+    )
+
+
+def _totals_of_answers(stats: SpeculationStats) -> Totals:
+    return Totals(
+        drafts=stats.drafts,
+        draft_tokens=stats.draft_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        emitted_tokens=stats.emitted_tokens,
+        per_position=tuple(map(float, stats.accepted_per_position)) or None,
+    )

@@ -1,0 +1,96 @@
+"""Markdown as rows of styled text, and the cut between what of a growing text is finished and what may still change.
+
+Pure: text and width in, rows out. HTML and link definitions are shown as they are written: a model's words never
+vanish.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+from typing import ClassVar
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pygments.lexer import Lexer
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import BlockQuote, CodeBlock, Heading, Markdown, MarkdownElement
+from rich.syntax import Syntax
+
+from eaglelocal.tui.rows import Ink, Row, console, harmless, shaped
+
+
+class _LeftHeading(Heading):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _PlainCode(CodeBlock):
+    """Highlighted in the terminal's colours, on its own background, indented by two."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(
+            code,
+            lexer_of(self.lexer_name),
+            theme=self.theme,
+            word_wrap=True,
+            padding=(0, 2),
+            background_color="default",
+        )
+
+
+class _Document(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _LeftHeading,
+        "fence": _PlainCode,
+        "code_block": _PlainCode,
+        "blockquote_open": BlockQuote,
+    }
+
+    def __init__(self, text: str, code_theme: str) -> None:
+        super().__init__("", code_theme=code_theme, hyperlinks=False)
+        self.parsed = _parser().parse(text)
+
+
+@lru_cache(maxsize=64)
+def lexer_of(name: str) -> Lexer | str:
+    """Of a language; an unknown name stays one, and its code is shown without colours."""
+    try:
+        return get_lexer_by_name(name)
+    except ClassNotFound:
+        return "text"
+
+
+@lru_cache(maxsize=1)
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    return parser.disable(["html_block", "html_inline", "reference"])
+
+
+def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:
+    """At most `width` cells a row, at least one row."""
+    document = _Document(harmless(text), "ansi_dark" if ink.is_dark else "ansi_light")
+    options = console().options.update(width=max(width, 1), no_wrap=False)
+    return shaped(console().render_lines(document, options, pad=False), ink)
+
+
+def block_lengths(text: str) -> list[int]:
+    """How a text is cut between its top-level blocks: characters of each, together all.
+
+    `Hello.\\n\\n- one` gives [8, 5]. Of a growing text all blocks but the last stand; that one may go on.
+    """
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    tokens = _parser().parse(text.replace("\r", " "))  # the parser ends lines there too
+    begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
+    edges = [0, *begins[1:], len(lines)]
+    return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]
+
+
+def _begins_block(token: Token) -> bool:
+    return token.level == 0 and token.nesting >= 0 and token.map is not None

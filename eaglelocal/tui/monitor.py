@@ -1,0 +1,264 @@
+"""The monitor of a server: the speculation panel over all slots, its requests, the machine, the log.
+
+Reads through a watch (another thread) into the feed; draws frames of the feed as often as the pace allows. It looks
+the same whether the server is this process, another one here, or one elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal, Protocol
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Footer, Input
+
+from eaglelocal.client.reading import Reading
+from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.probe.gauges import MachineGauge
+from eaglelocal.tui.base import EagleApp
+from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.lines import fitted, harmless, line
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
+from eaglelocal.tui.noticed import noticed
+from eaglelocal.tui.painted import Painted
+from eaglelocal.tui.panel import SpeculationPanel
+from eaglelocal.tui.question import Choice, Question
+from eaglelocal.tui.request_table import RequestTable
+from eaglelocal.tui.tail import Tail
+from eaglelocal.tui.ticker import Ticker
+
+Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: it goes on without a screen
+
+
+class Monitored(Protocol):
+    """A server that is read on a thread of its own."""
+
+    @property
+    def url(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def switch(self, spec: Spec) -> None: ...
+
+
+OpenWatch = Callable[[Callable[[Reading], None]], Monitored]
+ReadMachine = Callable[[], MachineGauge | None]  # at once: what is known
+SPECS = (
+    Choice("auto", "auto: as much as pays", "a"),
+    Choice("off", "off", "o"),
+    *(Choice(str(length), f"{length} tokens, always", str(length)) for length in (1, 2, 3, 4, 6, 8)),
+)
+
+
+class Monitor(EagleApp[Outcome]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
+        Binding("space", "pause", "Pause", id="pause", tooltip="hold what is shown"),
+        Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
+        Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
+        Binding("slash", "filter", "Filter", id="filter", tooltip="rows by key, state, model or id"),
+        Binding("c", "cancel", "Cancel", id="cancel", tooltip="end the chosen request"),
+        Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
+        Binding("l", "log", "Log", id="log", tooltip="more or less of it"),
+        Binding("escape", "clear", "Clear", id="clear", show=False, tooltip="the filter"),
+    ]
+    CSS = """
+    #head { height: 3; }
+    #panel { height: 9; margin: 1 0 0 0; }
+    #table { height: 1fr; margin: 1 0 0 0; }
+    #log { height: 3; }
+    #filter { height: 1; border: none; display: none; }
+    #filter.-shown { display: block; }
+    .-tall #panel { height: 13; }
+    .-tall #log { height: 10; }
+    .-low #panel, .-low #table { margin: 0; }
+    .-log #log { height: 1fr; }
+    """
+    LOW, TALL = 26, 40  # lines of a screen
+
+    def __init__(
+        self,
+        look: Look,
+        open_watch: OpenWatch,
+        *,
+        read_machine: ReadMachine | None = None,
+        log: Tail | None = None,
+        owns_server: bool = False,
+    ) -> None:
+        """owns_server: leaving ends the server, if that is wished."""
+        super().__init__(look)
+        self.feed, self._tail = Feed(), log or Tail()
+        self._watch = open_watch(self._take)
+        self._read_machine, self._owns_server = read_machine, owns_server
+        self._last: Reading | None = None  # on the watch's thread
+        self._scene = Scene(
+            url=self._watch.url,
+            frame=self.feed.frame(time.monotonic()),
+            machine=None,
+            is_local=read_machine is not None,
+        )
+        self._ticker: Ticker | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Painted(id="head")
+        yield SpeculationPanel(self.look.glyphs, id="panel")
+        yield RequestTable(self.look.glyphs, id="table")
+        yield Painted(id="log")
+        yield Input(placeholder="key, state, model or id", id="filter", compact=True)
+        yield Footer(show_command_palette=True)
+
+    def on_mount(self) -> None:
+        self.query_one(RequestTable).focus()
+        self._watch.start()
+        self._ticker = Ticker(self, self._tick)
+
+    def on_unmount(self) -> None:
+        self._watch.close()
+
+    def on_resize(self) -> None:
+        self.screen.set_class(self.size.height <= self.LOW, "-low")
+        self.screen.set_class(self.size.height >= self.TALL, "-tall")
+        self.call_after_refresh(self._draw)
+
+    # ---- in
+    def _take(self, reading: Reading) -> None:
+        """On the watch's thread."""
+        now = time.strftime("%H:%M:%S")
+        for sentence in noticed(self._last, reading):
+            self._tail.add(f"{now}  {sentence}")
+        self._last = reading
+        self.feed.read(reading, time.monotonic())
+
+    # ---- out
+    def _tick(self, now: float) -> bool:
+        machine = self._read_machine() if self._read_machine is not None else None
+        self._scene = replace(self._scene, frame=self.feed.frame(now), machine=machine)
+        self._draw()
+        return self._scene.frame.is_moving
+
+    def _draw(self) -> None:
+        if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not yet, or no more
+            return
+        screen, scene = self.screen_stack[0], self._scene
+        head, log = screen.query_one("#head", Painted), screen.query_one("#log", Painted)
+        head.paint(header_lines(scene, head.size.width, self.look.glyphs)[:NUM_HEADER_LINES])
+        screen.query_one(SpeculationPanel).show(scene.frame)
+        screen.query_one(RequestTable).show(scene.frame.reading)
+        newest = self._tail.newest(log.size.height)
+        log.paint([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
+
+    # ---- what keys do
+    def action_pause(self) -> None:
+        is_paused = not self._scene.is_paused
+        self._scene = replace(self._scene, is_paused=is_paused)
+        if self._ticker is not None:
+            self._ticker.pause(is_paused)
+        self._draw()
+
+    def action_sort(self) -> None:
+        self.query_one(RequestTable).sort_next()
+
+    def action_reverse(self) -> None:
+        self.query_one(RequestTable).reverse()
+
+    def action_log(self) -> None:
+        self.screen.toggle_class("-log")
+        self.call_after_refresh(self._draw)
+
+    def action_filter(self) -> None:
+        shown = self.query_one("#filter", Input)
+        shown.add_class("-shown")
+        shown.focus()
+
+    def action_clear(self) -> None:
+        shown = self.query_one("#filter", Input)
+        shown.value = ""
+        self._close_filter(shown)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one(RequestTable).filter(event.value.strip())
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._close_filter(event.input)
+
+    def _close_filter(self, shown: Input) -> None:
+        shown.remove_class("-shown")
+        self.query_one(RequestTable).focus()
+
+    def action_cancel(self) -> None:
+        row = self.query_one(RequestTable).chosen
+        if row is None or not row.is_active:
+            self.notify("no running or waiting request is chosen")
+        elif self._may_control():
+            what = f"{row.state}, {row.generated_tokens or 0} tokens"
+            said = f"Cancel the request of {harmless(row.owner) or 'nobody'} ({what})?"
+            choices = (Choice("yes", "yes, end it", "y"), Choice("no", "no", "n"))
+            self.push_screen(self._question(said, choices), partial(self._cancel_if, row.id))
+
+    def _cancel_if(self, request_id: str, answer: str | None) -> None:
+        if answer == "yes":
+            self._do(partial(self._watch.cancel, request_id), "cancelled")
+
+    def action_drafting(self) -> None:
+        if self._may_control():
+            setting = self._scene.frame.drafting.setting
+            if not setting:
+                self.notify("there is nothing to switch: the model was loaded without a draft")
+                return
+            self.push_screen(self._question(f"Drafting is set to {setting}. From now on:", SPECS), self._switch_to)
+
+    def _switch_to(self, answer: str | None) -> None:
+        if answer is not None:
+            self._do(partial(self._watch.switch, parse_spec(answer)), f"drafting: {answer}")
+
+    def _may_control(self) -> bool:
+        reading = self._scene.frame.reading
+        if reading is None or not reading.can_control:
+            kind = reading.kind if reading is not None and reading.kind else "this server"
+            self.notify(f"{kind} cannot be told that from here", severity="warning")
+            return False
+        return True
+
+    @work(thread=True, group="control")
+    def _do(self, act: Callable[[], None], said: str) -> None:
+        """What may take a moment, and what came of it."""
+        try:
+            act()
+        except EagleLocalError as error:
+            self.call_from_thread(self.notify, error.message, severity="error", markup=False)
+        else:
+            self.call_from_thread(self.notify, said)
+
+    def action_leave(self) -> None:
+        if not self._owns_server:
+            self.exit("quit")
+            return
+        choices = (
+            Choice("stop", "stop the server", "y"),
+            Choice("leave", "leave this screen, go on serving", "d"),
+            Choice("stay", "stay", "n"),
+        )
+        reading = self._scene.frame.reading
+        running = reading.running if reading is not None else 0
+        said = "Stop the server?" + (f" {running} running may end first." if running else "")
+        self.push_screen(self._question(said, choices), self._leave_as)
+
+    def _leave_as(self, answer: str | None) -> None:
+        match answer:
+            case "stop" | "leave":
+                self.exit(answer)
+
+    def _question(self, text: str, choices: tuple[Choice, ...]) -> Question:
+        return Question(text, choices, is_ascii=self.look.glyphs is ASCII)

@@ -1,0 +1,37 @@
+"""What has changed between two readings and is worth a line: states, restarts, drafting. Pure."""
+
+from __future__ import annotations
+
+from eaglelocal.client.reading import DISCONNECTED, Reading
+
+
+def noticed(before: Reading | None, now: Reading) -> list[str]:
+    """Sentences for people, the oldest first."""
+    said = []
+    if before is None or before.state != now.state:
+        said.append(_state(before, now))
+    if before is not None and DISCONNECTED not in (before.state, now.state):
+        if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
+            said.append(f"the engine was started anew ({now.restarts} so far)")
+        if before.model and now.model and before.model != now.model:
+            said.append(f"the model is now {now.model}")
+        said += _drafting(before, now)
+    return said
+
+
+def _state(before: Reading | None, now: Reading) -> str:
+    because = f": {now.detail}" if now.detail else ""
+    if now.state == DISCONNECTED:
+        return f"no connection{because}"
+    again = " again" if before is not None and before.state == DISCONNECTED else ""
+    return f"{now.kind} is {now.state}{again}{because if now.state == 'failed' else ''}"
+
+
+def _drafting(before: Reading, now: Reading) -> list[str]:
+    said = []
+    if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
+        said.append(f"drafting was set to {now.drafting.setting}")
+    if before.drafting.state != now.drafting.state and now.drafting.state and before.drafting.state:
+        because = f": {now.drafting.reason}" if now.drafting.reason else ""
+        said.append(f"speculation is {now.drafting.state}{because}")
+    return said

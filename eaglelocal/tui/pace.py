@@ -1,0 +1,28 @@
+"""How often the screen is drawn: ten times a second at best, and less as soon as that costs more than its share.
+
+Pure: told what drawing cost. On two cores every per cent of one is a per cent of the engine's speed.
+"""
+
+from __future__ import annotations
+
+FASTEST_S, SLOWEST_S = 0.125, 1.0  # between two frames
+IDLE_S = 0.5  # while nothing moves
+SHARE = 0.02  # of one core that drawing may take
+MEMORY = 0.7  # of the cost of a frame, kept from frame to frame
+
+
+class Pace:
+    """The gap until the next frame."""
+
+    def __init__(self) -> None:
+        self._cost_s = 0.0
+
+    def drawn(self, cpu_s: float) -> None:
+        """What the screen's thread computed since the last frame, everything it does included."""
+        cpu_s = min(cpu_s, SHARE * SLOWEST_S)  # a start or a load is no frame, and not remembered as one
+        self._cost_s = MEMORY * self._cost_s + (1.0 - MEMORY) * cpu_s if self._cost_s else cpu_s
+
+    def gap_s(self, *, is_moving: bool, late_s: float = 0.0) -> float:
+        """Seconds. `late_s`: by how much the last frame came later than it was meant to: the terminal is slow."""
+        fastest = FASTEST_S if is_moving else IDLE_S
+        return min(max(fastest, self._cost_s / SHARE, 2.0 * late_s), SLOWEST_S)

@@ -1,0 +1,185 @@
+"""What the speculation panel says: a frame in, lines with roles out. Pure; knows no widget.
+
+Two columns from 76 cells on, one below the other otherwise. What is not known is a dash, never a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from eaglelocal.client.reading import DISCONNECTED
+from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line, width_of
+
+WIDE = 76
+MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
+LABEL = 11
+MAX_POSITIONS = 8
+NOT_TOLD = "-"
+UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})  # connections that tell nothing new
+STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
+
+
+def panel_lines(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """At most `height` lines of at most `width` cells: the state, the speed, what becomes of drafts."""
+    state = [fitted((state_span(frame),), width)]
+    if width >= WIDE:
+        left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
+        right = drafts_block(frame, width - left, height - 1, glyphs)
+        body = beside(speed_block(frame, left - 2, glyphs), right, at=left)
+    else:
+        speed = speed_block(frame, width, glyphs)
+        body = [*speed, EMPTY, *drafts_block(frame, width, height - len(speed) - 2, glyphs)]
+    return [fitted(each, width) for each in [*state, *body][:height]]
+
+
+# ---- the state
+def state_span(frame: Frame) -> Span:
+    """One line that is always true."""
+    text, drafting = state_line(frame), frame.drafting
+    if frame.connection == DISCONNECTED:
+        return Span(text, "bad")
+    return Span(text, STATE_ROLES.get(drafting.state, "strong"))
+
+
+def state_line(frame: Frame) -> str:
+    """`speculation on, 3.1 tokens a draft`, or why it is not."""
+    drafting, length = frame.drafting, frame.figures.draft_length
+    if frame.connection in UNKNOWN:
+        return f"speculation: unknown, {frame.connection}"
+    because = f": {harmless(drafting.reason)}" if drafting.reason else ""
+    match drafting.state:
+        case "on" if length:
+            return f"speculation on, {length:.1f} tokens a draft"
+        case "on":
+            return "speculation on, nothing drafted yet"
+        case "asleep" | "off":
+            return f"speculation {drafting.state}{because}"
+        case _ if frame.drafted:
+            return "speculation: drafts are reported, its state is not"
+        case _:
+            return "speculation: not reported" if frame.connection else "speculation: nothing known yet"
+
+
+# ---- the speed
+def speed_block(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
+    """Large digits for tok/s and the gain; sparklines below."""
+    speed = NOT_TOLD if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
+    gain = NOT_TOLD if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
+    half = max(width // 2, 18)
+    rows = [
+        beside([line((a, "strong" if frame.is_moving else "quiet"))], [line((b, gain_role(frame)))], at=half)[0]
+        for a, b in zip(glyphs.large(speed), _with_times(glyphs.large(gain), glyphs, gain), strict=True)
+    ]
+    when = "tok/s now" if frame.is_moving else "tok/s, last"
+    labels = beside([line((when, "quiet"))], [line(("gain over plain", "quiet"))], at=half)
+    return [*rows, *labels, *sparks(frame, width, glyphs)]
+
+
+def gain_role(frame: Frame) -> Role:
+    gain = frame.figures.gain
+    return "quiet" if gain is None or frame.connection in UNKNOWN else "good" if gain >= 1.0 else "bad"
+
+
+def _with_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[str, str, str]:
+    return rows if text == NOT_TOLD else (rows[0], rows[1], f"{rows[2]} {glyphs.times}")
+
+
+def sparks(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
+    room = max(width - LABEL - 9, 4)
+    speeds = [value for value in frame.tok_s_history[-room:] if value is not None]
+    top = max(speeds, default=0.0)
+    return [
+        _spark_line("tok/s", glyphs.spark(frame.tok_s_history, room, top=top), f"max {top:.0f}" if top else ""),
+        _spark_line(
+            "acceptance", glyphs.spark(frame.acceptance_history, room, top=1.0), percent(frame.figures.acceptance)
+        ),
+    ]
+
+
+def _spark_line(label: str, spark: str, figure: str) -> Line:
+    return line((f"{label:<{LABEL}}", "quiet"), (spark, "accent"), f" {figure:<8}")
+
+
+# ---- the drafts
+def drafts_block(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Counts, shares and lengths; bars by position in the lines that are left."""
+    below = [
+        counts_line(frame, width),
+        length_line(frame),
+        shares_line(frame, width),
+        context_line(frame, width, glyphs),
+    ]
+    room = min(max(height - len(below), 0), MAX_POSITIONS)
+    return [*position_lines(frame.figures.per_position, width, room, glyphs), *below][: max(height, 0)]
+
+
+def position_lines(shares: Sequence[float] | None, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    """How many drafts were accepted at least so far."""
+    if not shares:
+        return [line((f"{'position':<{LABEL}}", "quiet"), NOT_TOLD)][:room]
+    cells = max(min(width - LABEL - 7, 40), 4)
+    return [
+        line((f"position {depth:<2}", "quiet"), (glyphs.bar(share, cells), "good"), f" {percent(share):>5}")
+        for depth, share in enumerate(shares[:room], 1)
+    ]
+
+
+def counts_line(frame: Frame, width: int) -> Line:
+    values = (frame.drafted, frame.accepted, frame.wasted)
+    whole = _counts(("drafted", "accepted", "wasted"), values)
+    return whole if width_of(whole) <= width else _counts(("draft", "ok", "waste"), values)
+
+
+def _counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
+    pairs = zip(labels, values, ("  ", "  ", ""), strict=True)
+    return tuple(
+        span for label, value, gap in pairs for span in (Span(f"{label} ", "quiet"), Span(f"{count(value)}{gap}"))
+    )
+
+
+def length_line(frame: Frame) -> Line:
+    length = frame.figures.acceptance_length
+    said = NOT_TOLD if length is None else f"{length:.2f} tokens a pass"
+    return line((f"{'acceptance length':<18}", "quiet"), said)
+
+
+def shares_line(frame: Frame, width: int) -> Line:
+    """Drafting and verifying are a whole step; the host has a part in both."""
+    figures = frame.figures
+    host = "  of it host " if width >= 44 else "  host "
+    return line(
+        ("step: draft ", "quiet"), percent(figures.draft_share),
+        ("  verify ", "quiet"), percent(figures.verify_share),
+        (host, "quiet"), percent(figures.host_share),
+    )  # fmt: skip
+
+
+def context_line(frame: Frame, width: int, glyphs: Glyphs) -> Line:
+    used, size = frame.context_used, frame.context_size
+    share = frame.reading.cache_share if frame.reading is not None else None
+    if used is not None and size:
+        share = used / size
+    said = f"{count(used)} of {count(size)}" if used is not None else ""
+    if share is None:
+        return line((f"{'context':<{LABEL}}", "quiet"), f"{said.replace(' of -', ' tokens')}" or NOT_TOLD)
+    cells = max(min(width - LABEL - len(said) - 8, 16), 0)
+    return line(
+        (f"{'context':<{LABEL}}", "quiet"), (glyphs.bar(share, cells), "accent"), f" {percent(share):>5} {said}"
+    )
+
+
+# ---- figures
+def percent(share: float | None) -> str:
+    return NOT_TOLD if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def count(value: float | None) -> str:
+    """`1 234`, `12.3 k`, `4.5 M`."""
+    if value is None:
+        return NOT_TOLD
+    if value < 10_000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value / 1000:.1f} k" if value < 999_950 else f"{value / 1e6:.1f} M"

@@ -1,0 +1,368 @@
+"""The other side of the conversation: session, engine and commands, as the screen sees them.
+
+Everything that blocks is an errand; what happens comes back as news, in order, on another thread. Knows no widget.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.client.reading import reading_of
+from eaglelocal.core.events import Finished, LoadProgress, Piece, RequestEvent, Tokens
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.asking import Asked, ask, listen
+from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.session import Answer, Choice, Model, Outcome, Session
+from eaglelocal.talk.slash import Command, parse
+from eaglelocal.talk.slash_actions import Desk, Leave, act
+from eaglelocal.talk.voice import Voice
+from eaglelocal.tui.errands import Errands
+from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.keys import CHAT_KEYS
+from eaglelocal.tui.live_answer import LiveAnswer
+
+OpenSession = Callable[[Voice, Choice], Session]
+
+WATCH_S = 1.0  # between two looks at the engine while it answers
+CLOSE_S = 5.0
+
+
+# ---- news
+@dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """A model is ready, another one than before."""
+
+    model: Model
+    choice: Choice
+    params: SamplingParams
+    system: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question is on its way; its answer grows in `live`."""
+
+    question: str
+    live: LiveAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The first of an answer has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    asked: Asked
+    n_ctx: int
+    name: str  # of the conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    error: EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    progress: LoadProgress | None  # None: nothing takes a while any more
+
+
+@dataclass(frozen=True, slots=True)
+class TookBack:
+    """The last question and what was answered are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Another conversation, or what is left of this one."""
+
+    turns: tuple[Turn, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    state: str  # of the engine, as client.port.Client has it
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The person wants to go."""
+
+
+News = ModelChanged | Asking | Heard | Answered | Said | Wrong | Progressed | TookBack | Turned | StateChanged | Left
+Tell = Callable[[News], None]
+
+
+class _Progress:
+    """One bar; silent once it is finished."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._is_finished = tell, False
+
+    def __call__(self, progress: LoadProgress) -> None:
+        if not self._is_finished:
+            self._tell(Progressed(progress))
+
+    def finish(self) -> None:
+        self._is_finished = True
+        self._tell(Progressed(None))
+
+
+class ScreenVoice:
+    """A Voice whose listener is the transcript."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def message(self, text: str = "") -> None:
+        self._tell(Said(text))
+
+    def aside(self, text: str) -> None:
+        self._tell(Said(text))
+
+    def progress(self) -> _Progress:
+        return _Progress(self._tell)
+
+
+class Partner:
+    """Opens a session on its thread and then does what it is told. `tell` may be called from several threads."""
+
+    def __init__(self, open_session: OpenSession, tell: Tell, feed: Feed, folder: Path, *, keeps: bool = True) -> None:
+        """folder: of conversations. keeps: whether they are written there without being asked."""
+        self._open_session, self._tell, self._feed, self._folder = open_session, tell, feed, folder
+        self._keeps = keeps
+        self._voice = ScreenVoice(tell)
+        self._errands = Errands(lambda error: tell(Wrong(error)))
+        self._session: Session | None = None
+        self._answer: Answer | None = None
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
+        self._state = ("loading", 0)
+        self._live = LiveAnswer()
+
+    # ---- from the screen's thread
+    def start(self) -> None:
+        self._errands.send(lambda: self._open(Choice()))
+        self._errands.start()
+        self._watch.start()
+
+    def ask(self, question: str) -> None:
+        self._errands.send(lambda: self._ask(question), question=question)
+
+    def ask_instead(self, question: str) -> None:
+        """In the place of the last question."""
+        self._errands.send(lambda: self._ask_instead(question), question=question)
+
+    def act(self, line: str) -> None:
+        """A slash command."""
+        self._errands.send(lambda: self._act(line), question=line)
+
+    def set_up(self, params: SamplingParams, system: str) -> None:
+        self._errands.send(lambda: self._set_up(params, system))
+
+    def rename(self, old: str, new: str) -> None:
+        self._errands.send(lambda: self._rename(old, new))
+
+    def delete(self, name: str) -> None:
+        self.act(f"/delete {name}")
+
+    def export(self, name: str) -> None:
+        """Any saved conversation, as Markdown into the current folder."""
+        self._errands.send(lambda: self._export(name))
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answer is not None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._errands.is_busy
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return self._errands.waiting
+
+    def take_back(self) -> tuple[str, ...]:
+        """Questions and commands that have not begun, which then never do."""
+        return self._errands.take_back()
+
+    def stop(self) -> bool:
+        """End the answer that runs. Was there one?"""
+        answer = self._answer
+        if answer is not None:
+            answer.cancel()
+        return answer is not None
+
+    @property
+    def last_answer(self) -> str:
+        """As the model wrote it."""
+        turns = self._session.conversation.turns if self._session is not None else []
+        return turns[-1].answer if turns else ""
+
+    @property
+    def last_question(self) -> str:
+        if self._session is None:
+            return ""
+        conversation = self._session.conversation
+        return conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
+
+    def close(self) -> None:
+        """Stop, and end the engine."""
+        self._ended.set()
+        self._errands.take_back()
+        self.stop()
+        if self._session is not None:
+            if not self._errands.close(CLOSE_S / 2):
+                self._session.close()  # what waits for the engine ends with it
+                self._errands.close(CLOSE_S / 2)
+            self._session.close()
+
+    # ---- on the errands' thread
+    def _open(self, choice: Choice) -> None:
+        session = self._open_session(self._voice, choice)
+        session.is_split = True
+        self._session = session
+        self._model_changed(session)
+
+    def _opened(self) -> Session:
+        """Raises UsageError while there is no model."""
+        if self._session is None:
+            raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
+        return self._session
+
+    def _model_changed(self, session: Session) -> None:
+        model = session.model
+        is_our_server = model.plan is None and model.takes_spec
+        self._feed.count_by(events=not is_our_server)  # it sends a step at once, and tells how many tokens that were
+        self._tell(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
+
+    def _ask(self, question: str) -> None:
+        session = self._opened()
+        self._live = LiveAnswer()
+        self._tell(Asking(question, self._live))
+        asked = ask(session, question, self._follow)
+        self._keep(session)
+        self._tell(Answered(asked, session.model.info.n_ctx, session.conversation.name))
+
+    def _follow(self, answer: Answer) -> Outcome:
+        self._answer = answer
+        if self._ended.is_set():
+            answer.cancel()
+        try:
+            return listen(answer, self._hear)
+        finally:
+            self._answer = None
+
+    def _hear(self, event: RequestEvent) -> None:
+        self._feed.take(event, time.monotonic())
+        match event:
+            case Tokens(pieces=pieces):
+                is_first = not self._live.has_begun
+                self._live.push(pieces)
+                if is_first:
+                    self._tell(Heard())
+            case Finished(text=text, reasoning=reasoning):
+                self._live.push((Piece(-1, text, False, reasoning=reasoning),))
+
+    def _ask_instead(self, question: str) -> None:
+        conversation = self._opened().conversation
+        if conversation.take_last_question():
+            conversation.unanswered = ""
+            self._tell(TookBack())
+        self._ask(question)
+
+    def _act(self, line: str) -> None:
+        command = parse(line)
+        if self._session is None and command.name == "/exit":
+            self._tell(Left())
+        elif self._session is None and command.name == "/model" and command.argument:
+            self._open(Choice(target=command.argument))  # the first one could not be loaded
+        else:
+            self._act_in(self._opened(), command)
+
+    def _act_in(self, session: Session, command: Command) -> None:
+        before = (session.conversation, len(session.conversation.turns), session.model, session.conversation.system)
+        try:
+            question = act(Desk(session, self._voice, self._folder, CHAT_KEYS), command)
+        except Leave:
+            self._tell(Left())
+            return
+        finally:
+            self._after_action(session, *before)
+        if question is not None:
+            self._tell(TookBack())
+            self._ask(question)
+
+    def _after_action(self, session: Session, talk: Conversation, num_turns: int, model: Model, system: str) -> None:
+        now = session.conversation
+        if now is not talk or len(now.turns) == 0 < num_turns:
+            self._tell(Turned(tuple(now.turns), now.name))
+        if session.model is not model or now.system != system:
+            self._model_changed(session)
+
+    def _set_up(self, params: SamplingParams, system: str) -> None:
+        session = self._opened()
+        session.params, session.conversation.system = params, system
+        self._model_changed(session)
+
+    def _rename(self, old: str, new: str) -> None:
+        name = conversation_file.rename(self._folder, old, new)
+        session = self._opened()
+        if session.conversation.name == old:
+            session.conversation.name = name
+        self._tell(Said(f"renamed {old} to {name}"))
+
+    def _export(self, name: str) -> None:
+        path = Path(f"{name}.md")
+        export(conversation_file.load(self._folder, name), path, target=self._opened().model.info.target)
+        self._tell(Said(f"written to {path.resolve()}"))
+
+    def _keep(self, session: Session) -> None:
+        """Write the conversation to its file; a disk that is full is said once."""
+        conversation = session.conversation
+        if not self._keeps or not conversation.turns:
+            return
+        name = conversation.name or conversation_file.fresh_name(self._folder, conversation.turns[0].question)
+        try:
+            path = conversation_file.path_of(self._folder, name)
+            conversation_file.save(conversation, path, target=session.model.info.target)
+            conversation.name = path.stem
+        except EagleLocalError as error:
+            self._keeps = False
+            self._tell(Wrong(error))
+            self._tell(Said("conversations are not kept from here on"))
+
+    # ---- on the watch's thread
+    def _look(self) -> None:
+        """Totals for the panel while an answer runs and once after it; the engine's state always."""
+        is_due = True
+        while not self._ended.wait(WATCH_S):
+            session, answers = self._session, self.is_answering
+            if session is None:
+                continue
+            client = session.model.client
+            self._note_state(client.state, client.restarts)
+            if answers or is_due:
+                reading = reading_of(client.snapshot(), state=client.state, n_ctx=session.model.info.n_ctx)
+                self._feed.read(reading, time.monotonic())
+            is_due = answers
+
+    def _note_state(self, state: str, restarts: int) -> None:
+        if (state, restarts) != self._state:
+            self._state = (state, restarts)
+            self._tell(StateChanged(state, restarts))

@@ -1,0 +1,89 @@
+"""How fast something is counted: now, and second by second over the last minutes. Pure: told the time, has no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 2.0  # over which "now" is measured
+TOGETHER_S = 0.05  # marks that are closer than this are one
+GRACE_S = 1.0  # after a mark, before its age makes the rate fall
+SILENT_S, SILENT_GAPS = 1.6, 3.0  # after so long, or so many gaps between marks, nothing is being counted any more
+KEPT_S = 240  # seconds of history
+
+
+class Rate:
+    """Marks of a count that only grows. A rate is from mark to mark, as tok/s is from first to last token."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque()  # (moment, count)
+        self._moved_at = float("-inf")
+        self.last = 0.0  # the newest rate that was not zero
+        self.count = 0.0
+
+    def begin(self) -> None:
+        """What comes now has nothing to do with the time before."""
+        self._marks.clear()
+
+    def restart(self) -> None:
+        """The count begins anew."""
+        self._marks.clear()
+        self.count, self._moved_at = 0.0, float("-inf")
+
+    def mark(self, count: float, now: float) -> None:
+        """The count as of now."""
+        has_moved = count > self.count
+        if has_moved:
+            self._moved_at = now
+        if len(self._marks) > 1 and now - self._marks[-2][0] < TOGETHER_S:
+            self._marks.pop()
+        self._marks.append((now, count))
+        self.count = count
+        while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
+            self._marks.popleft()
+        if has_moved:
+            self.last = self.now(now) or self.last
+
+    def is_moving(self, now: float) -> bool:
+        gap = self._marks[-1][0] - self._marks[-2][0] if len(self._marks) > 1 else 0.0
+        return now - self._moved_at < max(SILENT_S, SILENT_GAPS * gap)
+
+    def now(self, now: float) -> float:
+        """A second; 0.0 where nothing was counted lately."""
+        if len(self._marks) < 2 or not self.is_moving(now):
+            return 0.0
+        (began, low), (ended, high) = self._marks[0], self._marks[-1]
+        seconds = max(ended, now - GRACE_S) - began
+        return (high - low) / seconds if seconds > 0 else 0.0
+
+
+class History:
+    """Amounts by second, the newest KEPT_S of them."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[int, float] = {}
+        self._since: int | None = None
+
+    def add(self, amount: float, since: float, now: float) -> None:
+        """So much between two moments, shared out evenly over the seconds that they span."""
+        first, last = int(max(since, now - KEPT_S)), int(now)
+        begin = max(since, float(first))
+        span = now - begin
+        for second in range(first, last + 1):
+            part = min(now, second + 1.0) - max(begin, float(second))
+            share = part / span if span > 0 else float(second == last)
+            self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
+        self._since = first if self._since is None else self._since
+        self._forget(last)
+
+    def seconds(self, now: float, count: int) -> tuple[float | None, ...]:
+        """Of the last full `count` seconds, the newest last; None before anything was told."""
+        end = int(now)
+        begin = self._since
+        return tuple(
+            self._amounts.get(second, 0.0) if begin is not None and second >= begin else None
+            for second in range(end - count, end)
+        )
+
+    def _forget(self, last: int) -> None:
+        if len(self._amounts) > 2 * KEPT_S:
+            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}

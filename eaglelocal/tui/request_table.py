@@ -1,0 +1,114 @@
+"""The table of requests as a widget: sorted, filtered, one row chosen; it says what was chosen and does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.reactive import reactive
+
+from eaglelocal.client.reading import Reading, RequestRow
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.lines import EMPTY, line
+from eaglelocal.tui.monitor_text import first_shown, table_lines
+from eaglelocal.tui.painted import Painted
+from eaglelocal.tui.table_text import View, columns_in, ordered
+
+
+class RequestTable(Painted, can_focus=True):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="down"),
+        Binding("home,g", "move(-1000)", "First", show=False, id="first"),
+        Binding("end,G", "move(1000)", "Last", show=False, id="last"),
+    ]
+    view: reactive[View] = reactive(View())
+
+    def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._glyphs = glyphs
+        self._reading: Reading | None = None
+        self._chosen = ""
+
+    @property
+    def rows(self) -> list[RequestRow]:
+        """As they stand there."""
+        if self._reading is None:
+            return []
+        return ordered(self._reading.requests or (), self._reading.recent, self.view)
+
+    @property
+    def chosen(self) -> RequestRow | None:
+        rows = self.rows
+        return next((row for row in rows if row.id == self._chosen), rows[0] if rows else None)
+
+    def show(self, reading: Reading | None) -> None:
+        self._reading = reading
+        self._paint()
+
+    def sort_next(self) -> None:
+        self.view = self.view.with_next_sort(columns_in(self.size.width))
+
+    def reverse(self) -> None:
+        self.view = replace(self.view, is_reversed=not self.view.is_reversed)
+
+    def filter(self, wanted: str) -> None:
+        self.view = replace(self.view, wanted=wanted)
+
+    def watch_view(self) -> None:
+        self._paint()
+
+    def action_move(self, by: int) -> None:
+        rows = self.rows
+        if rows:
+            at = min(max(self._at(rows) + by, 0), len(rows) - 1)
+            self._chosen = rows[at].id
+            self._paint()
+
+    def on_resize(self) -> None:
+        self._paint()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
+    def on_click(self, event: events.Click) -> None:
+        """A title sorts, twice reverses; a row is chosen."""
+        if event.y == 0:
+            self._click_title(event.x)
+            return
+        rows = self.rows
+        at = first_shown(len(rows), self._at(rows), self.size.height - 1) + event.y - 1
+        if at < len(rows):
+            self._chosen = rows[at].id
+            self._paint()
+
+    def _click_title(self, x: int) -> None:
+        begin = 0
+        for column in columns_in(self.size.width):
+            begin += column.width + 1
+            if x < begin:
+                is_again = self.view.sort == column.title
+                reverse = is_again and not self.view.is_reversed
+                self.view = replace(self.view, sort=column.title, is_reversed=reverse)
+                return
+
+    def _at(self, rows: list[RequestRow]) -> int:
+        return next((i for i, row in enumerate(rows) if row.id == self._chosen), 0)
+
+    def _paint(self) -> None:
+        width, height = self.size
+        if self._reading is None:
+            self.paint([EMPTY])
+            return
+        chosen = self.chosen
+        lines = table_lines(
+            self._reading, self.view, width, height, self._glyphs, chosen=chosen.id if chosen is not None else ""
+        )
+        if self.view.wanted and height > 1:
+            lines = [*lines[: height - 1], line((f"only: {self.view.wanted}", "warn"))]
+        self.paint(lines)

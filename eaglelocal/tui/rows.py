@@ -1,0 +1,90 @@
+"""Rows of styled text out of plain text, and what every row must be: harmless, visible, ASCII on request.
+
+Pure: text and width in, rows out. Colours are the sixteen of the terminal, so that every theme decides what they
+look like. Quick to import; Markdown, which is not, has a file of its own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.text import Text
+from rich.theme import Theme
+
+Row = list[Segment]
+
+TAB = "    "
+# A model's text must not steer the terminal.
+_HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_HARMLESS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
+_ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
+
+STYLES = Theme(
+    {
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold italic",
+        "markdown.h5": "italic",
+        "markdown.h6": "italic",
+        "markdown.code": "cyan",
+        "markdown.code_block": "none",
+        "markdown.block_quote": "dim",
+        "markdown.link": "underline",
+        "markdown.link_url": "underline",
+        "markdown.item.bullet": "bold",
+        "markdown.item.number": "bold",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+        "markdown.hr": "dim",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """With what rows are drawn."""
+
+    is_dark: bool = True
+    is_ascii: bool = False
+
+
+@lru_cache(maxsize=1)
+def console() -> Console:
+    """Renders into nothing; it only knows styles."""
+    return Console(
+        file=io.StringIO(), force_terminal=True, color_system="truecolor", theme=STYLES, legacy_windows=False, width=80
+    )
+
+
+def harmless(text: str) -> str:
+    """Without control characters but line feeds; tabs become blanks."""
+    return text.translate(_HARMLESS)
+
+
+def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
+    """Words wrapped, lines kept, nothing interpreted."""
+    options = console().options.update(width=max(width, 1))
+    rows = console().render_lines(Text(harmless(text), style=style, overflow="fold"), options, pad=False)
+    return shaped(rows, ink)
+
+
+def shaped(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
+    """Without empty rows at either end; in ASCII mode without the characters that only draw."""
+    visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
+    while len(visible) > 1 and not row_text(visible[-1]).strip():
+        visible.pop()
+    while len(visible) > 1 and not row_text(visible[0]).strip():
+        visible.pop(0)
+    if ink.is_ascii:
+        visible = [[Segment(s.text.translate(_ASCII), s.style) for s in row] for row in visible]
+    return visible or [[]]
+
+
+def row_text(row: Row) -> str:
+    return "".join(segment.text for segment in row)

@@ -1,0 +1,49 @@
+"""Sampling as a form of texts: what stands in the fields, and what was typed as SamplingParams. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str  # of SamplingParams
+    label: str
+    is_whole: bool
+    unset: str = ""  # what an empty field means; "": it must not be empty
+
+
+FIELDS = (
+    Field("temperature", "temperature", is_whole=False),
+    Field("top_k", "top k", is_whole=True),
+    Field("top_p", "top p", is_whole=False),
+    Field("min_p", "min p", is_whole=False),
+    Field("repeat_penalty", "repeat penalty", is_whole=False),
+    Field("max_tokens", "most tokens", is_whole=True, unset="until the context is full"),
+    Field("seed", "seed", is_whole=True, unset="another one each time"),
+)
+
+
+def text_of(params: SamplingParams, field: Field) -> str:
+    value = getattr(params, field.name)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def params_of(params: SamplingParams, said: Mapping[str, str]) -> SamplingParams:
+    """Raises UsageError for what is no number, RequestError for what is out of range."""
+    numbers = {field.name: _number(field, said[field.name].strip()) for field in FIELDS}
+    return replace(params, **numbers)  # type: ignore[arg-type]
+
+
+def _number(field: Field, text: str) -> float | int | None:
+    if not text and field.unset:
+        return None
+    try:
+        return int(text) if field.is_whole else float(text)
+    except ValueError:
+        kind = "a whole number" if field.is_whole else "a number"
+        raise UsageError(f"{field.label} must be {kind}, not {text!r}") from None

@@ -1,0 +1,32 @@
+"""The newest lines of a log, for a screen. Written from any thread; knows neither loggers nor widgets."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+KEPT_LINES = 500
+
+
+class Tail:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._num_lines = 0
+
+    @property
+    def num_lines(self) -> int:
+        """So far: another number means that there is something new."""
+        return self._num_lines
+
+    def add(self, text: str) -> None:
+        """One or several lines."""
+        with self._lock:
+            for each in text.splitlines():
+                if each.strip():
+                    self._lines.append(each)
+                    self._num_lines += 1
+
+    def newest(self, count: int) -> list[str]:
+        with self._lock:
+            return list(self._lines)[-count:] if count > 0 else []

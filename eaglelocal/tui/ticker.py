@@ -1,0 +1,39 @@
+"""The clock behind the feed: calls somebody as often as the pace allows, and measures what that costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from textual.message_pump import MessagePump
+
+from eaglelocal.tui.pace import Pace
+
+OnTick = Callable[[float], bool]  # told the moment (monotonic seconds); says whether anything moves
+
+
+class Ticker:
+    """Ticks on the thread of the screen for as long as its owner lives.
+
+    self.ticker = Ticker(self, self.tick)   # in on_mount
+    """
+
+    def __init__(self, owner: MessagePump, on_tick: OnTick) -> None:
+        self._owner, self._on_tick, self._pace = owner, on_tick, Pace()
+        self._is_paused = False
+        self._cpu_s, self._due_at = time.thread_time(), time.monotonic()
+        self._tick()
+
+    def pause(self, is_paused: bool) -> None:
+        """What is shown stays; nothing is drawn."""
+        self._is_paused = is_paused
+
+    def _tick(self) -> None:
+        now, cpu_s = time.monotonic(), time.thread_time()
+        self._pace.drawn(cpu_s - self._cpu_s)
+        late_s = max(now - self._due_at, 0.0)
+        self._cpu_s = cpu_s
+        is_moving = not self._is_paused and self._on_tick(now)
+        gap_s = self._pace.gap_s(is_moving=is_moving, late_s=late_s)
+        self._due_at = now + gap_s
+        self._owner.set_timer(gap_s, self._tick)

@@ -1,0 +1,293 @@
+"""The transcript: a column of entries of any length, of which only what is in view is laid out.
+
+A widget of lines, not of widgets: scrolling through fifty thousand tokens costs what one screen costs. While it
+shows the end it follows what comes; scrolled up, it stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
+from textual.selection import Selection
+from textual.strip import Strip
+
+from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
+from eaglelocal.tui.rows import Row
+from eaglelocal.tui.tops import Tops
+
+MAX_LAID_OUT = 128  # items: some screens full. More would be looked through by each garbage collection
+MAX_LEAP = 5  # rows
+MARGIN = 1  # cells left of the text; one more stays free right of it
+MARGIN_SEGMENT = Segment(" " * MARGIN)
+
+
+class AsciiScrollbar(ScrollBarRender):
+    """Whole cells, by colours alone."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    entry: Entry
+    rows: list[Strip] | None = None  # None: not laid out. Strips remember what was made of them, so they are kept
+
+
+class Transcript(ScrollView):
+    """Entries below each other."""
+
+    DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
+
+    class ThoughtClicked(Message):
+        """Somebody wants thoughts unfolded, or folded again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.can_focus = False
+        self._items: list[_Item] = []
+        self._laid_out: deque[_Item] = deque()  # in the order in which they came into view
+        self._tops = Tops()
+        self._view = View()
+        self._follows = True
+        self._grows = False
+        self._laid_out_width = 0
+        self._base: Style | None = None  # what Textual takes long to work out; for as long as no style changes
+
+    # ---- contents
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    @view.setter
+    def view(self, view: View) -> None:
+        if view != self._view:
+            self._view = view
+            self._forget_rows()
+
+    def use_ascii(self) -> None:
+        """The scrollbar too."""
+        self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as its docstring shows it
+
+    def add(self, *entries: Entry) -> None:
+        self.replace_from(len(self), entries)
+
+    def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
+        """Everything from an index on is replaced; what stays the same is not laid out again, nor drawn."""
+        shown, y = self._in_view(), self.scroll_offset.y
+        self._exchange(index, list(entries))
+        self._settle()
+        if self.scroll_offset.y != y:
+            return  # all is drawn
+        changed = [row for row, (old, new) in enumerate(zip(shown, self._in_view(), strict=True)) if old != new]
+        if changed:
+            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
+
+    def _exchange(self, index: int, entries: list[Entry]) -> None:
+        kept = self._items[index:]
+        del self._items[index:]
+        self._tops.truncate(index)
+        for number, entry in enumerate(entries):
+            is_same = number < len(kept) and kept[number].entry == entry
+            item = kept[number] if is_same else _Item(entry)
+            self._items.append(item)
+            self._tops.append(self._height_of(item))
+        for old, new in zip_longest(kept, self._items[index:]):
+            if old is not None and old is not new and old.rows is not None:
+                self._laid_out.remove(old)
+
+    def _in_view(self) -> list[Strip]:
+        y = self.scroll_offset.y
+        return [self._row(row) for row in range(y, y + self.size.height)]
+
+    def note(self, text: str) -> None:
+        """A line that stands back; lines that follow each other are one block."""
+        follows_note = bool(self._items) and self._items[-1].entry.kind is Kind.NOTE
+        self.add(Entry(Kind.NOTE, text, has_gap=not follows_note))
+
+    def take_back(self) -> None:
+        """The last question goes, and whatever is below it."""
+        questions = [index for index, item in enumerate(self._items) if item.entry.kind is Kind.QUESTION]
+        if questions:
+            self.replace_from(questions[-1], ())
+
+    def load(self, entries: Iterable[Entry]) -> None:
+        self._follows = True
+        self.replace_from(0, entries)
+
+    def follow(self) -> None:
+        """Go to the end and stay there."""
+        self._follows = True
+        self._settle()
+
+    def grow(self, grows: bool) -> None:
+        """Is an answer being written at the end?"""
+        self._grows = grows
+        self._settle()
+
+    # ---- laying out
+    @property
+    def _width(self) -> int:
+        return max(self.scrollable_content_region.width - MARGIN - 1, 1)
+
+    def _height_of(self, item: _Item) -> int:
+        return estimated_height(item.entry, self._width, self._view) if item.rows is None else len(item.rows)
+
+    def _lay_out(self, index: int) -> int:
+        """The item's rows are made if there are none. Returns its height."""
+        item = self._items[index]
+        if item.rows is None:
+            self._laid_out.append(item)
+            item.rows = [self._painted(row) for row in rows_of(item.entry, self._width, self._view)]
+            self._tops.resize(index, len(item.rows))
+        return len(item.rows)
+
+    def _painted(self, row: Row) -> Strip:
+        """The row in the widget's style, as wide as the widget: one strip, for each has half a dozen caches."""
+        styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
+        return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
+
+    def _settle(self) -> None:
+        """Lay out what is in view, keep that in place, and say how long all is."""
+        if not self.is_attached or not self.size.height:
+            return
+        y = self._settled_end() if self._follows else self._settled_middle()
+        self._forget_oldest()
+        self._set_length(max(self._tops.total, y + self.size.height if self._follows else 0))
+        if y != self.scroll_offset.y:
+            self.scroll_to(y=y, animate=False, force=True)
+
+    def _settled_end(self) -> int:
+        missing, index = self.size.height, len(self)
+        while missing > 0 and index > 0:
+            index -= 1
+            missing -= self._lay_out(index)
+        needed, now = max(self._tops.total - self.size.height, 0), self.scroll_offset.y
+        if not self._grows or needed == 0:
+            return needed
+        return now if needed <= now <= needed + self._leap else needed + self._leap
+
+    @property
+    def _leap(self) -> int:
+        """Rows that stay free below a growing answer after scrolling: all is drawn once for so many, not for each."""
+        return min(MAX_LEAP, self.size.height // 4)
+
+    def _set_length(self, num_rows: int) -> None:
+        """As `virtual_size = ...` does, but without laying out the whole screen: nothing else moves."""
+        if num_rows != self.virtual_size.height:
+            self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
+            self.vertical_scrollbar.window_virtual_size = num_rows
+
+    def _settled_middle(self) -> int:
+        """The first row in view stays; an item that is laid out only now keeps its last row where it was guessed."""
+        if not self._items:
+            return 0
+        y = self.scroll_offset.y
+        index = self._tops.item_at(y)
+        below = self._tops.top(index + 1) - y
+        is_known = self._items[index].rows is not None
+        height = self._lay_out(index)
+        if not is_known:
+            y = self._tops.top(index + 1) - min(below, height)
+        shown = self._tops.top(index + 1) - y
+        while shown < self.size.height and index + 1 < len(self):
+            index += 1
+            shown += self._lay_out(index)
+        return max(min(y, self._tops.total - self.size.height), 0)
+
+    def _forget_oldest(self) -> None:
+        """Only so many items stay laid out; of the others the height is still known."""
+        while len(self._laid_out) > MAX_LAID_OUT:
+            self._laid_out.popleft().rows = None
+
+    def _forget_rows(self) -> None:
+        self._laid_out.clear()
+        for index, item in enumerate(self._items):
+            item.rows = None
+            self._tops.resize(index, self._height_of(item))
+        self._settle()
+        self.refresh()
+
+    # ---- what Textual asks
+    def render_line(self, y: int) -> Strip:
+        row_number = y + self.scroll_offset.y
+        strip = self._row(row_number)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(row_number)) is not None:
+            strip = self._selected(strip, span)
+        return strip.apply_offsets(0, row_number)
+
+    @property
+    def _base_style(self) -> Style:
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
+    def _row(self, row_number: int) -> Strip:
+        empty = Strip.blank(self.size.width, self._base_style)
+        if not self._items or row_number >= self._tops.total:
+            return empty
+        index = self._tops.item_at(row_number)
+        rows, offset = self._items[index].rows, row_number - self._tops.top(index)
+        return rows[offset] if rows is not None and offset < len(rows) else empty
+
+    def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        start, end = span
+        end = strip.cell_length if end == -1 else end
+        style = self.screen.get_component_rich_style("screen--selection")
+        parts = list(strip.divide([start, end, strip.cell_length]))
+        return Strip.join([part.apply_style(style) if i == 1 else part for i, part in enumerate(parts)])
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The text under the mouse's selection, as it is shown."""
+        lines = [
+            row.text
+            for index, item in enumerate(self._items)
+            for row in item.rows or [Strip([])] * self._tops.height(index)
+        ]
+        text = selection.extract("\n".join(lines))
+        return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self.size.height:
+            self._follows = round(new_value) >= self._tops.total - self.size.height
+            if not self._follows:
+                self._settle()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._laid_out_width != self._width:
+            self._laid_out_width = self._width
+            self._forget_rows()
+        else:
+            self._settle()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self._base is not None and self._base != self.rich_style:
+            self._base = None
+            self._forget_rows()
+
+    def on_click(self, event: events.Click) -> None:
+        row_number = event.y + self.scroll_offset.y
+        if self._items and row_number < self._tops.total:
+            index = self._tops.item_at(row_number)
+            entry = self._items[index].entry
+            if entry.kind is Kind.THOUGHT and row_number == self._tops.top(index) + entry.has_gap:
+                self.post_message(self.ThoughtClicked())

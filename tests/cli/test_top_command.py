@@ -1,0 +1,92 @@
+"""`eaglelocal top` as it is typed: one frame as text or JSON, of every kind of server, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from doubles.pages_server import Page, Pages, llama_pages, serving, vllm_pages
+
+TIMEOUT_S = 60
+
+
+def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "eaglelocal", "top", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **environ}, check=False
+    )
+
+
+@pytest.mark.parametrize(("pages", "kind"), [(llama_pages(), "llama-server"), (vllm_pages(), "vLLM")])
+def test_one_frame_as_text(pages: Pages, kind: str) -> None:
+    with serving(pages):
+        told = top(pages.url, "--once")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith(f"{kind} at {pages.url} · ready")
+    assert "position 1" in told.stdout
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert "\x1b" not in told.stdout
+
+
+def test_the_last_line_of_json_is_one_object_and_absent_is_null() -> None:
+    pages = vllm_pages()
+    with serving(pages):
+        told = top(pages.url, "--json")
+    found = json.loads(told.stdout.splitlines()[-1])
+    assert (found["kind"], found["state"], found["server"]["running"]) == ("vLLM", "ready", 3)
+    assert found["speculation"]["acceptance"] == pytest.approx(0.5)
+    assert (found["speculation"]["gain"], found["server"]["restarts"], found["server"]["requests"]) == (None,) * 3
+
+
+def test_width_glyphs_and_address_are_as_wished() -> None:
+    pages = llama_pages()
+    with serving(pages):
+        told = top(f"127.0.0.1:{pages.port}/v1", "--once", COLUMNS="120", EAGLELOCAL_GLYPHS="ascii")
+    assert told.stdout.isascii()
+    assert 80 < max(map(len, told.stdout.splitlines())) <= 120
+
+
+def test_a_key_reaches_the_server() -> None:
+    pages = vllm_pages()
+    with serving(pages):
+        top(pages.url, "--once", EAGLELOCAL_API_KEY="a-key-of-mine")
+    assert set(pages.keys) == {"Bearer a-key-of-mine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("http://127.0.0.1:1", "--once"), 1, "cannot reach http://127.0.0.1:1"),
+        (("ht tp", "--once"), 2, "is not the address of a server"),
+        (("--once",), 1, "no server of ours is running here"),
+        (("http://127.0.0.1:1",), 2, "stdout is no terminal"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_a_hint(arguments: tuple[str, ...], code: int, said: str) -> None:
+    told = top(*arguments)
+    assert (told.returncode, told.stdout) == (code, "")
+    assert said in told.stderr and "\nhint: " in told.stderr
+
+
+def test_a_web_page_is_no_server_that_we_know() -> None:
+    with serving(Pages({"/v1/models": Page("<html>")})) as pages:
+        told = top(pages.url, "--once")
+    assert (told.returncode, "neither eaglelocal nor llama-server nor vLLM" in told.stderr) == (1, True)
+
+
+def test_the_screen_s_toolkit_is_not_loaded_for_text() -> None:
+    pages = vllm_pages()
+    code = (
+        "import sys\n"
+        "from eaglelocal.cli.main import run\n"
+        "run(['top', sys.argv[1], '--once'])\n"
+        "print([m for m in ('textual', 'torch', 'fastapi', 'llama_cpp') if m in sys.modules])\n"
+    )
+    with serving(pages):
+        done = subprocess.run(
+            [sys.executable, "-c", code, pages.url], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,136 @@
+"""The chat screen over a scripted client, without a terminal: start it, type, read what stands on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from textual.pilot import Pilot
+
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import parse_spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import ModelFileError
+from eaglelocal.talk.session import Choice, Garage, Model, Session
+from eaglelocal.talk.voice import Voice
+from eaglelocal.tui.chat import ChatApp, ChatPlaces
+from eaglelocal.tui.look import Look
+
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Stage:
+    """What a test sets up, and what it can see afterwards."""
+
+    folder: Path
+    scripts: tuple[Script, ...] = (says("the first answer", 1), says("and another one"))
+    size: tuple[int, int] = (80, 24)
+    look: Look = field(default_factory=Look)
+    keeps: bool = False
+    tint: bool = False
+    n_ctx: int = 2048
+    is_held: bool = False  # loading waits until `gate` is set
+    gate: threading.Event = field(default_factory=threading.Event)
+    clients: list[ScriptedClient] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    is_broken: bool = False  # the first model cannot be loaded
+
+    def __post_init__(self) -> None:
+        places = ChatPlaces(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
+        self.app = ChatApp(self._open, places, self.look, keeps=self.keeps, tint=self.tint)
+
+    @property
+    def client(self) -> ScriptedClient:
+        return self.clients[-1]
+
+    def _open(self, voice: Voice, choice: Choice) -> Session:
+        progress = voice.progress()
+        progress(LoadProgress(0.62, "loading the scripted model"))
+        if self.is_held:
+            assert self.gate.wait(PATIENCE_S)
+        progress.finish()
+        if self.is_broken and choice.target is None:
+            raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
+        garage = Garage(self._plan, self._load)
+        return Session(garage, garage.load(garage.plan(choice)), SamplingParams(), choice=choice)
+
+    def _plan(self, choice: Choice) -> Plan:
+        if choice.target == "missing":
+            raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
+        self.choices.append(choice)
+        return scripted_plan(choice.target or "scripted model", spec=parse_spec(choice.spec or "auto"))
+
+    def _load(self, plan: Plan) -> Model:
+        self.clients.append(ScriptedClient(self.scripts, label=plan.target_label, n_ctx=self.n_ctx))
+        return Model(self.client, plan, self.client.info)
+
+
+class Spectator:
+    """Looks at the screen, and types."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[int]) -> None:
+        self.app, self.pilot = app, pilot
+
+    @property
+    def text(self) -> str:
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"{what} did not come about:\n{self.text}"
+            await self.pilot.pause(0.02)
+
+    async def sees(self, *texts: str) -> None:
+        for text in texts:
+            await self.until(lambda text=text: text in self.text, repr(text))  # type: ignore[misc]
+
+    async def no_longer_sees(self, text: str) -> None:
+        await self.until(lambda: text not in self.text, f"the end of {text!r}")
+
+    async def type(self, text: str) -> None:
+        names = {" ": "space", "?": "question_mark", "/": "slash", "\n": "ctrl+j", ".": "full_stop", ":": "colon"}
+        names |= {"-": "minus", "_": "underscore", ",": "comma"}
+        await self.pilot.press(*(names.get(char, char) for char in text))
+
+    async def ask(self, text: str) -> None:
+        await self.type(text)
+        await self.pilot.press("enter")
+
+    async def ready(self) -> None:
+        await self.until(lambda: not self.app.partner.is_busy and "context" in self.text, "a model that is ready")
+
+    async def idle(self) -> None:
+        await self.until(
+            lambda: not self.app.partner.is_busy and not self.app.partner.waiting, "the end of all errands"
+        )
+        await self.pilot.pause()
+
+
+Scenario = Callable[[Spectator], Awaitable[None]]
+
+
+def play(stage: Stage, scenario: Scenario, *, waits: bool = True) -> int | None:
+    """Run a scenario on the screen. Returns the app's exit code, if it was left."""
+
+    async def run() -> None:
+        async with stage.app.run_test(size=stage.size, notifications=True) as pilot:
+            spectator = Spectator(stage.app, pilot)
+            if waits:
+                await spectator.ready()
+            await scenario(spectator)
+
+    try:
+        asyncio.run(run())
+    finally:
+        stage.gate.set()
+        stage.app.partner.close()
+    return stage.app.return_value

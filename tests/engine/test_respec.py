@@ -1,0 +1,91 @@
+"""Drafting is switched while answers run: no text changes, and the engine's totals are those of its answers."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.rig import Rig, Told, plain_text
+from doubles.scripted_context import ScriptedHead, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.events import Tokens
+from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.ngram import Ngram
+
+TABLE = Table(seed=1)
+SPECS = [AUTO, PID, OFF, fixed(3), fixed(7)]
+PARAMS = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+
+
+def rig(num_slots: int, spec: Spec = AUTO) -> Rig:
+    return Rig(TABLE, (Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))), spec=spec, num_slots=num_slots)
+
+
+def asked(name: str, prompt: tuple[int, ...], spec: Spec | None = None) -> ChatRequest:
+    return ChatRequest(id=name, tokens=prompt, spec=spec, params=PARAMS)
+
+
+def driven(rigged: Rig, requests: list[ChatRequest], switches: dict[int, Spec]) -> dict[str, Told]:
+    """Steps until nothing is left; before the step with that number drafting is switched."""
+    told = {request.id: Told() for request in requests}
+    for request in requests:
+        rigged.engine.submit(request)
+    step = 0
+    while rigged.engine.has_work:
+        if step in switches:
+            rigged.engine.set_spec(switches[step])
+        for event in rigged.engine.step():
+            told[event.request_id].hear(event)
+        step += 1
+    return told
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_switch_changes_a_text(data: st.DataObject) -> None:
+    prompts = data.draw(st.lists(st.lists(st.integers(1, 23), min_size=1, max_size=20), min_size=1, max_size=5))
+    requests = [
+        asked(str(i), tuple(prompt), data.draw(st.sampled_from([None, None, *SPECS])))
+        for i, prompt in enumerate(prompts)
+    ]
+    switches = data.draw(st.dictionaries(st.integers(0, 60), st.sampled_from(SPECS), max_size=8))
+    rigged = rig(data.draw(st.integers(1, 4)))
+    told = driven(rigged, requests, switches)
+    assert [told[each.id].tokens for each in requests] == [plain_text(TABLE, each) for each in requests]
+    assert rigged.engine.snapshot().miscounted_slots == ()
+
+
+def test_off_is_one_token_a_step_and_on_is_more_again() -> None:
+    rigged = rig(1, fixed(4))
+    rigged.engine.submit(asked("a", (1, 2, 3)))
+    sizes: list[int] = []
+    while rigged.engine.has_work:
+        if len(sizes) in (4, 14):
+            rigged.engine.set_spec(OFF if len(sizes) == 4 else fixed(4))
+        sizes.append(sum(len(event.pieces) for event in rigged.engine.step() if isinstance(event, Tokens)))
+    assert max(sizes[:4]) > 1 and max(sizes[14:]) > 1
+    assert sizes[4:14] == [1] * 10
+
+
+def test_the_state_is_what_the_next_request_gets() -> None:
+    rigged = rig(1)
+    assert (rigged.engine.snapshot().speculation.state, rigged.engine.snapshot().spec) == ("on", "auto")
+    rigged.engine.set_spec(OFF)
+    snapshot = rigged.engine.snapshot()
+    assert (snapshot.speculation.state, snapshot.speculation.reason) == ("off", "switched off")
+    assert snapshot.spec == "off"
+
+
+def test_totals_are_those_of_the_answers() -> None:
+    rigged = rig(2)
+    told = driven(rigged, [asked(str(i), tuple(range(1, 12))) for i in range(4)], {})
+    snapshot = rigged.engine.snapshot()
+    ended = [each.finished for each in told.values() if each.finished is not None]
+    assert len(ended) == 4
+    assert snapshot.answer_s == pytest.approx(sum(each.timings.decode_s for each in ended))
+    gains = [each.speculation.speedup_estimate or 0.0 for each in ended]
+    assert min(gains) <= (snapshot.speculation.speedup_estimate or 0.0) <= max(gains)
+    assert snapshot.reused_tokens == sum(each.started.cached_tokens for each in told.values() if each.started)
+    assert snapshot.reused_tokens > 0

@@ -1,0 +1,183 @@
+"""What the chat screen costs: a core's share while an answer streams and while nothing happens, frames of a long
+conversation, and the time to the first screen.
+
+    python tests/measures/chat_screen.py                    # needs no model: a scripted client says 50 tokens a second
+
+The program runs on a pseudo terminal whose other end is read at once, so what is measured is its own work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import pty
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from doubles.chat_screen import Stage
+from doubles.scripted_client import Script
+
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
+
+TOK_S, STEP_TOKENS = 50.0, 3
+PARAGRAPH = (
+    "Speculative decoding drafts **several tokens** with a small model and lets the large one verify them in a "
+    "single pass, so the text stays *exactly* the same. Each accepted token saves one pass over `the weights`.\n\n"
+)
+LIST = "- drafted tokens are guesses\n- accepted tokens are the model's own\n- wasted ones cost a little\n\n"
+CODE = "```python\ndef gain(tokens: int, passes: int) -> float:\n    return tokens / passes  # per pass\n```\n\n"
+TEXT = PARAGRAPH + PARAGRAPH + LIST + CODE
+
+
+def tokens_of(text: str) -> list[str]:
+    """About four characters each."""
+    return [text[i : i + 4] for i in range(0, len(text), 4)]
+
+
+def child(folder: Path) -> None:
+    """The screen with a client that says TOK_S tokens a second, in steps."""
+    words = tokens_of(TEXT * 400)
+    steps = tuple("".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
+    stage = Stage(folder, scripts=(Script(steps, delay_s=STEP_TOKENS / TOK_S, drafted=frozenset(range(0, 9999, 2))),))
+    stage.app.run()
+
+
+@dataclass
+class Terminal:
+    """The child on a pseudo terminal, and a thread that reads what it draws."""
+
+    program: subprocess.Popen[bytes]
+    end: int
+    num_bytes: int = 0
+
+    def read(self) -> None:
+        while True:
+            try:
+                self.num_bytes += len(os.read(self.end, 65536))
+            except OSError:
+                return
+
+    def share(self, seconds: float) -> tuple[float, float]:
+        """Of one core, and bytes a second, over so long."""
+        process = psutil.Process(self.program.pid)
+        before, began, drawn = process.cpu_times(), time.monotonic(), self.num_bytes
+        time.sleep(seconds)
+        after, took = process.cpu_times(), time.monotonic() - began
+        used = after.user + after.system - before.user - before.system
+        return used / took, (self.num_bytes - drawn) / took
+
+
+def opened(command: list[str], size: tuple[int, int], environ: dict[str, str]) -> Terminal:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    settings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **environ}
+    program = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=settings)
+    os.close(theirs)
+    return Terminal(program, ours)
+
+
+def shares(size: tuple[int, int], seconds: float, *, panel: bool) -> Iterator[tuple[str, float, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        terminal = opened([sys.executable, __file__, "--child", folder], size, {})
+        threading.Thread(target=terminal.read, daemon=True).start()
+        time.sleep(4.0)
+        if panel:
+            os.write(terminal.end, b"\x1bOQ")  # F2
+        time.sleep(2.0)
+        yield ("idle", *terminal.share(seconds))
+        os.write(terminal.end, b"why?\r")
+        time.sleep(5.0)
+        yield ("streaming", *terminal.share(seconds))
+        terminal.program.kill()
+        terminal.program.wait()
+
+
+def first_screen_s() -> tuple[float, float]:
+    """From the start of the program to the prompt, with the embedded model still to be loaded: passed, computed.
+
+    On a busy machine the first is longer than the second, which is what an idle one would take.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "eaglelocal", "chat", "--url", "none", "--target", "demo"]
+        terminal = opened(command, (80, 24), {"XDG_STATE_HOME": folder})
+        shown = b""
+        while b"sk something" not in shown and time.monotonic() - began < 30:
+            if select.select([terminal.end], [], [], 0.01)[0]:
+                shown += os.read(terminal.end, 65536)
+        took, used = time.monotonic() - began, psutil.Process(terminal.program.pid).cpu_times()
+        terminal.program.kill()
+        terminal.program.wait()
+    return took, used.user + used.system
+
+
+async def frames(folder: Path, num_tokens: int) -> tuple[float, list[float]]:
+    """Seconds to open a conversation of so many tokens, and processor seconds of each page through it."""
+    turn = Turn("Tell me everything about speculative decoding.", TEXT * 3)
+    num_turns = num_tokens * 4 // len(turn.answer)
+    path = folder / "conversations" / "long.json"
+    conversation_file.save(Conversation(turns=[turn] * num_turns), path, target="m")
+    stage = Stage(folder, size=(120, 40))
+    async with stage.app.run_test(size=stage.size) as pilot:
+        await until(pilot, lambda: not stage.app.partner.is_busy)
+        await pilot.pause(1.0)  # what is left to do after the start
+        began = time.perf_counter()
+        stage.app.partner.act("/load long")
+        await until(pilot, lambda: len(stage.app.transcript) > num_turns)
+        opened_s, took = time.perf_counter() - began, []
+        for key in ["pageup"] * 60 + ["ctrl+home"] + ["pagedown"] * 60 + ["ctrl+end"]:
+            before = time.thread_time()
+            await pilot.press(key)
+            await pilot.pause()
+            took.append(time.thread_time() - before)
+    stage.app.partner.close()
+    return opened_s, took
+
+
+async def until(pilot: object, condition) -> None:  # type: ignore[no-untyped-def]
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", type=Path)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        return child(arguments.child)
+    starts = [first_screen_s() for _ in range(4)]
+    print("first screen:", ", ".join(f"{passed:.2f} s ({computed:.2f} s computed)" for passed, computed in starts))
+    for size, panel in (((80, 24), False), ((80, 24), True), ((120, 40), False), ((200, 60), False)):
+        for what, share, rate in shares(size, arguments.seconds, panel=panel):
+            beside = "with the panel" if panel or size[0] >= 100 else "without a panel"
+            print(f"{size[0]}x{size[1]} {beside}: {what} {share:.1%} of a core, {rate / 1000:.1f} kB/s")
+    with tempfile.TemporaryDirectory() as folder:
+        opened_s, took = asyncio.run(frames(Path(folder), 50_000))
+    ordered = sorted(took)
+    print(
+        f"50 000 tokens: opened in {opened_s:.2f} s; a page takes {statistics.median(took) * 1000:.0f} ms, "
+        f"nine of ten at most {ordered[len(ordered) * 9 // 10] * 1000:.0f}, all at most {ordered[-1] * 1000:.0f}"
+    )
+    return None
+
+
+if __name__ == "__main__":
+    main()

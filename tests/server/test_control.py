@@ -1,0 +1,152 @@
+"""What a monitor may do: end a request, switch drafting; and who may."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from doubles.patience import wait_until
+from doubles.running_server import Server, directed, served
+
+from eaglelocal.engine.supervisor import RestartPolicy
+from eaglelocal.server.access import THIS_MACHINE, Access, Keys
+
+ANNA, BEN, OWN = "key-of-anna-0123456", "key-of-ben-01234567", "key-of-this-machine"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    """Several people have keys, and the machine's user has one."""
+    keys = Keys((("anna", ANNA), ("ben", BEN), (THIS_MACHINE, OWN)))
+    with served(directed(access=Access(keys=keys))) as server:
+        yield server
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def asked_aside(server: Server, answers: list[httpx.Response], **more: object) -> threading.Thread:
+    """An endless question on a thread of its own; its answer, once it comes, is in the list."""
+    headers = bearer(ANNA) if server.setup.access.keys else {}
+    body = {"messages": [{"role": "user", "content": "forever"}], **more}
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=30))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+def running_id(server: Server, headers: dict[str, str] | None = None) -> str:
+    def rows() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = server.http.get("/v1/snapshot", headers=headers).json()["requests"]
+        return [row for row in found if row["state"] == "running"]
+
+    wait_until(lambda: bool(rows()), "it runs")
+    return str(rows()[0]["id"])
+
+
+def test_a_request_is_cancelled_and_its_caller_told(actor: Server) -> None:
+    answers: list[httpx.Response] = []
+    thread = asked_aside(actor, answers)
+    wanted = running_id(actor)
+    told = actor.http.post(f"/v1/requests/{wanted}/cancel")
+    assert (told.status_code, told.json()) == (200, {"id": wanted, "cancelled": True})
+    thread.join(10)
+    assert answers[0].status_code == 403  # clients ask again after a 5xx
+    assert answers[0].json()["error"]["code"] == "cancelled"
+    actor.wait_until_idle()
+
+
+def test_a_stream_that_is_cancelled_ends_with_an_error(actor: Server) -> None:
+    answers: list[httpx.Response] = []
+    thread = asked_aside(actor, answers, stream=True)
+    actor.http.post(f"/v1/requests/{running_id(actor)}/cancel")
+    thread.join(10)
+    lines = [line for line in answers[0].text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "cancelled"
+    actor.wait_until_idle()
+
+
+def test_what_does_not_run_cannot_be_cancelled(actor: Server) -> None:
+    told = actor.http.post("/v1/requests/no-such/cancel")
+    assert (told.status_code, told.json()["error"]["code"]) == (404, "request_not_found")
+
+
+def test_who_may_cancel_whose(shared: Server) -> None:
+    answers: list[httpx.Response] = []
+    thread = asked_aside(shared, answers)
+    wanted = f"/v1/requests/{running_id(shared, bearer(BEN))}/cancel"
+    assert shared.http.post(wanted).status_code == 401
+    assert shared.http.post(wanted, headers=bearer(BEN)).status_code == 403
+    assert thread.is_alive()
+    assert shared.http.post(wanted, headers=bearer(ANNA)).status_code == 200
+    thread.join(10)
+    thread = asked_aside(shared, answers)
+    wanted = f"/v1/requests/{running_id(shared, bearer(OWN))}/cancel"
+    assert shared.http.post(wanted, headers=bearer(OWN)).status_code == 200
+    thread.join(10)
+    assert [answer.status_code for answer in answers] == [403, 403]
+
+
+@pytest.mark.parametrize("spec", ["off", "auto", "pid", 3])
+def test_drafting_is_switched(actor: Server, spec: str | int) -> None:
+    try:
+        told = actor.http.post("/v1/speculation", json={"spec": spec})
+        assert (told.status_code, told.json()) == (200, {"spec": str(spec)})
+        wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has heard it")
+    finally:
+        actor.http.post("/v1/speculation", json={"spec": "auto"})
+
+
+@pytest.mark.parametrize("body", [{}, {"spec": "on"}, {"spec": 17}, {"spec": -1}, {"spec": None}, []])
+def test_what_is_no_spec_is_refused(actor: Server, body: object) -> None:
+    assert actor.http.post("/v1/speculation", json=body).status_code == 400
+
+
+def test_only_the_operator_switches_for_everybody(shared: Server) -> None:
+    def switch(key: str) -> int:
+        return shared.http.post("/v1/speculation", json={"spec": "off"}, headers=bearer(key)).status_code
+
+    assert [switch(key) for key in (ANNA, BEN, OWN)] == [403, 403, 200]
+    told = {key: shared.http.get("/v1/snapshot", headers=bearer(key)).json()["is_operator"] for key in (ANNA, OWN)}
+    assert told == {ANNA: False, OWN: True}
+
+
+def test_the_only_key_that_was_given_out_is_an_operators() -> None:
+    assert Access().operators == {"local", THIS_MACHINE}
+    assert Access(keys=Keys((("anna", ANNA), (THIS_MACHINE, OWN)))).operators == {"local", THIS_MACHINE, "anna"}
+    assert "anna" not in Access(keys=Keys((("anna", ANNA), ("ben", BEN)))).operators
+
+
+def test_a_process_that_comes_after_a_crash_drafts_as_was_switched() -> None:
+    with served(directed(restart=RestartPolicy(max_crashes=9, first_delay_s=0.01))) as server:
+        server.http.post("/v1/speculation", json={"spec": "off"})
+        before = server.snapshot()["engine"]["pid"]
+        assert server.ask("kill").status_code >= 500
+        wait_until(lambda: server.snapshot()["engine"]["pid"] not in (before, 0), "another process runs")
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+
+
+def test_an_answer_that_runs_stops_drafting_and_begins_again(typist: Server) -> None:
+    """The text is the same, however it was switched meanwhile."""
+    body = {"prompt": "Once upon", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    whole = typist.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    parts = []
+    with typist.http.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: {"):
+                parts.append(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
+                if len(parts) in (5, 20):
+                    spec = "off" if len(parts) == 5 else 4
+                    assert typist.http.post("/v1/speculation", json={"spec": spec}).status_code == 200
+    typist.http.post("/v1/speculation", json={"spec": 4})
+    assert "".join(parts) == whole
+    newest = typist.snapshot()["recent"][0]
+    assert 0 < newest["accepted_tokens"] < newest["completion_tokens"]

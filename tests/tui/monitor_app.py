@@ -1,0 +1,25 @@
+"""The monitor over a watch that a test feeds by hand; no server, no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from doubles.scenes import MACHINE, FedWatch
+
+from eaglelocal.client.reading import Reading
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.tail import Tail
+
+
+def monitor(
+    look: Look | None = None, *, owns_server: bool = False, log: Tail | None = None
+) -> tuple[Monitor, FedWatch]:
+    made: list[FedWatch] = []
+
+    def open_watch(on_reading: Callable[[Reading], None]) -> FedWatch:
+        made.append(FedWatch(on_reading))
+        return made[0]
+
+    app = Monitor(look or Look(), open_watch, read_machine=lambda: MACHINE, owns_server=owns_server, log=log)
+    return app, made[0]

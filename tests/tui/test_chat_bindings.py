@@ -1,0 +1,402 @@
+"""Every key of the chat screen and of its dialogs does what it says."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from doubles.chat_screen import Spectator, Stage, play
+from doubles.scripted_client import Script, says
+from textual.binding import Binding
+from textual.widgets import Input, OptionList, TextArea
+
+from eaglelocal.errors import UsageError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.tui.chat import ChatApp
+from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
+from eaglelocal.tui.keys import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.prompt import Prompt
+from eaglelocal.tui.request_table import RequestTable
+
+
+def saved(folder: Path, name: str, *turns: Turn) -> None:
+    conversations = folder / "conversations"
+    conversation_file.save(Conversation(turns=list(turns)), conversations / f"{name}.json", target="m")
+
+
+def test_a_question_of_several_lines(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("first\nsecond")
+        await person.pilot.press("shift+enter")
+        await person.type("third")
+        assert person.app.prompt.text == "first\nsecond\nthird"
+        assert person.app.prompt.region.height == 5  # three lines and a border
+        await person.pilot.press("enter")
+        await person.sees("❯ first", "  third")
+        await person.until(lambda: person.app.prompt.region.height == 3, "a prompt of one line")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == "first\nsecond\nthird"
+
+
+def test_a_line_that_arrives_at_once_is_sent_in_order(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        for key in ("o", "n", "e", "enter", "t", "w", "o", "enter"):
+            person.app.simulate_key(key)
+        await person.sees("first answer", "another one")
+
+    play(stage, scenario)
+    assert [request.messages[-1].content for request in stage.client.requests] == ["one", "two"]
+
+
+def test_history_of_questions(tmp_path: Path) -> None:
+    async def first(person: Spectator) -> None:
+        await person.ask("one")
+        await person.ask("/spec")
+        await person.idle()
+
+    async def second(person: Spectator) -> None:
+        await person.type("typed")
+        for key, shown in (("up", "/spec"), ("up", "one"), ("up", "one"), ("down", "/spec"), ("down", "typed")):
+            await person.pilot.press(key)
+            assert person.app.prompt.text == shown
+
+    play(Stage(tmp_path), first)
+    play(Stage(tmp_path), second)
+    assert (tmp_path / "questions.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_tab_completes_a_command(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.type("/sy")
+        await person.pilot.press("tab")
+        assert person.app.prompt.text == "/system "
+        assert person.app.focused is person.app.prompt
+
+    play(Stage(tmp_path), scenario)
+
+
+def test_pasted_lines_are_one_question(tmp_path: Path) -> None:
+    from textual import events
+
+    async def scenario(person: Spectator) -> None:
+        person.app.prompt.post_message(events.Paste("first\r\nsecond\rthird"))
+        await person.until(lambda: person.app.prompt.text == "first\nsecond\nthird", "the pasted text")
+
+    play(Stage(tmp_path), scenario)
+
+
+def test_keys_that_show_and_hide(tmp_path: Path) -> None:
+    thoughtful = Turn("who?", "eagles", reasoning="who flies high")
+    saved(tmp_path, "eagles", thoughtful)
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("f1")
+        await person.sees("ctrl+g")
+        await person.pilot.press("f2")
+        await person.sees("gain over plain")
+        await person.pilot.press("f2")
+        await person.no_longer_sees("gain over plain")
+        await person.ask("/load eagles")
+        await person.sees("▸ thought, 3 words")
+        await person.pilot.press("ctrl+t")
+        await person.sees("▾ thought, 3 words", "who flies high")
+        await person.pilot.press("ctrl+t")
+        await person.no_longer_sees("who flies high")
+        row = next(number for number, text in enumerate(person.text.splitlines()) if "▸ thought" in text)
+        await person.pilot.click(offset=(4, row))
+        await person.sees("who flies high")
+
+    play(stage, scenario)
+
+
+def test_drafted_text_is_marked_on_request(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("the first answer")
+        assert marked(person) == ""
+        await person.pilot.press("f9")
+        await person.until(lambda: marked(person) == "first", "a mark on the drafted word alone")
+        await person.pilot.press("f9")
+        await person.until(lambda: marked(person) == "", "no mark")
+
+    play(stage, scenario)
+
+
+def marked(person: Spectator) -> str:
+    transcript = person.app.transcript
+    strips = [transcript.render_line(y) for y in range(transcript.size.height)]
+    return "".join(s.text for strip in strips for s in strip if s.style and s.style.underline)
+
+
+def test_retry_new_and_copy(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("f8")
+        await person.sees("there is no answer yet")
+        await person.ask("one")
+        await person.sees("41.2 tok/s")
+        await person.pilot.press("f8")
+        assert person.app.clipboard == "the first answer"
+        await person.pilot.press("ctrl+r")
+        await person.sees("and another one")
+        assert "the first answer" not in person.text
+        await person.pilot.press("ctrl+n")
+        await person.no_longer_sees("another one")
+        await person.sees("target   scripted model")
+
+    play(stage, scenario)
+
+
+def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("the first answer")
+        row = next(number for number, text in enumerate(person.text.splitlines()) if "the first answer" in text)
+        await person.pilot.mouse_down(offset=(1, row))
+        await person.pilot.hover(offset=(10, row))
+        await person.pilot.mouse_up(offset=(10, row))
+        await person.pilot.press("ctrl+c")
+        assert person.app.clipboard == "the first"
+        assert not person.app._exit
+
+    play(stage, scenario)
+
+
+def test_ctrl_c_stops_then_discards_then_leaves(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(Script(("half",), hangs=True),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("half")
+        await person.type("typed")
+        await person.pilot.press("ctrl+c")
+        await person.sees("stopped")
+        assert person.app.prompt.text == "typed"
+        await person.pilot.press("ctrl+c")
+        assert person.app.prompt.text == ""
+        await person.pilot.pause(2.1)
+        await person.pilot.press("ctrl+c")
+        assert not person.app._exit
+        await person.pilot.press("ctrl+c")
+
+    assert play(stage, scenario) == 130
+
+
+@pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+d",), ("slash", "e", "x", "i", "t", "enter")])
+def test_ways_to_leave(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press(*keys)
+        await person.until(lambda: person.app._exit, "the end")
+
+    assert play(Stage(tmp_path), scenario) in (0, None)
+
+
+def test_ctrl_d_deletes_where_something_is_typed(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.type("ab")
+        await person.pilot.press("home", "ctrl+d")
+        assert person.app.prompt.text == "b"
+        assert not person.app._exit
+
+    play(Stage(tmp_path), scenario)
+
+
+def lent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """There is no terminal to lend in these tests."""
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    return stage
+
+
+def test_the_editor_gets_the_question_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.upper() + '\\n')"
+    (tmp_path / "editor.py").write_text(program)
+    monkeypatch.setenv("VISUAL", f"{sys.executable} {tmp_path / 'editor.py'}")
+    stage = lent(Stage(tmp_path), monkeypatch)
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("shout")
+        await person.pilot.press("ctrl+g")
+        await person.until(lambda: person.app.prompt.text == "SHOUT", "the edited text")
+
+    play(stage, scenario)
+
+
+def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", "no-such-editor")
+    stage = lent(Stage(tmp_path), monkeypatch)
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("keep")
+        await person.pilot.press("ctrl+g")
+        await person.sees("error: there is no editor 'no-such-editor'")
+        assert person.app.prompt.text == "keep"
+
+    play(stage, scenario)
+
+
+# ---- dialogs
+def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two", "three"):
+        saved(tmp_path, name, Turn(f"{name}?", "answer"))
+    stage, folder = Stage(tmp_path), tmp_path / "conversations"
+
+    async def choose(person: Spectator, name: str) -> None:
+        await person.pilot.press("ctrl+o")
+        await person.until(lambda: isinstance(person.app.screen, TalksDialog), "the dialog")
+        person.app.screen.query_one(OptionList).highlighted = conversation_file.names(folder).index(name)
+        await person.pilot.pause()
+
+    async def scenario(person: Spectator) -> None:
+        await choose(person, "two")
+        await person.pilot.press("enter")
+        await person.sees("❯ two?")
+        await choose(person, "two")
+        await person.pilot.press("r", "x", "enter")
+        await person.sees("renamed two to twox")
+        await choose(person, "three")
+        await person.pilot.press("d")
+        await person.sees("d again deletes 'three' for good")
+        assert "three" in conversation_file.names(folder)
+        await person.pilot.press("d")
+        await person.sees("deleted three")
+        await choose(person, "one")
+        await person.pilot.press("e")
+        await person.sees("written to")
+        await choose(person, "one")
+        await person.pilot.press("r")
+        person.app.screen.query_one("#name", Input).value = "../up"
+        await person.pilot.press("enter")
+        await person.sees("not a name for a conversation")
+        await person.pilot.press("escape")
+        assert isinstance(person.app.focused, Prompt)
+
+    play(stage, scenario)
+    assert sorted(conversation_file.names(folder)) == ["one", "twox"]
+    assert "> one?" in (tmp_path / "one.md").read_text()
+
+
+def test_settings_go_into_the_next_question(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("f4")
+        await person.until(lambda: isinstance(person.app.screen, SettingsDialog), "the dialog")
+        person.app.screen.query_one("#system", TextArea).text = "be brief"
+        person.app.screen.query_one("#temperature", Input).value = "warm"
+        await person.pilot.press("ctrl+s")
+        await person.sees("temperature must be a number, not 'warm'")
+        person.app.screen.query_one("#temperature", Input).value = "99"
+        await person.pilot.press("ctrl+s")
+        await person.sees("temperature must lie between")
+        person.app.screen.query_one("#temperature", Input).value = "0.2"
+        person.app.screen.query_one("#seed", Input).value = "7"
+        await person.pilot.press("ctrl+s")
+        await person.idle()
+        await person.ask("one")
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    (request,) = stage.client.requests
+    assert (request.params.temperature, request.params.seed, request.params.max_tokens) == (0.2, 7, None)
+    assert request.messages[0].content == "be brief"
+
+
+def test_another_model_and_draft_length(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("f5")
+        await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
+        dialog = person.app.screen
+        dialog.query_one("#spec", Input).value = "many"
+        await person.pilot.press("ctrl+s")
+        await person.sees("must be auto, off, pid")
+        dialog.query_one("#target", Input).value = "other"
+        dialog.query_one("#spec", Input).value = "3"
+        await person.pilot.press("enter")
+        await person.sees("target   other", "3 tokens ahead")
+        await person.ask("one")
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    assert [client.label for client in stage.clients] == ["scripted model", "other"]
+    assert str(stage.client.requests[0].spec) == "3"
+
+
+# ---- keys of one's own, and what is told of keys
+def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, look=Look(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter"))))
+
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("ctrl+b")
+        await person.sees("gain over plain")
+        await person.pilot.press("f2")
+        await person.sees("gain over plain")
+        await person.type("a")
+        await person.pilot.press("enter", "b", "ctrl+s")
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == "a\nb"
+
+
+def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.pilot.press("ctrl+p")
+        await person.type("mark")
+        await person.sees("Mark drafted")
+        await person.pilot.press("down", "enter")
+        await person.sees("drafted and accepted text is marked")
+
+    play(Stage(tmp_path), scenario)
+
+
+def test_every_key_is_told_by_help() -> None:
+    bindings = [binding for binding in (*ChatApp.BINDINGS, *Prompt.BINDINGS) if isinstance(binding, Binding)]
+    told = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
+    told |= {key for purpose in CHAT_KEYS.values() for key in ("shift+enter", "ctrl+j", "ctrl+end") if key in purpose}
+    keys = {key for binding in bindings for key in binding.key.split(",")} - {"super+c", "ctrl+home", "f1"}
+    assert keys <= told, keys - told
+
+
+def test_every_action_can_be_bound_by_its_name() -> None:
+    screens = {
+        CHAT_ACTIONS: (ChatApp, Prompt, Dialog, *Dialog.__subclasses__()),
+        MONITOR_ACTIONS: (Monitor, RequestTable),
+    }
+    for known, places in screens.items():
+        bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
+        assert {binding.id for binding in bindings} == known
+    check_look(Look(keys=(("panel", "ctrl+b"), ("pause", "p"))))
+    with pytest.raises(UsageError, match="no action 'pannel'"):
+        check_look(Look(keys=(("pannel", "p"),)))
+
+
+def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
+    from eaglelocal.tui.glyphs import ASCII
+
+    stage = Stage(tmp_path, look=Look(glyphs=ASCII), size=(120, 40), scripts=(says("- one\n- two\n\n> three"),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("* one", "| three", "41.2 tok/s")
+        assert [char for char in person.text if not char.isascii()] == []
+
+    play(stage, scenario)

@@ -1,0 +1,106 @@
+"""`eaglelocal chat` as it is: in a terminal, with the embedded model, by keys alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from doubles import tmux
+from doubles.patience import wait_until
+
+ROOT = Path(__file__).parents[2]
+CHAT = [sys.executable, "-m", "eaglelocal", "chat", "--url", "none", "--temperature", "0", "--target", "demo"]
+
+pytestmark = pytest.mark.skipif(not tmux.IS_THERE, reason="tmux is not installed")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    state, config = str(tmp_path / "state"), str(tmp_path / "config")
+    return {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": config, "LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[tmux.TmuxScreen]:
+    with tmux.TmuxScreen(tmp_path) as screen:
+        yield screen
+
+
+def test_a_question_is_answered_on_the_screen_with_its_acceptance(
+    terminal: tmux.TmuxScreen, environ: dict[str, str], tmp_path: Path
+) -> None:
+    terminal.start(CHAT, environ)
+    terminal.sees("Ask something")
+    terminal.type("What is acceptance length?")  # typed while the model loads
+    terminal.press("Enter")
+    shown = terminal.sees("drafted accepted", "ready")
+    assert "verification" in shown
+    accepted, drafted = map(int, re.search(r"(\d+)/(\d+)\s+drafted\s+accepted", shown).groups())  # type: ignore[union-attr]
+    assert 0 < accepted <= drafted
+    length = float(re.search(r"acceptance\s+length\s+(\d+\.\d+)", shown).group(1))  # type: ignore[union-attr]
+    assert length > 1.0
+    terminal.press("F2")
+    terminal.sees("gain over plain", "tokens a pass")
+    terminal.resize(130, 40)
+    terminal.sees("What is acceptance length?", "gain over plain")
+    terminal.press("C-q")
+    terminal.sees("ended with 0")
+    assert list((tmp_path / "state" / "eaglelocal" / "conversations").glob("What is acceptance length.json"))
+
+
+def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
+    terminal: tmux.TmuxScreen, environ: dict[str, str]
+) -> None:
+    terminal.start(CHAT, environ)
+    terminal.sees("context", "ready")
+    marker = f"XDG_STATE_HOME={environ['XDG_STATE_HOME']}"
+    ours = [process for process in psutil.process_iter() if marker in environment(process)]
+    (engine,) = [
+        process for process in ours if "chat" not in process.cmdline() and "eaglelocal" in str(process.cmdline())
+    ]
+    engine.kill()
+    terminal.sees("started again")
+    terminal.type("What is acceptance length?")
+    terminal.press("Enter")
+    terminal.sees("drafted accepted")
+    terminal.press("C-q")
+    terminal.sees("ended with 0")
+    wait_until(lambda: not any(process.is_running() for process in ours), "engine and program end")
+
+
+def environment(process: psutil.Process) -> list[str]:
+    try:
+        return [f"{name}={value}" for name, value in process.environ().items()]
+    except psutil.Error:
+        return []
+
+
+def test_a_pipe_gets_lines_and_no_screen(environ: dict[str, str]) -> None:
+    import subprocess
+
+    done = subprocess.run(
+        [*CHAT, "--max-tokens", "4"],
+        input="hi",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environ},
+    )
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+
+
+def test_plain_and_dumb_terminals_get_line_mode(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
+    terminal.start([*CHAT, "--plain"], environ)
+    terminal.sees("/help lists the commands")
+    terminal.press("C-d")
+    terminal.sees("ended with 0")
+    terminal.start(CHAT, {**environ, "TERM": "dumb"})
+    terminal.until(lambda shown: shown.count("/help lists the commands") == 2, "line mode again")
+    terminal.press("C-d")
+    terminal.until(lambda shown: shown.count("ended with 0") == 2, "the end")

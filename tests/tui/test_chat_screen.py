@@ -1,0 +1,296 @@
+"""The chat screen as a person uses it: questions, answers, errors, commands, conversations on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from doubles.chat_screen import Spectator, Stage, play
+from doubles.scripted_client import Script, says
+
+from eaglelocal.errors import EngineError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
+
+
+def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.sees("scripted model", "scripted head")
+        await person.ask("why?")
+        await person.sees("❯ why?", "the first answer", "41.2 tok/s", "1/2 drafted accepted")
+        await person.ask("and?")
+        await person.sees("and another one")
+
+    play(stage, scenario)
+    assert [message.content for message in stage.client.requests[1].messages] == ["why?", "the first answer", "and?"]
+    assert stage.client.num_closed
+
+
+def test_what_is_typed_and_sent_while_the_model_loads_is_kept(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, is_held=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.sees("62 %", "loading the scripted model")
+        await person.ask("first")
+        await person.sees("1 waiting")
+        await person.type("second")
+        stage.gate.set()
+        await person.sees("❯ first", "the first answer")
+        assert person.app.prompt.text == "second"
+        assert "62 %" not in person.text
+
+    play(stage, scenario, waits=False)
+
+
+def test_esc_takes_back_what_waits(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, is_held=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("first")
+        await person.ask("second")
+        await person.sees("2 waiting, esc takes back")
+        await person.pilot.press("escape")
+        assert person.app.prompt.text == "first\nsecond"
+        stage.gate.set()
+        await person.ready()
+        assert stage.client.requests == []
+
+    play(stage, scenario, waits=False)
+
+
+def test_esc_stops_an_answer_and_the_next_question_works(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(Script(("half", " an"), hangs=True), says("whole")))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("half an", "answering, esc stops")
+        await person.pilot.press("escape")
+        await person.sees("stopped")
+        await person.ask("two")
+        await person.sees("whole")
+
+    play(stage, scenario)
+
+
+def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> None:
+    dies = Script(("bro", "ken"), fails=EngineError("the engine process ended with signal 9", hint="ask again"))
+    stage = Stage(tmp_path, scripts=(dies, says("well")))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("broken", "error: the engine process ended with signal 9", "hint: ask again")
+        stage.client.state = "restarting"
+        await person.sees("the engine has ended and is started again", "the engine starts again")
+        stage.client.state, stage.client.restarts = "ready", 1
+        await person.sees("the engine is back (started again 1 time)")
+        await person.ask("/retry")
+        await person.sees("well")
+        assert person.text.count("❯ one") == 1
+
+    play(stage, scenario)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, is_broken=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.sees("error: no file missing.gguf", "hint: eaglelocal chat --target demo")
+        await person.ask("hello")
+        await person.sees("error: no model is loaded")
+        await person.ask("/model other")
+        await person.sees("target   other")
+        await person.ask("hello")
+        await person.sees("the first answer")
+
+    play(stage, scenario, waits=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/help", "forget the conversation"),
+        ("/stats", "no answers yet"),
+        ("/spec 3", "speculation on: 3 tokens ahead"),
+        ("/system be brief", "system message: be brief"),
+        ("/model missing", "error: no file missing"),
+        ("/model other", "target   other"),
+        ("/draft ngram", "draft    scripted head"),
+        ("/sped", "error: no command /sped"),
+        ("/export", "error: there is nothing to export yet"),
+        ("/load nothing", "error: no conversation named 'nothing'"),
+    ],
+)
+def test_commands_do_what_they_do_in_line_mode(tmp_path: Path, line: str, expected: str) -> None:
+    stage = Stage(tmp_path, size=(100, 60))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask(line)
+        await person.sees(expected)
+
+    play(stage, scenario)
+
+
+def test_a_draft_is_part_of_the_choice(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/draft ngram")
+        await person.idle()
+        await person.ask("/model other")
+        await person.idle()
+
+    play(stage, scenario)
+    assert [(choice.target, choice.draft) for choice in stage.choices] == [
+        (None, None),
+        (None, "ngram"),
+        ("other", "ngram"),
+    ]
+
+
+def test_conversations_are_kept_by_themselves(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, keeps=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("why is that?")
+        await person.sees("first answer", "why is that")
+        await person.ask("and?")
+        await person.sees("another one")
+        await person.idle()
+
+    play(stage, scenario)
+    (file,) = (tmp_path / "conversations").iterdir()
+    assert file.stem == "why is that"
+    assert [turn["question"] for turn in json.loads(file.read_text())["turns"]] == ["why is that?", "and?"]
+
+
+def saved(folder: Path, name: str, *turns: Turn) -> None:
+    conversations = folder / "conversations"
+    conversation_file.save(Conversation(turns=list(turns)), conversations / f"{name}.json", target="m")
+
+
+def test_a_saved_conversation_goes_on(tmp_path: Path) -> None:
+    saved(tmp_path, "eagles", Turn("who?", "**eagles**", reasoning="who flies"))
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/load eagles")
+        await person.sees("❯ who?", "▸ thought, 2 words", " eagles")
+        await person.ask("and?")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    assert [message.content for message in stage.client.requests[0].messages] == ["who?", "**eagles**", "and?"]
+
+
+def test_the_oldest_turns_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    saved(tmp_path, "long", *(Turn("word " * 60, "word " * 60) for _ in range(4)))
+    stage = Stage(tmp_path, n_ctx=300)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/load long")
+        await person.ask("next")
+        await person.sees("left out from here on", "the first answer")
+
+    play(stage, scenario)
+
+
+def test_an_edited_question_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("whi")
+        await person.sees("first answer", "41.2 tok/s")
+        await person.pilot.press("f3")
+        assert person.app.prompt.text == "whi"
+        await person.pilot.press("backspace", "y", "enter")
+        await person.sees("❯ why", "another one")
+        await person.no_longer_sees("❯ whi")
+
+    play(stage, scenario)
+    assert [message.content for message in stage.client.requests[1].messages] == ["why"]
+
+
+def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> None:
+    words = tuple(f"word{number}\n\n" for number in range(40))
+    stage = Stage(tmp_path, scripts=(Script(words, hangs=True), says("end")))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("word39")
+        await person.pilot.press("pageup", "pageup")
+        await person.no_longer_sees("word39")
+        top = shown(person)
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.pilot.pause(0.3)
+        assert shown(person) == top
+        await person.pilot.press("ctrl+end")
+        await person.sees("stopped")
+
+    play(stage, scenario)
+
+
+def shown(person: Spectator) -> list[str]:
+    """The transcript, without its scrollbar."""
+    return [text[:79].rstrip() for text in person.text.splitlines()[1:19]]
+
+
+def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
+    words = tuple(f"word{number} " for number in range(300))
+    stage = Stage(tmp_path, scripts=(Script(words, delay_s=0.005),), size=(120, 40))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        for size in ((80, 24), (200, 60), (40, 12), (100, 30)):
+            await person.pilot.resize_terminal(*size)
+            await person.pilot.pause(0.15)
+            lines = person.text.splitlines()
+            assert len(lines) == size[1]
+            assert max(map(len, lines)) <= size[0]
+        await person.sees("word299", "41.2 tok/s")
+
+    play(stage, scenario)
+
+
+def test_the_panel_stands_beside_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, size=(120, 40))
+
+    async def scenario(person: Spectator) -> None:
+        panel, transcript = person.app.panel, person.app.transcript
+        assert panel.region.y == transcript.region.y
+        await person.sees("gain over plain")
+        await person.pilot.resize_terminal(90, 40)
+        await person.until(lambda: panel.region.y > transcript.region.y, "a panel below")
+        await person.pilot.press("f2")
+        await person.no_longer_sees("gain over plain")
+        await person.pilot.resize_terminal(80, 24)
+        await person.pilot.press("f2")
+        await person.sees("gain over plain")
+
+    play(stage, scenario)
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(Script(("a\x1b[31mb", "\x07c\td")),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("a\N{REPLACEMENT CHARACTER}[31mb\N{REPLACEMENT CHARACTER}c")
+
+    play(stage, scenario)
+
+
+def test_leaving_ends_the_answer_and_the_engine(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(Script(("half",), hangs=True),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("half")
+        await person.pilot.press("ctrl+q")
+
+    play(stage, scenario)
+    assert stage.client.num_closed
+    assert not stage.client.busy

@@ -1,0 +1,137 @@
+"""How the chat screen looks, cell by cell, at 80x24 and 120x40. `pytest --snapshot-update` after a wanted change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles.chat_screen import Spectator, Stage
+from doubles.scripted_client import Script, says
+from textual.pilot import Pilot
+
+from eaglelocal.client.reading import Drafting
+from eaglelocal.errors import EngineError
+from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.figures import Figures
+
+SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+ANSWER = (
+    "Each *draft* is verified in **one pass**:\n\n1. the head drafts\n2. the target verifies\n\n"
+    "```python\ndef gain(tokens, passes):\n    return tokens / passes\n```\n\n"
+    "| way | tok/s |\n|---|---|\n| plain | 8.2 |\n| drafted | 32.5 |\n\n> Nothing changes but the speed."
+)
+BUSY = Frame(
+    connection="ready",
+    drafting=Drafting(state="on"),
+    tok_s=32.5,
+    is_moving=True,
+    figures=Figures(
+        acceptance=0.81,
+        acceptance_length=4.1,
+        draft_length=3.8,
+        per_position=(0.95, 0.88, 0.7, 0.55),
+        gain=3.45,
+        draft_share=0.14,
+        verify_share=0.86,
+        host_share=0.01,
+    ),
+    drafted=1234,
+    accepted=999,
+    context_used=420,
+    context_size=2048,
+    tok_s_history=tuple(float(20 + second % 13) for second in range(60)),
+    acceptance_history=tuple(0.5 + second % 5 / 10 for second in range(60)),
+)
+QUIET = Frame(connection="ready", drafting=Drafting(state="on"), tok_s=0.0)
+OFF = Frame(connection="ready", drafting=Drafting(state="off", reason="0.94x over the last 256 tokens"), tok_s=8.2)
+
+
+class StillFeed:
+    """Always the same moment: rates of a test are those of the machine it runs on."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def frame(self, now: float, *, seconds: int) -> Frame:
+        return self._frame
+
+
+SnapCompare = Any  # of pytest-textual-snapshot: compares an app with the picture that is kept
+
+
+def compare(snap_compare: SnapCompare, stage: Stage, frame: Frame, scenario: Any) -> None:
+    stage.app.feed = StillFeed(frame)  # type: ignore[assignment]
+
+    async def before(pilot: Pilot[int]) -> None:
+        await scenario(Spectator(stage.app, pilot))
+        stage.app._tick(0.0)
+        await pilot.pause()
+
+    try:
+        assert snap_compare(stage.app, terminal_size=stage.size, run_before=before)
+    finally:
+        stage.gate.set()
+        stage.app.partner.close()
+
+
+@SIZES
+def test_loading(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.ask("typed while it loads")
+        await person.type("and more")
+        await person.sees("62 %", "1 waiting", "and more")
+
+    compare(snap_compare, Stage(tmp_path, size=size, is_held=True), Frame(connection="loading"), scenario)
+
+
+@SIZES
+def test_empty(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    compare(snap_compare, Stage(tmp_path, size=size), QUIET, Spectator.ready)
+
+
+@SIZES
+def test_streaming(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.ask("what is that?")
+        await person.sees("Nothing changes but the speed.", "answering")
+
+    stage = Stage(tmp_path, size=size, scripts=(Script(tuple(ANSWER.splitlines(keepends=True)), hangs=True),))
+    compare(snap_compare, stage, BUSY, scenario)
+
+
+@SIZES
+def test_off(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.ask("what is that?")
+        await person.sees("41.2 tok/s")
+        await person.idle()
+
+    compare(snap_compare, Stage(tmp_path, size=size, scripts=(says("plainly said"),)), OFF, scenario)
+
+
+@SIZES
+def test_failed(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    fails = Script(("half", " an"), fails=EngineError("the engine process ended with signal 9", hint="ask again"))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.ask("what is that?")
+        await person.sees("hint: ask again")
+        await person.idle()
+
+    compare(snap_compare, Stage(tmp_path, size=size, scripts=(fails,)), QUIET, scenario)
+
+
+@SIZES
+def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path, size=size)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        stage.client.state = "restarting"
+        await person.sees("is started again", "the engine starts again")
+
+    compare(snap_compare, stage, Frame(connection="restarting"), scenario)

@@ -1,0 +1,356 @@
+"""Every key of the monitor, the mouse, sizes that change while tokens come, themes and the user's own keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
+from textual.binding import Binding
+from textual.pilot import Pilot
+from textual.widgets import Input
+from tui.monitor_app import monitor
+
+from eaglelocal.client.reading import Reading
+from eaglelocal.core.request import OFF, fixed
+from eaglelocal.errors import RequestError, UsageError
+from eaglelocal.tui.base import THEMES
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.keys import check_look
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.painted import Painted
+from eaglelocal.tui.panel import SpeculationPanel
+from eaglelocal.tui.question import Question
+from eaglelocal.tui.request_table import RequestTable
+from eaglelocal.tui.tail import Tail
+
+PATIENCE_S = 5.0
+
+
+async def until(pilot: Pilot[object], holds: Callable[[], bool], what: str) -> None:
+    for _ in range(int(PATIENCE_S / 0.05)):
+        await pilot.pause(0.05)
+        if holds():
+            return
+    raise AssertionError(f"not in time: {what}\n{text_of(pilot)}")
+
+
+def text_of(pilot: Pilot[object]) -> str:
+    """Everything that is painted."""
+    return "\n".join(painted.text for painted in pilot.app.screen_stack[0].query(Painted))
+
+
+async def show(pilot: Pilot[object], watch: FedWatch, reading: Reading, word: str) -> None:
+    watch.on_reading(reading)
+    await until(pilot, lambda: word in text_of(pilot), f"{word!r} is shown")
+
+
+def is_within(app: Monitor, width: int) -> bool:
+    return all(len(line) <= width for each in app.screen.query(Painted) for line in each.text.split("\n"))
+
+
+def table(app: Monitor) -> RequestTable:
+    return app.query_one(RequestTable)
+
+
+def ids(app: Monitor) -> list[str]:
+    return [row.id for row in table(app).rows]
+
+
+@pytest.mark.parametrize(
+    ("reading", "word"),
+    [
+        (EMPTY, "no request is running"),
+        (busy(), "running 2 of 4"),
+        (off(), "speculation asleep: 0.94x"),
+        (RESTARTING, "restarting"),
+        (GONE, "disconnected"),
+    ],
+)
+def test_every_state_is_shown(reading: Reading, word: str) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, reading, word)
+            await until(pilot, lambda: "GPU0 87 %" in text_of(pilot), "the machine is shown")
+        assert not watch.is_open
+
+    asyncio.run(run())
+
+
+def test_sorting_and_reversing() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            assert ids(app) == ["r1", "r2", "r3", "r0", "f0"]
+            await pilot.press("s")
+            assert (table(app).view.sort, ids(app)[:3]) == ("key", ["r1", "r3", "r2"])
+            await pilot.press("r")
+            assert ids(app)[:3] == ["r2", "r1", "r3"]
+            await pilot.click(RequestTable, offset=(24, 0))  # the title of the prompt's column
+            assert (table(app).view.sort, ids(app)[:3]) == ("prompt", ["r2", "r1", "r3"])
+            await pilot.click(RequestTable, offset=(24, 0))
+            assert ids(app)[:3] == ["r1", "r2", "r3"]
+
+    asyncio.run(run())
+
+
+def test_choosing_a_row_by_key_mouse_and_wheel() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+
+            def chosen() -> str:
+                row = table(app).chosen
+                return row.id if row is not None else ""
+
+            seen = [chosen()]
+            for key in ("down", "j", "up", "k", "end", "down", "home", "G", "g"):
+                await pilot.press(key)
+                seen.append(chosen())
+            assert seen == ["r1", "r2", "r3", "r2", "r1", "f0", "f0", "r1", "f0", "r1"]
+            await pilot.click(RequestTable, offset=(3, 3))
+            assert chosen() == "r3"
+            await pilot.click(RequestTable, offset=(3, 12))  # below the last row
+            assert chosen() == "r3"
+            table(app).on_mouse_scroll_up()
+            assert chosen() == "r2"
+
+    asyncio.run(run())
+
+
+def test_the_filter() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            await pilot.press("slash", "b", "e", "n")
+            assert ids(app) == ["r2", "f0"]
+            await pilot.press("enter")
+            assert app.focused is table(app)
+            await until(pilot, lambda: "only: ben" in text_of(pilot), "the filter is said")
+            await pilot.press("escape")
+            assert (ids(app)[0], app.query_one("#filter", Input).value) == ("r1", "")
+
+    asyncio.run(run())
+
+
+def test_a_pause_holds_what_is_shown() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "running 2 of 4")
+            await pilot.press("space")
+            watch.on_reading(EMPTY)
+            await pilot.pause(1.2)
+            assert "paused" in text_of(pilot) and "running 2 of 4" in text_of(pilot)
+            await pilot.press("space")
+            await until(pilot, lambda: "running 0 of 4" in text_of(pilot), "it goes on")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("keys", "cancelled"), [(("y",), ["r2"]), (("n",), []), (("escape",), []), (("enter",), ["r2"])]
+)
+def test_cancelling_asks_first(keys: tuple[str, ...], cancelled: list[str]) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            await pilot.press("down", "c")
+            assert isinstance(app.screen, Question)
+            await pilot.press(*keys)
+            await pilot.pause(0.3)
+            assert watch.cancelled == cancelled
+            assert not isinstance(app.screen, Question)
+
+    asyncio.run(run())
+
+
+def test_what_a_server_refuses_is_said() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        watch.error = RequestError("this request is another key's")
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            await pilot.press("c", "y")
+            await until(pilot, lambda: any("another key" in str(n.message) for n in app._notifications), "it is said")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("key", "spec"), [("o", OFF), ("4", fixed(4))])
+def test_drafting_is_switched(key: str, spec: object) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            await pilot.press("d", key)
+            await until(pilot, lambda: watch.specs == [spec], "it is switched")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("key", ["c", "d"])
+def test_a_server_that_cannot_be_told_anything_is_not(key: str) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        row = busy().requests
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, Reading(kind="vLLM", state="ready", requests=row), "vLLM")
+            await pilot.press(key)
+            await pilot.pause(0.2)
+            assert not isinstance(app.screen, Question)
+        assert (watch.cancelled, watch.specs) == ([], [])
+
+    asyncio.run(run())
+
+
+def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
+    async def run() -> None:
+        tail = Tail()
+        tail.add("a line of the server")
+        app, watch = monitor(log=tail)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, EMPTY, "eaglelocal is ready")
+            assert "a line of the server" in text_of(pilot)
+            height = app.query_one("#log").size.height
+            await pilot.press("l")
+            assert app.query_one("#log").size.height > height
+            await pilot.press("l")
+            assert app.query_one("#log").size.height == height
+            await show(pilot, watch, RESTARTING, "started anew")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("owns", "keys", "outcome"),
+    [
+        (False, ("q",), "quit"),
+        (False, ("ctrl+c",), "quit"),
+        (True, ("q", "y"), "stop"),
+        (True, ("ctrl+c", "d"), "leave"),
+        (True, ("q", "n", "q", "escape", "q", "enter"), "stop"),
+    ],
+)
+def test_leaving(owns: bool, keys: tuple[str, ...], outcome: str) -> None:
+    async def run() -> None:
+        app, watch = monitor(owns_server=owns)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, EMPTY, "ready")
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause(0.1)
+        assert app.return_value == outcome
+
+    asyncio.run(run())
+
+
+def test_every_binding_has_an_id_and_a_test() -> None:
+    """So that each can be given another key, and none is forgotten here."""
+    bindings = [each for each in (*Monitor.BINDINGS, *RequestTable.BINDINGS) if isinstance(each, Binding)]
+    pressed = {"q", "ctrl+c", "space", "s", "r", "slash", "c", "d", "l", "escape"}
+    pressed |= {"up", "k", "down", "j", "home", "g", "end", "G"}
+    assert all(each.id for each in bindings)
+    assert {key for each in bindings for key in each.key.split(",")} == pressed
+
+
+def test_the_user_s_own_keys() -> None:
+    async def run() -> None:
+        app, watch = monitor(Look(keys=(("pause", "p"), ("sort", "x,y"))))
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            await pilot.press("s")
+            assert table(app).view.sort == ""
+            await pilot.press("x", "y")
+            assert table(app).view.sort == "state"
+            await pilot.press("p")
+            assert "paused" in text_of(pilot)
+
+    asyncio.run(run())
+
+
+def test_keys_of_actions_that_there_are_not_are_an_error() -> None:
+    with pytest.raises(UsageError, match="no action 'paus'") as raised:
+        check_look(Look(keys=(("paus", "p"),)))
+    assert "pause" in raised.value.hint
+
+
+def test_the_palette_finds_what_keys_do() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            titles = {command.title for command in app.get_system_commands(app.screen)}
+            assert {"Theme", "Pause", "Sort", "Reverse", "Filter", "Cancel", "Drafting", "Log"} <= titles
+            await pilot.press("ctrl+p", *"revers")
+            await pilot.pause(0.5)
+            await pilot.press("enter", "enter")
+            await until(pilot, lambda: table(app).view.is_reversed, "the command was run")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("theme", [*(theme.name for theme in THEMES), "terminal"])
+def test_every_theme_shows_the_same_text(theme: str) -> None:
+    async def run() -> None:
+        app, watch = monitor(Look(theme=theme))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "running 2 of 4")
+            assert app.theme == theme
+
+    asyncio.run(run())
+
+
+def test_ascii_screens_hold_nothing_else() -> None:
+    async def run() -> None:
+        app, watch = monitor(Look(glyphs=ASCII))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "running 2 of 4")
+            for keys in ((), ("d",)):
+                await pilot.press(*keys)
+                await pilot.pause(0.3)
+                shown = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
+                assert shown.isascii(), [char for char in shown if not char.isascii()]
+
+    asyncio.run(run())
+
+
+def test_sizes_that_change_while_tokens_come() -> None:
+    """Nothing is wider than the screen, and the newest figures are there at every size."""
+
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            sizes = ((200, 60), (40, 12), (80, 24), (10, 4), (120, 40), (1, 1), (100, 30))
+            for i, size in enumerate(sizes * 2):
+                watch.on_reading(busy(200 + 10 * i))
+                await pilot.resize_terminal(*size)
+                await until(pilot, partial(is_within, app, size[0]), f"all is within {size}")
+            await until(pilot, lambda: "drafted 990" in text_of(pilot), "the newest totals")
+
+    asyncio.run(run())
+
+
+def test_only_lines_that_changed_are_drawn() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "running 2 of 4")
+            await pilot.pause(2.5)  # the rate settles
+            panel = app.query_one(SpeculationPanel)
+            before = sum(each.num_drawn for each in app.screen.query(Painted))
+            for _ in range(5):
+                app._draw()
+                await pilot.pause(0.02)
+            assert sum(each.num_drawn for each in app.screen.query(Painted)) - before <= 4  # history may move on
+            assert panel.num_drawn > 0
+
+    asyncio.run(run())

@@ -1,0 +1,68 @@
+"""How the monitor looks in each state, small and larger.
+
+After a change that is wanted: `pytest tests/tui --snapshot-update`, and look at what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
+from textual.pilot import Pilot
+from tui.monitor_app import monitor
+
+from eaglelocal.client.reading import Reading
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.look import Look
+from eaglelocal.tui.monitor import Monitor
+
+BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
+STATES = {
+    "empty": [EMPTY],
+    "busy": BUSY,
+    "off": [*BUSY, off(700)],
+    "restarting": [*BUSY, RESTARTING],
+    "disconnected": [*BUSY, GONE],
+}
+NOW = 5000.0
+Compare = Callable[..., bool]
+
+
+def fed(app: Monitor, watch: FedWatch, readings: list[Reading]) -> Callable[[Pilot[object]], object]:
+    """The readings, as of a moment that is always the same."""
+
+    async def run(pilot: Pilot[object]) -> None:
+        assert app._ticker is not None
+        app._ticker.pause(True)
+        await pilot.pause(0.4)  # the machine's figures are read aside
+        for i, reading in enumerate(readings):
+            app.feed.read(reading, NOW + i)
+        app._scene = replace(app._scene, frame=app.feed.frame(NOW + len(readings)))
+        app._draw()
+        await pilot.pause()
+
+    return run
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("state", STATES)
+def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_compare: Compare) -> None:
+    app, watch = monitor()
+    assert snap_compare(app, terminal_size=size, run_before=fed(app, watch, STATES[state]))
+
+
+@pytest.mark.parametrize(
+    "look",
+    [Look(theme="light"), Look(theme="contrast"), Look(theme="terminal"), Look(glyphs=ASCII, has_colour=False)],
+    ids=["light", "contrast", "terminal", "ascii"],
+)
+def test_it_looks_as_it_did_in_other_looks(look: Look, snap_compare: Compare) -> None:
+    app, watch = monitor(look)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=fed(app, watch, STATES["busy"]))
+
+
+def test_a_question_looks_as_it_did(snap_compare: Compare) -> None:
+    app, watch = monitor(owns_server=True)
+    assert snap_compare(app, press=["q"], terminal_size=(80, 24), run_before=fed(app, watch, STATES["busy"]))

@@ -1,0 +1,43 @@
+"""Another spec while requests run: whoever wished nothing follows at once, whoever did does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.core.request import AUTO, OFF, Spec, fixed
+from eaglelocal.speculation.controller import Controller
+from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters
+
+
+def controller(spec: Spec) -> Controller:
+    return Controller(spec, Drafters("head"), StepCosts())
+
+
+@pytest.mark.parametrize(("before", "after"), [(AUTO, OFF), (OFF, AUTO), (AUTO, fixed(3)), (fixed(3), OFF)])
+def test_slots_without_a_wish_follow(before: Spec, after: Spec) -> None:
+    brain = controller(before)
+    brain.begin(0, None)
+    brain.begin(1, fixed(5))
+    brain.respec(after)
+    assert brain.spec == after
+    assert (brain.max_draft(0), brain.max_draft(1)) == (after.max_draft, 5)
+    assert brain.is_awake(0) is (after.max_draft > 0)
+
+
+def test_a_wish_is_of_a_request_and_not_of_its_slot() -> None:
+    brain = controller(AUTO)
+    brain.begin(0, fixed(5))
+    brain.begin(0, None)
+    brain.respec(OFF)
+    assert brain.max_draft(0) == 0
+    brain.begin(0, fixed(5))
+    brain.respec(AUTO)
+    assert brain.max_draft(0) == 5
+
+
+def test_what_comes_later_follows_too() -> None:
+    brain = controller(AUTO)
+    brain.respec(OFF)
+    brain.begin(0, None)
+    assert brain.state(0) == (None, "switched off")

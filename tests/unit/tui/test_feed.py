@@ -1,0 +1,239 @@
+"""The feed: whatever comes in, and however often, a frame says what is true of it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.client.reading import Reading, Totals, reading_of
+from eaglelocal.core.events import (
+    EngineSnapshot,
+    Failed,
+    Finished,
+    Piece,
+    RequestEvent,
+    SpeculationChanged,
+    Started,
+    Tokens,
+)
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EngineError
+from eaglelocal.tui.feed import WINDOW_TOKENS, Feed
+
+
+def tokens(count: int, request_id: str = "r") -> Tokens:
+    return Tokens(request_id, tuple(Piece(i, "x", drafted=False) for i in range(count)))
+
+
+def finished(stats: SpeculationStats, request_id: str = "r") -> Finished:
+    return Finished(request_id, "stop", "", 10, 20, Timings(), stats)
+
+
+# ---- speed
+@given(rate=st.floats(1.0, 400.0), burst=st.integers(1, 6))
+def test_the_speed_of_a_steady_stream_is_its_speed(rate: float, burst: int) -> None:
+    """From the first to the last token, so a burst at the start does not count."""
+    feed, now = Feed(by_events=True), 100.0
+    feed.take(Started("r", 10, 0), now)
+    for i in range(int(3 * rate / burst) + 3):
+        now = 101.0 + i * burst / rate
+        feed.take(tokens(burst), now)
+    frame = feed.frame(now)
+    assert frame.is_moving
+    assert frame.tok_s == pytest.approx(rate, rel=0.15)
+
+
+@given(rate=st.floats(1.0, 400.0), gap=st.floats(0.2, 1.5))
+def test_readings_give_the_same_speed_as_events(rate: float, gap: float) -> None:
+    feed, now = Feed(), 100.0
+    for i in range(12):
+        now = 100.0 + i * gap
+        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=rate * i * gap)), now)
+    assert feed.frame(now).tok_s == pytest.approx(rate, rel=0.01)
+
+
+def test_the_wait_for_the_prompt_is_no_part_of_the_speed() -> None:
+    feed = Feed(by_events=True)
+    feed.take(Started("r", 10, 0), 0.0)
+    for i in range(20):
+        feed.take(tokens(1), 1.5 + i * 0.02)
+    assert feed.frame(1.9).tok_s == pytest.approx(50.0, rel=0.05)
+
+
+def test_a_pause_between_two_answers_does_not_slow_the_second() -> None:
+    feed = Feed(by_events=True)
+    for begin in (0.0, 5.0):
+        feed.take(Started("r", 10, 0), begin)
+        for i in range(20):
+            feed.take(tokens(1), begin + i * 0.1)
+        feed.take(finished(SpeculationStats()), begin + 2.0)
+    assert feed.frame(6.95).tok_s == pytest.approx(10.0, rel=0.05)
+
+
+def test_when_nothing_moves_the_last_speed_stays_and_is_said_to_be_old() -> None:
+    feed = Feed()
+    for i in range(8):
+        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
+    frame = feed.frame(60.0)
+    assert (frame.is_moving, frame.tok_s) == (False, pytest.approx(20.0, rel=0.3))
+
+
+def test_a_stream_that_stands_still_gets_slower() -> None:
+    feed = Feed(by_events=True)
+    feed.take(Started("r", 10, 0), 0.0)
+    for i in range(40):
+        feed.take(tokens(1), i * 0.05)
+    assert feed.frame(2.0).tok_s == pytest.approx(20.0, rel=0.1)
+    assert (feed.frame(3.4).tok_s or 0.0) < 18.0
+
+
+def test_who_does_not_tell_tokens_has_no_speed() -> None:
+    feed = Feed()
+    feed.read(replace(EMPTY, totals=Totals()), 1.0)
+    frame = feed.frame(2.0)
+    assert (frame.tok_s, frame.tok_s_history, frame.acceptance_history, frame.drafted) == (None, (), (), None)
+
+
+# ---- history
+@given(st.lists(st.tuples(st.floats(0.05, 3.0), st.integers(0, 60)), min_size=2, max_size=40))
+def test_no_token_is_lost_or_counted_twice_in_the_history(steps: list[tuple[float, int]]) -> None:
+    feed, now, count = Feed(), 1000.0, 0.0
+    feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=0.0)), now)
+    for gap, more in steps:
+        now, count = now + gap, count + more
+        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=count)), now)
+    history = feed.frame(now + 1.0, seconds=180).tok_s_history
+    assert sum(value for value in history if value is not None) == pytest.approx(count)
+
+
+def test_acceptance_of_a_second_without_drafts_is_a_gap() -> None:
+    feed = Feed()
+    for i in range(5):
+        steps = 10 * min(i, 2)
+        feed.read(replace(EMPTY, totals=totals(steps)), float(i))
+    history = feed.frame(5.0, seconds=5).acceptance_history
+    assert history == (pytest.approx(0.6), pytest.approx(0.6), None, None, None)
+
+
+# ---- figures
+def test_figures_are_of_the_newest_tokens_only() -> None:
+    """Drafting paid for a long time, then nothing more was accepted."""
+    feed = Feed()
+    good, now = totals(1000), 0.0
+    feed.read(replace(EMPTY, totals=good), now)
+    for i in range(1, WINDOW_TOKENS + 40):
+        now += 0.1
+        worse = replace(
+            good,
+            generated_tokens=(good.generated_tokens or 0) + i,
+            drafts=(good.drafts or 0) + i,
+            draft_tokens=(good.draft_tokens or 0) + 3 * i,
+        )
+        feed.read(replace(EMPTY, totals=worse), now)
+    frame = feed.frame(now)
+    assert frame.figures.acceptance == pytest.approx(0.0)
+    assert frame.accepted == pytest.approx(1800)  # the totals are of all
+
+
+def test_figures_of_a_process_that_ran_before_are_those_since_its_start() -> None:
+    feed = Feed()
+    feed.read(busy(200), 1.0)
+    figures = feed.frame(1.0).figures
+    assert figures.acceptance == pytest.approx(0.6)
+    assert figures.acceptance_length == pytest.approx(2.8)
+    assert figures.draft_length == pytest.approx(3.0)
+    assert figures.gain == pytest.approx(0.1 / 0.06)
+    assert figures.per_position == pytest.approx((0.9, 0.6, 0.3))
+    assert (figures.draft_share, figures.verify_share) == (pytest.approx(0.2), pytest.approx(0.8))
+    assert figures.host_share == pytest.approx(0.02)
+
+
+def test_nothing_done_is_no_figure() -> None:
+    feed = Feed()
+    feed.read(EMPTY, 1.0)
+    figures = feed.frame(1.0).figures
+    assert {figures.acceptance, figures.gain, figures.draft_length, figures.per_position} == {None}
+
+
+@given(st.lists(st.sampled_from([EMPTY, busy(10), busy(50), busy(300), GONE, RESTARTING]), max_size=12))
+def test_shares_stay_shares_whatever_comes(readings: list[Reading]) -> None:
+    """Engines die, begin anew, vanish and come back."""
+    feed = Feed()
+    for i, reading in enumerate(readings):
+        feed.read(reading, i * 0.7)
+        frame = feed.frame(i * 0.7)
+        shares = [frame.figures.acceptance, frame.figures.draft_share, *(frame.figures.per_position or ())]
+        assert all(share is None or 0.0 <= share <= 1.0 + 1e-9 for share in shares)
+        assert frame.tok_s is None or frame.tok_s >= 0.0
+        assert frame.wasted is None or frame.wasted >= 0.0
+        assert frame.connection == reading.state
+
+
+def test_an_engine_that_begins_anew_is_not_compared_with_its_past() -> None:
+    feed = Feed()
+    feed.read(busy(1000), 0.0)
+    again = replace(totals(10), process="78", accepted_tokens=0.0)
+    feed.read(replace(EMPTY, totals=again), 1.0)
+    assert feed.frame(1.0).figures.acceptance == pytest.approx(0.0)
+
+
+# ---- events
+def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None:
+    feed = Feed(by_events=True)
+    stats = SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)
+    feed.read(reading_of(NOTHING_TOLD), 0.0)
+    feed.take(finished(stats), 1.0)
+    feed.take(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 2.0)
+    frame = feed.frame(2.0)
+    assert (frame.drafted, frame.accepted, frame.wasted) == (60, 18, 42)
+    assert frame.figures.per_position == pytest.approx((0.45, 0.3, 0.15))
+    assert frame.drafting.state == "on"
+
+
+def test_a_change_of_drafting_is_known_at_once() -> None:
+    feed = Feed(by_events=True)
+    feed.take(SpeculationChanged("r", "asleep", "0.94x over the last 64 tokens"), 1.0)
+    frame = feed.frame(1.0)
+    assert (frame.drafting.state, frame.drafting.reason) == ("asleep", "0.94x over the last 64 tokens")
+
+
+@pytest.mark.parametrize("last", [finished(SpeculationStats()), Failed("r", EngineError("gone"))])
+def test_an_answer_moves_until_it_ends(last: RequestEvent) -> None:
+    feed = Feed(by_events=True)
+    feed.take(Started("r", 10, 0), 0.0)
+    assert feed.frame(30.0).is_moving  # a long prompt
+    feed.take(last, 31.0)
+    assert not feed.frame(40.0).is_moving
+
+
+def test_the_context_is_what_was_read_and_said() -> None:
+    feed = Feed(by_events=True)
+    feed.take(Started("r", 100, 0), 0.0)
+    feed.take(tokens(20), 1.0)
+    assert feed.frame(1.0).context_used == 120
+
+
+def test_threads_may_write_while_one_reads() -> None:
+    feed = Feed(by_events=True)
+
+    def write(name: str) -> None:
+        for i in range(500):
+            feed.take(tokens(2, name), i * 0.01)
+            feed.read(busy(i), i * 0.01)
+
+    writers = [threading.Thread(target=write, args=(str(n),)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for i in range(200):
+        feed.frame(i * 0.02)
+    for writer in writers:
+        writer.join()
+    assert sum(value or 0.0 for value in feed.frame(10.0).tok_s_history) == 4 * 500 * 2
+
+
+NOTHING_TOLD = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)

@@ -1,0 +1,258 @@
+"""What panel, header and table say: true, within their width, readable in ASCII, and nothing that steers a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from doubles.scenes import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from eaglelocal.client.reading import Drafting, Reading, RequestRow, Totals
+from eaglelocal.probe.gauges import GpuGauge, MachineGauge
+from eaglelocal.tui.feed import Feed, Frame
+from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
+from eaglelocal.tui.lines import beside, fitted, line, plain, width_of
+from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
+from eaglelocal.tui.noticed import noticed
+from eaglelocal.tui.pace import FASTEST_S, IDLE_S, SHARE, SLOWEST_S, Pace
+from eaglelocal.tui.panel_text import count, panel_lines, state_line
+from eaglelocal.tui.table_text import COLUMNS, View, ordered, seconds
+from eaglelocal.tui.tail import KEPT_LINES, Tail
+
+LLAMA = Reading(kind="llama-server", state="ready", totals=Totals(generated_tokens=5.0), missing=("--metrics",))
+READINGS = (EMPTY, busy(), off(), RESTARTING, GONE, LLAMA)
+
+
+def frame_of(*readings: Reading) -> Frame:
+    feed = Feed()
+    for i, reading in enumerate(readings):
+        feed.read(reading, float(i))
+    return feed.frame(float(len(readings)))
+
+
+def scene_of(reading: Reading, machine: MachineGauge | None = MACHINE) -> Scene:
+    return Scene(url=URL, frame=frame_of(reading), machine=machine, is_local=machine is not None)
+
+
+# ---- the state
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (busy(), "speculation on, 3.0 tokens a draft"),
+        (EMPTY, "speculation on, nothing drafted yet"),
+        (off(), "speculation asleep: 0.94x over the last 256 tokens, acceptance 0.21"),
+        (replace(EMPTY, drafting=Drafting(state="off", reason="switched off")), "speculation off: switched off"),
+        (RESTARTING, "speculation: unknown, restarting"),
+        (GONE, "speculation: unknown, disconnected"),
+        (LLAMA, "speculation: not reported"),
+        (replace(busy(), drafting=Drafting()), "speculation: drafts are reported, its state is not"),
+    ],
+)
+def test_the_state_line_is_true(reading: Reading, said: str) -> None:
+    assert state_line(frame_of(reading)) == said
+
+
+# ---- widths
+@given(
+    reading=st.sampled_from(READINGS),
+    width=st.integers(1, 220),
+    height=st.integers(1, 60),
+    glyphs=st.sampled_from([UNICODE, ASCII]),
+)
+def test_nothing_is_wider_or_higher_than_its_place(reading: Reading, width: int, height: int, glyphs: Glyphs) -> None:
+    scene = scene_of(reading)
+    panel = panel_lines(scene.frame, width, height, glyphs)
+    table = table_lines(reading, View(), width, height, glyphs)
+    assert len(panel) <= height and len(table) <= height
+    for each in (*panel, *table, *header_lines(scene, width, glyphs)):
+        assert width_of(each) <= width
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("width", [80, 200])
+def test_ascii_is_ascii(reading: Reading, width: int) -> None:
+    assert once_text(scene_of(reading), width, ASCII).isascii()
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_everything_that_the_issue_names_is_there(width: int) -> None:
+    text = once_text(scene_of(busy()), width, UNICODE)
+    for word in ("tok/s", "gain over plain", "position 1", "acceptance length", "step: draft", "verify", "host"):
+        assert word in text
+    for word in ("running 2 of 4", "waiting 1", "prefix cache 60 %", "KV 32 %", "restarts 0", "CPU 42 %", "anna"):
+        assert word in text
+
+
+def test_the_gpu_is_told_with_units() -> None:
+    text = once_text(scene_of(busy()), 80, UNICODE)
+    two_gpus = replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[0], index=1)))
+    assert "GPU0 87 %, 18.0/24.0 GiB, 312 W, 66 °C" in text
+    assert "GPU0 87 %  GPU1" in once_text(scene_of(busy(), two_gpus), 80, UNICODE)
+
+
+def test_what_is_not_told_is_a_dash() -> None:
+    bare = scene_of(Reading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
+    text = once_text(bare, 100, UNICODE).replace(URL, "")
+    assert "running -" in text and "prefix cache -" in text and "GPU0 -, -, -, -" in text
+    assert "0 %" not in text and "0.0" not in text
+
+
+def test_a_server_elsewhere_does_not_show_this_machine() -> None:
+    assert "another one" in once_text(scene_of(busy(), None), 100, UNICODE)
+
+
+def test_what_could_be_switched_on_is_said() -> None:
+    assert "--metrics" in once_text(scene_of(LLAMA), 80, UNICODE)
+
+
+def test_names_from_elsewhere_do_not_steer_the_terminal() -> None:
+    evil = "a\x1b[2Jb\r\x9bc"
+    reading = replace(
+        busy(),
+        model=evil,
+        detail=evil,
+        kind="vLLM",
+        drafting=Drafting(state="asleep", reason=evil),
+        requests=(RequestRow(id="1", owner=evil, state=evil),),
+    )
+    text = once_text(replace(scene_of(reading), url=f"http://{evil}"), 200, UNICODE)
+    assert not {"\x1b", "\r", "\x9b"} & set(text)
+
+
+# ---- the table
+def names(rows: list[RequestRow]) -> list[str]:
+    return [row.id for row in rows]
+
+
+def test_running_requests_stand_before_those_that_have_ended() -> None:
+    assert names(ordered(busy().requests or (), busy().recent, View())) == ["r1", "r2", "r3", "r0", "f0"]
+
+
+def test_figures_are_sorted_from_the_largest_and_unknown_ones_stand_last() -> None:
+    assert names(ordered(ROWS, (), View("prompt"))) == ["r2", "r1", "r3"]
+    assert names(ordered(ROWS, (), View("prompt", is_reversed=True))) == ["r1", "r2", "r3"]
+    assert names(ordered(ROWS, (), View("key"))) == ["r1", "r3", "r2"]
+    assert names(ordered(ROWS, (), View("key", is_reversed=True))) == ["r2", "r1", "r3"]
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("ANNA", ["r1", "r3"]), ("wait", ["r3"]), ("r2", ["r2"]), ("none", [])])
+def test_a_filter_looks_at_key_state_model_and_id(wanted: str, found: list[str]) -> None:
+    assert names(ordered(ROWS, (), View(wanted=wanted))) == found
+
+
+def test_sorting_goes_through_all_columns_and_back() -> None:
+    view, seen = View(), []
+    for _ in range(len(COLUMNS) + 1):
+        view = view.with_next_sort(COLUMNS)
+        seen.append(view.sort)
+    assert seen == [*(column.title for column in COLUMNS), ""]
+
+
+@given(at=st.integers(0, 39), height=st.integers(2, 12))
+def test_the_chosen_row_is_always_shown(at: int, height: int) -> None:
+    rows = tuple(RequestRow(id=f"id{i}", owner=f"owner{i}.", state="running") for i in range(40))
+    lines = table_lines(replace(EMPTY, requests=rows), View(), 80, height, UNICODE, chosen=f"id{at}")
+    assert f"owner{at}." in "\n".join(map(plain, lines))
+    assert len(lines) == height
+
+
+def test_no_text_of_a_request_can_be_in_the_table() -> None:
+    """Only what RequestRow has; it has no text."""
+    assert not {"text", "prompt", "messages", "answer"} & set(RequestRow.__dataclass_fields__)
+
+
+# ---- what changed
+def test_what_is_noticed() -> None:
+    assert noticed(None, EMPTY) == ["eaglelocal is ready"]
+    assert noticed(EMPTY, EMPTY) == []
+    assert noticed(EMPTY, RESTARTING) == ["eaglelocal is restarting", "the engine was started anew (1 so far)"]
+    assert noticed(EMPTY, GONE)[0].startswith("no connection: cannot reach")
+    assert noticed(GONE, EMPTY) == ["eaglelocal is ready again"]
+    assert noticed(busy(), off()) == [
+        "speculation is asleep: 0.94x over the last 256 tokens, acceptance 0.21",
+    ]
+    switched = replace(EMPTY, drafting=Drafting(state="on", setting="4"))
+    assert noticed(EMPTY, switched) == ["drafting was set to 4"]
+
+
+# ---- small things
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(None, "-"), (0, "0"), (9999, "9 999"), (10_000, "10.0 k"), (999_949, "999.9 k"), (999_950, "1.0 M")],
+)
+def test_counts(value: float | None, said: str) -> None:
+    assert count(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (300, "5 min"), (7300, "2 h")]
+)
+def test_seconds(value: float | None, said: str) -> None:
+    assert seconds(value) == said
+
+
+def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
+    told = Totals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
+    assert prefix_share(Reading(kind="llama-server", state="ready", totals=told)) == pytest.approx(0.4)
+    assert prefix_share(Reading(kind="vLLM", state="ready", totals=told)) == pytest.approx(2 / 3)
+
+
+@given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))
+def test_bars_have_their_width_and_grow(share: float, width: int, glyphs: Glyphs) -> None:
+    bar = glyphs.bar(share, width)
+    assert cell_len(bar) == width
+    assert bar.count(glyphs.full) <= glyphs.bar(min(share + 0.3, 1.0), width).count(glyphs.full)
+
+
+@given(st.lists(st.none() | st.floats(0, 1e6), max_size=50), st.integers(0, 40), st.floats(0, 1e6))
+def test_sparklines_have_their_width(values: list[float | None], width: int, top: float) -> None:
+    assert cell_len(UNICODE.spark(values, width, top=top)) == width
+
+
+@given(st.text("0123456789.-x ", max_size=8), st.sampled_from([UNICODE, ASCII]))
+def test_large_digits_are_three_even_rows(text: str, glyphs: Glyphs) -> None:
+    rows = glyphs.large(text)
+    assert len({cell_len(row) for row in rows}) == 1
+    assert len({glyphs.large(digit) for digit in "0123456789-"}) == 11
+
+
+@given(st.text(max_size=30), st.integers(0, 20))
+def test_fitting_counts_cells_not_characters(text: str, width: int) -> None:
+    clean = "".join(char for char in text if char.isprintable())
+    assert width_of(fitted(line(clean), width)) == width
+
+
+def test_blocks_stand_side_by_side() -> None:
+    left, right = [line("a"), line("bb")], [line("1"), line("2"), line("3")]
+    assert [plain(each) for each in beside(left, right, at=4)] == ["a   1", "bb  2", "    3"]
+
+
+def test_a_tail_keeps_the_newest_lines() -> None:
+    tail = Tail()
+    tail.add("one\n\ntwo")
+    assert (tail.newest(5), tail.num_lines, tail.newest(0)) == (["one", "two"], 2, [])
+    for i in range(2 * KEPT_LINES):
+        tail.add(str(i))
+    assert tail.newest(10**6)[-1] == str(2 * KEPT_LINES - 1)
+    assert len(tail.newest(10**6)) == KEPT_LINES
+
+
+# ---- the pace
+@given(cost_s=st.floats(0.0001, 0.2))
+def test_drawing_takes_its_share_and_no_more(cost_s: float) -> None:
+    pace = Pace()
+    for _ in range(50):
+        pace.drawn(cost_s)
+    gap_s = pace.gap_s(is_moving=True)
+    assert FASTEST_S <= gap_s <= SLOWEST_S
+    assert cost_s / gap_s <= SHARE * 1.01 or gap_s == SLOWEST_S
+
+
+def test_a_late_frame_makes_the_next_one_later_and_idleness_too() -> None:
+    pace = Pace()
+    assert pace.gap_s(is_moving=True) == FASTEST_S
+    assert pace.gap_s(is_moving=True, late_s=0.3) == pytest.approx(0.6)
+    assert pace.gap_s(is_moving=False) == IDLE_S

@@ -1,0 +1,177 @@
+"""What transcripts are made of: Markdown as rows, blocks of growing texts, marks on drafted text, running sums."""
+
+from __future__ import annotations
+
+import string
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.style import Style
+
+from eaglelocal.core.events import Piece
+from eaglelocal.talk.conversation import Turn
+from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, estimated_height, rows_of
+from eaglelocal.tui.live_answer import LiveAnswer
+from eaglelocal.tui.markdown_rows import block_lengths, markdown_rows
+from eaglelocal.tui.rows import Ink, plain_rows, row_text
+from eaglelocal.tui.tinting import tinted
+from eaglelocal.tui.tops import Tops
+
+DOCUMENT = (
+    "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
+    "1. first\n\n```python\nx = 1\n\ny = 2\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> said\n\n[x]: http://y\n\nend"
+)
+SCRAPS = st.lists(
+    st.sampled_from([*DOCUMENT.split("\n"), "", "\t", "```", "é日本", "\r", "\u2028", "* * *", "    code"])
+)
+MARK = Style(underline=True)
+
+
+def texts(text: str, width: int = 40, *, is_ascii: bool = False) -> list[str]:
+    return [row_text(row).rstrip() for row in markdown_rows(text, width, Ink(is_ascii=is_ascii))]
+
+
+# ---- rows
+def test_what_markdown_means_is_seen() -> None:
+    shown = "\n".join(texts(DOCUMENT))
+    for said in ("Title", "Some bold code", "• one", "1 first", "  x = 1", "y = 2", "▌ said", "end"):
+        assert said in shown
+
+
+def test_no_word_of_a_model_vanishes() -> None:
+    shown = " ".join(texts("a <b>c</b> <!-- d --> &amp; \n\n<div>\ne\n</div>\n\n[f]: http://g", 80))
+    for said in ("<b>c</b>", "<!-- d -->", "<div>", "e", "[f]: http://g"):
+        assert said in shown
+
+
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join), st.integers(4, 120))
+def test_rows_are_never_wider_than_the_screen(text: str, width: int) -> None:
+    for rows in (markdown_rows(text, width, Ink()), plain_rows(text, width, Ink())):
+        assert rows
+        assert all(sum(segment.cell_length for segment in row) <= width for row in rows)
+        assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in row_text(row))
+
+
+def test_ascii_rows_keep_what_was_said() -> None:
+    assert texts("- é\n\n> quote\n\n---", is_ascii=True)[0].strip() == "* é"
+    assert all(char.isascii() for row in texts(DOCUMENT, is_ascii=True) for char in row)
+
+
+# ---- blocks
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join))
+def test_blocks_are_the_text(text: str) -> None:
+    assert sum(block_lengths(text)) == len(text)
+
+
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join), st.data())
+def test_a_finished_block_stays_as_it_is(text: str, data: st.DataObject) -> None:
+    """What stands when some lines of a text are there, stands in the whole text too."""
+    ends = [index + 1 for index, char in enumerate(text) if char == "\n"]
+    cut = data.draw(st.sampled_from([0, *ends]))
+    standing = block_lengths(text[:cut])[:-1]
+    assert standing == block_lengths(text)[: len(standing)]
+
+
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join), st.data())
+def test_an_answer_grows_to_what_was_said(text: str, data: st.DataObject) -> None:
+    """However it is cut into pieces: all text, in order, with its marks."""
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)) | {0, len(text)})
+    drafted = [data.draw(st.booleans()) for _ in cuts[1:]]
+    live, entries, growing = LiveAnswer(), [], []
+    for number, (low, high) in enumerate(pairwise(cuts)):
+        live.push([Piece(number, text[low:high], drafted[number])])
+        finished, growing = live.advance()
+        entries += finished
+    said = "".join(entry.text for entry in [*entries, *growing])
+    mask = b"".join(entry.mask for entry in [*entries, *growing])
+    assert text.startswith(said)
+    assert not text[len(said) :].strip()  # blanks that nothing follows may be left out
+    spans = zip(drafted, pairwise(cuts), strict=True)
+    marks = [is_drafted for is_drafted, (low, high) in spans for _ in range(low, high)]
+    assert [bool(byte) for byte in mask] == marks[: len(said)]
+
+
+def test_thoughts_come_before_what_is_said() -> None:
+    live = LiveAnswer()
+    live.push([Piece(1, "", False, reasoning="let me "), Piece(2, "", False, reasoning="see")])
+    assert live.advance() == ([], [Entry(Kind.THOUGHT, "let me see")])
+    live.push([Piece(3, "So.", False)])
+    assert live.advance() == ([Entry(Kind.THOUGHT, "let me see")], [Entry(Kind.ANSWER, "So.", b"\0\0\0")])
+    assert not live.has_news
+
+
+# ---- marks
+def marked(source: str, drafted: str) -> str:
+    """The rendered characters that are marked, where all of `drafted` in the source was."""
+    begin = source.index(drafted)
+    mask = bytes(begin <= index < begin + len(drafted) for index in range(len(source)))
+    rows = tinted(markdown_rows(source, 60, Ink()), source, mask, MARK)
+    return "".join(s.text for row in rows for s in row if s.style and s.style.underline and not s.style.link)
+
+
+@pytest.mark.parametrize(
+    ("source", "drafted", "expected"),
+    [
+        ("plain words here", "words", "words"),
+        ("**on** time", "time", "time"),
+        ("- one\n- two\n- three", "two", "two"),
+        ("```python\nx = 1\n```", "x = 1", "x=1"),
+        ("| a | b |\n|---|---|\n| cc | dd |", "cc", "cc"),
+        ("1. first\n2. second", "second", "second"),
+        ("a `b` *c* d", "d", "d"),
+    ],
+)
+def test_marks_are_carried_over_markup(source: str, drafted: str, expected: str) -> None:
+    assert marked(source, drafted).replace(" ", "") == expected
+
+
+@given(st.text(string.ascii_letters + " ", min_size=1, max_size=80), st.data())
+@settings(deadline=None)
+def test_every_letter_of_plain_words_keeps_its_mark(text: str, data: st.DataObject) -> None:
+    mask = bytes(data.draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text))))
+    rows = tinted(plain_rows(text, 20, Ink()), text, mask, MARK)
+    shown = [(char, bool(s.style and s.style.underline)) for row in rows for s in row for char in s.text if char != " "]
+    assert shown == [(char, bool(byte)) for char, byte in zip(text, mask, strict=True) if char != " "]
+
+
+# ---- sums
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=30), st.data())
+def test_tops_are_sums_of_heights(changes: list[tuple[int, int]], data: st.DataObject) -> None:
+    tops, heights = Tops(), []
+    for height, place in changes:
+        if place % 3 == 0 and heights:
+            index = place % len(heights)
+            tops.resize(index, height)
+            heights[index] = height
+        elif place % 7 == 0:
+            tops.truncate(len(heights) // 2)
+            del heights[len(heights) // 2 :]
+        else:
+            tops.append(height)
+            heights.append(height)
+        assert tops.total == sum(heights)
+    if heights:
+        row = data.draw(st.integers(0, sum(heights) - 1))
+        item = tops.item_at(row)
+        assert sum(heights[:item]) <= row < sum(heights[: item + 1])
+
+
+# ---- entries
+def test_a_conversation_becomes_entries() -> None:
+    turns = [Turn("q", "a\n\nb", reasoning="r"), Turn("q2", "", stopped=True)]
+    kinds = [entry.kind.value for entry in entries_of_turns(turns)]
+    assert kinds == ["question", "thought", "answer", "answer", "question", "figures"]
+
+
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join), st.sampled_from(Kind), st.integers(10, 100))
+def test_an_estimate_is_of_the_right_size(text: str, kind: Kind, width: int) -> None:
+    entry, view = Entry(kind, text), View(thoughts_shown=True)
+    assert estimated_height(entry, width, view) >= 1
+    assert len(rows_of(entry, width, view)) <= 4 * estimated_height(entry, width, view) + 8
