@@ -23,7 +23,7 @@ def head_folder(reference: str) -> tuple[Path, str]:
         raise ModelFileError(f"{path} does not exist", hint=f"give a folder with {CONFIG} and *{SUFFIX}")
     cached = _cached(reference)
     if cached is None:
-        raise ModelFileError(f"{reference} is not on this machine", hint=f"hf download {reference}")
+        raise ModelFileError(f"{reference} is not on this machine", hint=f"eaglelocal pull TARGET --draft {reference}")
     return cached, reference.rpartition("/")[2]
 
 
