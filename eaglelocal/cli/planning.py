@@ -45,13 +45,13 @@ def candidates(text: str | None, catalog: Catalog) -> Candidates:
     match parse_reference(text):
         case Embedded(text=demo):
             return _embedded(demo, catalog)
-        case File(path=path):
-            return _file(text, path, catalog)
+        case File():
+            return _file(text, catalog)
         case Profile(id=id, quant=quant):
             return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
         case Repo(name=name, quant=quant):
             entry = _entry_with(name, catalog)
-            return _pulled(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
+            return _file(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
 
 
 def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
@@ -68,20 +68,17 @@ def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     return None
 
 
-def _pulled(reference: str, catalog: Catalog) -> Candidates:
-    """Of a repository that the catalogue does not know, what is on disk. Raises ModelFileError where nothing is."""
-    from eaglelocal.hub.on_disk import find_cached
-    from eaglelocal.hub.references import any_reference
+def _file(reference: str, catalog: Catalog) -> Candidates:
+    """A file, or what is on disk of a repository that the catalogue does not know, with the draft that chat would take.
 
-    return _file(reference, find_cached(locations.hub_cache_dir(), any_reference(reference)).path, catalog)
+    Raises ModelFileError where nothing is there.
+    """
+    from eaglelocal.as_planned import option_of
+    from eaglelocal.hub.targets import find_target
+    from eaglelocal.hub.wish import Wish
 
-
-def _file(reference: str, path: Path, catalog: Catalog) -> Candidates:
-    from eaglelocal.hub.files import existing_file
-    from eaglelocal.hub.targets import read_target
-
-    found = read_target(existing_file(str(path)))
-    option = option_of_file(found.header, reference=reference, label=found.label, catalog=catalog)
+    found = find_target(reference, on_progress=lambda fraction, what: None)
+    option = option_of(found, reference, Wish(target=reference), catalog)
     return Candidates((option,), {reference: found.header})
 
 

@@ -169,7 +169,7 @@ class _Switchboard:
         self._snapshots.lose()
         if for_good:
             self._end_limit()
-            self._desk.refuse(EngineAwayError(error.message, hint=error.hint))
+            self._desk.refuse(_given_up(error))
             self._settle(error)
         elif self._limit is None:
             self._limit = threading.Timer(self._wait_limit_s, self._desk.refuse, (self._late(error),))
@@ -191,3 +191,8 @@ class _Switchboard:
             limit.cancel()
             if limit is not threading.current_thread():
                 limit.join()
+
+
+def _given_up(error: EagleLocalError) -> EagleLocalError:
+    """What is asked of an engine that will not come back; a bad file or too little memory stays what it is."""
+    return EngineAwayError(error.message, hint=error.hint) if isinstance(error, EngineError) else error

@@ -11,7 +11,7 @@ import pytest
 from eaglelocal.catalog.catalog import load
 from eaglelocal.cli import main
 from eaglelocal.cli.plan_report import WIDTH
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
 from eaglelocal.hub.targets import demo_sources
 
 MACHINES = ("rtx-3090", "rtx-4090", "a6000", "m2-max-32gb", "2x-rtx-3090", "cpu-16gb", "cuda-8gb", "m1-8gb")
@@ -132,7 +132,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["--parallel", "99"], UsageError, "16"),
         (["qwen3-8x"], UsageError, "qwen3-8b"),
         (["qwen3-8b:Q9"], UsageError, "Q4_K_M"),
-        (["nobody/knows-this"], UsageError, "nobody/knows-this"),
+        (["nobody/knows-this"], ModelFileError, "nobody/knows-this"),
         (["a b"], UsageError, "cannot read the reference"),
         (["missing.gguf"], EagleLocalError, "does not exist"),
         (["llama-3.3-70b", "--machine", "m1-8gb"], ResourceError, "nothing fits Apple M1"),
