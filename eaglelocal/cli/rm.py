@@ -51,7 +51,7 @@ def removal_of(reference: str) -> Removal:
         case Embedded():
             return _generated(reference)
         case File(path):
-            raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
+            return _imported(path)
         case _:
             return _of_hub(reference)
 
@@ -70,6 +70,17 @@ def _generated(reference: str) -> Removal:
     if not paths:
         raise ModelFileError(f"{wanted} is not on disk", hint="eaglelocal ls shows what is")
     return plan_file_removal(f"{wanted}, which is written again when it is used", paths)
+
+
+def _imported(path: Path) -> Removal:
+    from eaglelocal.hub.inventory import imported
+    from eaglelocal.hub.removal import plan_file_removal
+
+    if not path.exists():
+        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls shows what is on disk")
+    if path.resolve() not in [entry.path.resolve() for entry in imported()]:
+        raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
+    return plan_file_removal(f"{path_text(path)}, an imported head", [path])
 
 
 def _of_hub(reference: str) -> Removal:

@@ -1,4 +1,4 @@
-"""What models are on this disk: embedded, written by inflation, and fetched from hubs; each described from its header.
+"""What models are on this disk: embedded, inflated, imported, and fetched from hubs; each described from its header.
 
 Files that a person keeps elsewhere are not looked for. A header that cannot be read is a line that says so.
 """
@@ -21,7 +21,7 @@ from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
 from eaglelocal.hub.sizes import TYPES
 from eaglelocal.hub.targets import NATIVE, demo_sources
 
-EMBEDDED, GENERATED, HUB = "embedded", "generated", "hub"
+EMBEDDED, GENERATED, IMPORTED, HUB = "embedded", "generated", "imported head", "hub"
 HEAD = "head"
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
 # llama.cpp's numbers in general.file_type, as files of that type are called
@@ -50,7 +50,7 @@ class Entry:
     """A model on disk, under the reference that finds it."""
 
     reference: str
-    origin: str  # EMBEDDED, GENERATED or HUB
+    origin: str  # EMBEDDED, GENERATED, IMPORTED or HUB
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
@@ -65,8 +65,8 @@ class Entry:
 
 
 def inventory(cache: Path) -> list[Entry]:
-    """All of them: embedded, generated, then the hub's by reference."""
-    return [*embedded(), *generated(), *(of_hub(model) for model in all_models(cache))]
+    """All of them: embedded, generated, imported, then the hub's by reference."""
+    return [*embedded(), *generated(), *imported(), *(of_hub(model) for model in all_models(cache))]
 
 
 def embedded() -> list[Entry]:
@@ -82,6 +82,11 @@ def generated() -> list[Entry]:
         if size is not None and head.is_file():
             found.append(_entry(reference_of(size), GENERATED, (target, head), current=_current(size)))
     return found
+
+
+def imported() -> list[Entry]:
+    """Heads that `eaglelocal import` made, under their paths, which `--draft` takes."""
+    return [_entry(str(path), IMPORTED, (path,)) for path in sorted(locations.heads_dir().glob("*/*.gguf"))]
 
 
 def reference_of(size: DemoSize) -> str:

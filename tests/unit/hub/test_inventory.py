@@ -10,9 +10,9 @@ from doubles.hub_models import model_bytes
 
 from eaglelocal import locations
 from eaglelocal.cli.rm import removal_of
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import described, embedded, generated
+from eaglelocal.hub.inventory import described, embedded, generated, imported, inventory
 from eaglelocal.hub.look import look_at
 from eaglelocal.hub.on_disk import HubReference, find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft, remember_draft
@@ -23,6 +23,7 @@ from eaglelocal.hub.targets import demo_sources
 @pytest.fixture(autouse=True)
 def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
@@ -137,3 +138,24 @@ def test_a_file_that_cannot_be_read_remembers_nothing(tmp_path: Path, content: s
     assert pulled_draft(file, locations.hub_cache_dir(), "a/x") is None
     head = write_cached("a/head", "head-BF16.gguf")
     assert pulled_draft(file, locations.hub_cache_dir(), "a/x") == head
+
+
+def test_imported_heads_are_listed_and_removed_other_files_are_not(tmp_path: Path) -> None:
+    assert imported() == []
+    head = locations.heads_dir() / "0123456789abcdef" / "somebody-f16.gguf"
+    head.parent.mkdir(parents=True)
+    head.write_bytes(demo_sources()[1].read_bytes())
+    (entry,) = imported()
+    assert entry in inventory(locations.hub_cache_dir())
+    assert (entry.reference, entry.described.kind) == (str(head), "head")
+    assert look_at(entry.reference).about.kind == "head"
+    removal = removal_of(entry.reference)
+    assert removal.freed_bytes == entry.size_bytes
+    remove(removal)
+    assert imported() == [] and not head.exists()
+    foreign = tmp_path / "mine.gguf"
+    foreign.write_bytes(model_bytes())
+    with pytest.raises(UsageError, match="a file of yours"):
+        removal_of(str(foreign))
+    with pytest.raises(ModelFileError, match="does not exist"):
+        removal_of(str(head))
