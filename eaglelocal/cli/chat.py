@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
 from eaglelocal.cli.joining import joined_model, spec_of
-from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, wish_of
+from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, settle, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -110,10 +111,12 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
 
 def open_session(settings: Settings, voice: Voice, choice: Choice) -> Session:
     """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say."""
+    joined = joined_model(settings, voice) if choice.target is None else None
+    if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
+        settings = replace(settings, target=settle(wish_of(settings, choice), voice).target)
     garage = Garage(
         plan=lambda choice: make_plan(wish_of(settings, choice), voice), load=lambda plan: load_model(plan, voice)
     )
-    joined = joined_model(settings, voice) if choice.target is None else None
     return Session(
         garage=garage,
         model=joined or garage.load(garage.plan(choice)),

@@ -38,6 +38,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     for line in removal_lines(removal):
         output.message(line)
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
+    removal = removal_of(ref)  # while the person thought, a download may have begun
     remove(removal)
     output.message(f"freed {size_text(removal.freed_bytes)}")
 
@@ -78,9 +79,14 @@ def _imported(path: Path) -> Removal:
 
     if not path.exists():
         raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls shows what is on disk")
-    if path.resolve() not in [entry.path.resolve() for entry in imported()]:
+    if _place(path) not in [_place(entry.path) for entry in imported()]:
         raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
     return plan_file_removal(f"{path_text(path)}, an imported head", [path])
+
+
+def _place(path: Path) -> Path:
+    """Where the file itself lies, or the link, if it is one: what a link leads to is not meant."""
+    return path.parent.resolve() / path.name
 
 
 def _of_hub(reference: str) -> Removal:

@@ -109,7 +109,7 @@ def partials_in(cache: Path) -> list[Partial]:
 def partials_of(cache: Path, repo: str) -> list[Partial]:
     """Downloads that began and did not end, with at least a byte."""
     found = []
-    for path in sorted((repo_folder(cache, repo) / "blobs").glob(f"*{PARTIAL}")):
+    for path in _files(repo_folder(cache, repo) / "blobs", PARTIAL):
         try:
             status = path.stat()
         except OSError:  # its download ended just now
@@ -137,6 +137,14 @@ def _model(repo: str, snapshot: Path, build: Build, *, is_main: bool) -> CachedM
         size_bytes=sum(status.st_size for status in statuses),
         modified_at=max(status.st_mtime for status in statuses),
     )
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    """None where the folder is not there, or is somebody else's."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    except OSError:
+        return []
 
 
 def _folders(parent: Path, prefix: str = "") -> list[Path]:

@@ -217,6 +217,7 @@ def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
 
 def _link(blob: Path, pointer: Path) -> None:
     """Show the blob under its name in the snapshot; on a disk without links it moves there, as the client does it."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed the rest of the snapshot meanwhile
     pointer.unlink(missing_ok=True)  # a link to nothing, or to other bytes
     try:
         os.symlink(os.path.relpath(blob, pointer.parent), pointer)

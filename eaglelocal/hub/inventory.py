@@ -86,7 +86,8 @@ def generated() -> list[Entry]:
 
 def imported() -> list[Entry]:
     """Heads that `eaglelocal import` made, under their paths, which `--draft` takes."""
-    return [_entry(str(path), IMPORTED, (path,)) for path in sorted(locations.heads_dir().glob("*/*.gguf"))]
+    paths = sorted(locations.heads_dir().glob("*/*.gguf"))
+    return [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
 
 
 def reference_of(size: DemoSize) -> str:

@@ -6,6 +6,7 @@ repository is a link to them. What an emptied snapshot leaves behind is tidied a
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,8 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
     gone = [model for model in snapshots_of(cache, repo) if model.build.stem in stems]
     links = {path for model in gone for path in model.paths}
     users = _users(folder)
-    blobs = {blob for model in gone for blob in model.blobs} - links  # a disk without links has no blobs
+    own = Path(os.path.abspath(folder / "blobs"))  # a person may have made links to files elsewhere: those stay
+    blobs = {blob for model in gone for blob in model.blobs if blob.parent == own} - links
     kept = {blob: _names(users[blob] - links, folder) for blob in blobs if users[blob] - links}
     freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
     return Removal(
@@ -105,7 +107,12 @@ def _bytes_of(paths: Iterable[Path]) -> int:
 
 
 def _tidy(folder: Path) -> None:
-    """No empty snapshots, no refs to snapshots that are gone, no repository without anything."""
+    """No empty snapshots, no refs to snapshots that are gone, no repository without anything.
+
+    Where a download is unfinished all of that stays: what is being fetched will be shown there.
+    """
+    if any((folder / "blobs").glob(f"*{PARTIAL}")):
+        return
     snapshots = folder / "snapshots"
     for snapshot in _children(snapshots):
         if not any(path.is_file() or path.is_symlink() for path in snapshot.rglob("*")):

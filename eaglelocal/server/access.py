@@ -137,6 +137,8 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name = name.strip() or f"key {len(found) + 1}"
+        if name in (LOCAL, THIS_MACHINE):
+            raise UsageError(f"{path}:{number}: the name {name!r} is the server's own")
         if name in found:
             raise UsageError(f"{path}:{number}: the name {name!r} is taken")
         found[name] = checked_key(key.strip(), f"{path}:{number}")

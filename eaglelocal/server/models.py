@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.asking import Answerer, Line
 from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
@@ -85,6 +86,7 @@ class Models:
         self._used_at = time.monotonic()
         self._failed_at: float | None = None
         self._failures: dict[str, tuple[float, str]] = {}  # of loads: when and why
+        self.spec: Spec | None = None  # how everything is to be drafted, whatever is loaded later; None: as planned
         self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
         self.failure = ""  # why the last load failed
 
@@ -231,6 +233,8 @@ class Models:
         finally:
             self._loading = ""
         self.failure, self._failed_at, self._used_at = "", None, time.monotonic()
+        if self.spec is not None:
+            opened.client.set_spec(self.spec)
         self._loaded = Loaded(name, Line(opened.client), opened.info)
         return self._loaded
 

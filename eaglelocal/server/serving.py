@@ -69,10 +69,12 @@ class Serving:
     async def _enter(self, call: Call, left: contextlib.AsyncExitStack) -> None:
         """Wait for the model, no longer than an answer may take, and ask."""
         try:
-            async with asyncio.timeout(self.limits.request_s):
+            async with asyncio.timeout(self.limits.request_s) as call.waits:
                 loaded = await left.enter_async_context(self.models.use(call.model))
         except TimeoutError:
-            raise too_long(self.limits.request_s) from None
+            raise call.why_cancelled or too_long(self.limits.request_s) from None
+        finally:
+            call.waits = None
         call.begin(await left.enter_async_context(Asking(loaded.line, call.requests)))
 
     def cut_off(self) -> None:
@@ -90,7 +92,8 @@ class Call:
         self.choices = [Choice(i, request, asked_at) for i, request in enumerate(requests)]
         self._serving = serving
         self._asking: Asking | None = None
-        self._end: Problem | None = None  # why it was cancelled
+        self.waits: asyncio.Timeout | None = None  # for its model
+        self.why_cancelled: Problem | None = None
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._ends_at = asked_at + serving.limits.request_s
         serving.active |= {choice.request.id: (self, choice) for choice in self.choices}
@@ -98,14 +101,16 @@ class Call:
     def begin(self, asking: Asking) -> None:
         """The requests are on their way."""
         self._asking = asking
-        if self._end is not None:
+        if self.why_cancelled is not None:
             asking.cancel()
 
     def cancel(self, why: Problem) -> None:
         """End it early; its caller is told why."""
-        self._end = self._end or why
+        self.why_cancelled = self.why_cancelled or why
         if self._asking is not None:
             self._asking.cancel()
+        elif self.waits is not None:
+            self.waits.reschedule(asyncio.get_running_loop().time())
 
     @property
     def is_over(self) -> bool:
@@ -128,7 +133,7 @@ class Call:
             if choice.error is not None:
                 raise problem_of(choice.error)
             if choice.finished is not None and choice.finished.reason == "cancelled":
-                raise self._end or Problem(503, "the answer was cut off", code="cancelled")
+                raise self.why_cancelled or Problem(503, "the answer was cut off", code="cancelled")
         return list(touched.values())
 
     async def complete(self) -> list[Choice]:

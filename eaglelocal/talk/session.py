@@ -18,6 +18,7 @@ from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.talk.context_window import TokenEstimate, calibrated
 from eaglelocal.talk.conversation import Conversation, Turn
 
+DEAD = ("failed", "closed")  # states of a client that will not answer any more
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -141,8 +142,8 @@ class Session:
         old, new = self.model.plan, self.garage.plan(choice)
         if old is None:
             self._leave_server(new)
-        elif new != old:
-            self._replace(old, new)
+        elif new != old or self.model.client.state in DEAD:
+            self._replace(old, choice)
         self.choice, self.spec = choice, None
 
     def _leave_server(self, new: Plan) -> None:
@@ -150,10 +151,11 @@ class Session:
         server.client.close()
         self.estimate = TokenEstimate()
 
-    def _replace(self, old: Plan, new: Plan) -> None:
+    def _replace(self, old: Plan, choice: Choice) -> None:
+        """Planned once more when the old model is gone: before, its memory was not free."""
         self.close()
         try:
-            self.model = self.garage.load(new)
+            self.model = self.garage.load(self.garage.plan(choice))
         except (EagleLocalError, KeyboardInterrupt):
             self.model = self.garage.load(old)
             raise

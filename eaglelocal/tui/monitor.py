@@ -6,6 +6,7 @@ the same whether the server is this process, another one here, or one elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -124,8 +125,8 @@ class Monitor(EagleApp[Outcome]):
         self._watch.start()
         self._ticker = Ticker(self, self._tick)
 
-    def on_unmount(self) -> None:
-        self._watch.close()
+    async def on_unmount(self) -> None:
+        await asyncio.to_thread(self._watch.close)  # it may be waiting for the server, which lives in this very loop
 
     def on_resize(self) -> None:
         self.screen.set_class(self.size.height <= self.LOW, "-low")
@@ -240,6 +241,10 @@ class Monitor(EagleApp[Outcome]):
             self.call_from_thread(self.notify, error.message, severity="error", markup=False)
         else:
             self.call_from_thread(self.notify, said)
+
+    async def action_quit(self) -> None:
+        """Textual's own key and palette entry: the same question."""
+        self.action_leave()
 
     def action_leave(self) -> None:
         if not self._owns_server:

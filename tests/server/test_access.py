@@ -233,6 +233,8 @@ def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
         ("# nothing\n", "holds no key"),
         ("anna: short", ":1: a key needs at least 16"),
         (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' is taken"),
+        (f"local: {KEY}", ":1: the name 'local' is the server's own"),
+        (f"this machine: {KEY}", ":1: the name 'this machine' is the server's own"),
         ("anna: " + "ü" * 20, ":1: a key needs"),
         (f"anna: {KEY} {KEY}", ":1: a key needs"),
         (f"{KEY}:{KEY}:{KEY}", ":1: a key needs"),

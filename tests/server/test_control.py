@@ -150,3 +150,28 @@ def test_an_answer_that_runs_stops_drafting_and_begins_again(typist: Server) -> 
     assert "".join(parts) == whole
     newest = typist.snapshot()["recent"][0]
     assert 0 < newest["accepted_tokens"] < newest["completion_tokens"]
+
+
+def test_a_request_that_waits_for_its_model_is_cancelled() -> None:
+    """What came behind it for the model that is loaded need not wait for it any longer."""
+    with served(directed("one", "two")) as server:
+        running: list[httpx.Response] = []
+        waiting: list[httpx.Response] = []
+        first = asked_aside(server, running, model="one")
+        wanted = running_id(server)
+        second = asked_aside(server, waiting, model="two")
+        wait_until(lambda: len(server.snapshot()["requests"]) == 2, "it waits for its model")
+        other = next(row["id"] for row in server.snapshot()["requests"] if row["id"] != wanted)
+        assert server.http.post(f"/v1/requests/{other}/cancel").status_code == 200
+        second.join(10)
+        assert (waiting[0].status_code, waiting[0].json()["error"]["code"]) == (403, "cancelled")
+        assert first.is_alive() and server.ask("say x", model="one").status_code == 200
+        assert server.http.post(f"/v1/requests/{wanted}/cancel").status_code == 200
+        first.join(10)
+
+
+def test_a_model_that_is_loaded_later_drafts_as_was_switched() -> None:
+    with served(directed("one", "two")) as server:
+        server.http.post("/v1/speculation", json={"spec": "off"})
+        assert server.ask("say x", model="two").status_code == 200
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")

@@ -17,6 +17,7 @@ from eaglelocal.hub.heads.rope import Rope, read_rope
 
 MAX_COUNT = 2**31 - 1
 MAX_TAPS = 16
+MAX_HEAD_DIM = 4096
 OTHER = "choose another head of this target"
 POST_NORM = ("norm_output", "return_hidden_post_norm")  # two names of one flag
 TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
@@ -100,6 +101,14 @@ def _below(config: Mapping[str, object], key: str) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _head_dim(keys: ConfigKeys, usual: int) -> int:
+    """Halves of a head are turned against each other, so it is even."""
+    head_dim = keys.count("head_dim", max(usual, 1))
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise ModelFileError(f"config.json: heads are {head_dim} wide, not an even number up to {MAX_HEAD_DIM}")
+    return head_dim
+
+
 def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -> HeadConfig:
     """`prefix` and `layer_name`: how the tensors are called, which tells dialects apart.
 
@@ -114,7 +123,7 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -
         width=width,
         n_head=n_head,
         n_kv_head=keys.count("num_key_value_heads", n_head),
-        head_dim=keys.count("head_dim", max(width // n_head, 1)),
+        head_dim=_head_dim(keys, width // n_head),
         n_ff=keys.count("intermediate_size"),
         rms_eps=_epsilon(keys),
         rope=read_rope(keys.merged),

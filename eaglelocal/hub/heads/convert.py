@@ -248,8 +248,8 @@ def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTen
     written += [vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
     for part in "qk":
         source = tensors[f"layer.self_attn.{part}_proj.weight"]
-        rows = interleaved(source, config.head_dim)
         shape = _shape(source, multiple_of=config.head_dim)
+        rows = interleaved(source, config.head_dim)
         written.append(matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
     written += [_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
     factors = config.rope.factors(config.head_dim)

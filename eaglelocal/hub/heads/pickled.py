@@ -7,7 +7,9 @@ called for it. The bytes are read later, from where they lie.
 
 from __future__ import annotations
 
+import os
 import pickle
+import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
@@ -30,6 +32,7 @@ STORAGES: Mapping[str, str] = MappingProxyType(
 )
 # what the zip reader raises on damaged directories, encrypted entries and unknown compressions
 DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OverflowError, struct.error)
+MEMO_WRITES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 CONVERT = "convert it where torch is: torch.load(..., weights_only=True), then safetensors.torch.save_file"
 
 
@@ -49,6 +52,8 @@ class _View:
 
 def read_pickled(path: Path) -> dict[str, StoredTensor]:
     """The tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
+    if not path.is_file():
+        raise refuse(path.name, "is not a regular file", hint="")
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
@@ -61,10 +66,12 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
 
 
 def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) -> dict[str, _View]:
-    if entry is None or entry.file_size > MAX_PICKLE_BYTES:
+    if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
         raise refuse(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
-        found = _Reader(BytesIO(archive.read(entry))).load()
+        raw = archive.read(entry)
+        _check_memo(raw)
+        found = _Reader(BytesIO(raw)).load()
     except ModelFileError as error:
         raise refuse(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways
@@ -74,6 +81,18 @@ def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) 
     ):
         raise refuse(path.name, "no plain dictionary of tensors", hint=CONVERT)
     return dict(found)
+
+
+def _is_stored(entry: zipfile.ZipInfo) -> bool:
+    """Uncompressed, as torch writes; what is compressed may be of any size when it is not any more."""
+    return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
+
+
+def _check_memo(raw: bytes) -> None:
+    """Raises ModelFileError on a place in the memo that no pickle of this length needs: it takes memory up to there."""
+    for number, (opcode, place, _) in enumerate(pickletools.genops(raw)):
+        if opcode.name in MEMO_WRITES and isinstance(place, int) and place > number:
+            raise ModelFileError(f"its pickle remembers something at {place}")
 
 
 class _Reader(pickle.Unpickler):
@@ -99,7 +118,7 @@ class _Reader(pickle.Unpickler):
         match pid:
             case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
                 return _Storage(dtype, key)
-        raise ModelFileError(f"its pickle refers to {str(pid)[:60]}")
+        raise ModelFileError("its pickle refers to what is no storage of a known type")
 
 
 def _rebuilt(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
@@ -122,7 +141,7 @@ def _located(
 ) -> StoredTensor:
     """Where the bytes lie: rows in order and uncompressed, as torch writes them."""
     entry = entries.get(f"data/{view.storage.key}")
-    if entry is None or entry.compress_type != zipfile.ZIP_STORED:
+    if entry is None or not _is_stored(entry):
         raise refuse(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
     item, count = ITEM_BYTES[view.storage.dtype], _elements(view.shape)
     if not view.shape or len(view.shape) > MAX_DIMENSIONS or not count or not _is_contiguous(view):
@@ -135,6 +154,8 @@ def _located(
         raise refuse(path.name, f"damaged before tensor {name}")
     _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(raw)
     start = entry.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + view.first * item
+    if start + count * item > os.fstat(file.fileno()).st_size:  # the directory may say anything
+        raise refuse(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
     return StoredTensor(name, view.storage.dtype, view.shape, path, start, count * item)
 
 

@@ -66,12 +66,11 @@ def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            dated = [(entry.stat().st_mtime, entry.name) for entry in entries if entry.name.endswith(".gguf")]
-    except OSError:
-        return []
-    return [folder / name for _, name in sorted(dated, reverse=True)[:MAX_HEADS]]
+    dated = []
+    for path in folder.glob("*.gguf"):
+        with suppress(OSError):  # it went just now, or is a link to nothing
+            dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 
 
 def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:

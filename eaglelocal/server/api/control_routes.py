@@ -43,6 +43,7 @@ async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Swi
     if not snapshot.spec:
         raise Problem(400, "there is nothing to switch: the model was loaded without a draft", code="no_draft")
     spec = parse_spec(body.spec)
+    serving.models.spec = spec
     await asyncio.to_thread(loaded.client.set_spec, spec)
     return Switched(spec=str(spec))
 

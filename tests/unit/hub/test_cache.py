@@ -161,6 +161,27 @@ def test_bytes_that_another_name_uses_stay(tmp_path: Path) -> None:
     assert other.read_bytes() == b"8" * 80 and cache.check() == [REPO]
 
 
+def test_a_file_elsewhere_that_a_person_linked_to_stays(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path / "hub")
+    link = cache.file("tiny-Q8_0.gguf", b"8" * 80)
+    precious = tmp_path / "precious.gguf"
+    precious.write_bytes(b"8" * 80)
+    link.unlink()
+    link.symlink_to(precious)
+    removal = plan_removal(tmp_path / "hub", all_models(tmp_path / "hub"))
+    assert precious not in removal.paths and removal.freed_bytes == 0
+    remove(removal)
+    assert precious.exists() and not link.is_symlink()
+
+
+def test_an_unfinished_download_keeps_its_snapshot(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path)
+    link = cache.file("tiny-Q8_0.gguf", b"8" * 80)
+    cache.partial(b"half")
+    remove(plan_removal(tmp_path, all_models(tmp_path)))
+    assert not link.exists() and link.parent.is_dir()
+
+
 def test_an_unfinished_download_is_freed(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path)
     path = cache.partial(b"half")

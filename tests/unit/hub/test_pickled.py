@@ -47,6 +47,20 @@ def test_nothing_that_it_asks_for_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_compressed_pickle_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("head/data.pkl", bytes(1 << 20))
+    with pytest.raises(ModelFileError, match="of a sane size"):
+        read_pickled(path)
+
+
+def test_a_memo_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    content = b"\x80\x02}r" + (2**31).to_bytes(4, "little") + b"."
+    with pytest.raises(ModelFileError, match="remembers something at 2147483648"):
+        read_pickled(archive(tmp_path / "x.bin", content))
+
+
 @pytest.mark.parametrize("value", [3, [1, 2], {"a": 1}, {1: 2}, "text"])
 def test_what_is_no_dictionary_of_tensors_is_refused(value: object, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="no plain dictionary"):
