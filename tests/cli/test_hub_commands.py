@@ -408,7 +408,7 @@ def test_an_entry_of_the_catalogue(person: Person) -> None:
         (("pull", "demo"), 0, "nothing to fetch"),
         (("rm", "demo@native", "--yes"), 2, "belongs to eaglelocal"),
         (("rm", "demo@7b", "--yes"), 1, "not on disk"),
-        (("rm", "./x.gguf", "--yes"), 2, "file of yours"),
+        (("rm", "./x.gguf", "--yes"), 1, "does not exist"),
         (("rm", GUIDE, "--yes"), 1, "eaglelocal ls"),
         (("show", "./x.gguf"), 1, "does not exist"),
         (("show", "demo@9b"), 1, "not written yet"),
