@@ -122,10 +122,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationChanged:
-    """Drafting for a request fell asleep because it did not pay, or woke because it does again."""
+    """A request is drafted for or not, from here on: drafting fell asleep because it did not pay, woke because it does
+    again, or was switched. Follows Started at once where the answer begins without."""
 
     request_id: str
-    state: str  # on, asleep
+    state: str  # on, asleep, off
     reason: str  # for people: "0.94x over the last 64 tokens, acceptance 0.31"
 
 

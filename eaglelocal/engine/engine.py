@@ -108,7 +108,12 @@ class Engine:
             self._outbox.append(self._finish(answer, "cancelled"))
 
     def set_spec(self, spec: Spec) -> None:
+        """Another spec for requests without a wish of their own; whose drafting that switches is told."""
+        before = {slot: self._state(slot)[0] for slot in self._answers}
         self._controller.respec(spec)
+        for slot, state in before.items():
+            if self._state(slot)[0] != state:
+                self._outbox.append(self._changed(slot))
 
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
@@ -282,18 +287,24 @@ class Engine:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
             self._ledger.totals.prompt_tokens += sequence.num_prompt
             if not admission.is_waiting:
-                self._outbox.append(self._started(sequence))
+                self._start(sequence)
 
-    def _started(self, sequence: Sequence) -> Started:
+    def _start(self, sequence: Sequence) -> None:
+        """Told as drafted for, unless it is said behind that it is not."""
         self._ledger.totals.reused_tokens += sequence.num_reused
-        return Started(sequence.request.id, sequence.num_prompt, sequence.num_reused)
+        self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+        if self._state(sequence.slot)[0] != "on":
+            self._outbox.append(self._changed(sequence.slot))
+
+    def _changed(self, slot: int) -> SpeculationChanged:
+        return SpeculationChanged(self._answers[slot].request_id, *self._state(slot))
 
     def _resume(self) -> None:
         """What waited for a prefix that another slot was reading starts now."""
         for admission in self._scheduler.resume():
             sequence = admission.sequence
             self._cut(admission)
-            self._outbox.append(self._started(sequence))
+            self._start(sequence)
 
     def _cut(self, admission: Admission) -> None:
         """Let the slot, and what drafters know of it, hold just what the sequence starts from."""

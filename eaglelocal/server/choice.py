@@ -60,7 +60,7 @@ class Choice:
     num_reasoning: int = 0  # tokens
     num_accepted: int = 0  # of them from drafts
     num_calls: int = 0
-    state: str = "waiting"  # of its drafting: on, asleep; waiting before it starts
+    state: str = ""  # of its drafting: on, asleep, off; "" before it starts
     first_at: float = 0.0
     last_at: float = 0.0  # of its newest token
     ended_at: float = 0.0
@@ -102,6 +102,7 @@ class Choice:
             case Finished():
                 self.finished, self.ended_at = event, now
                 self.num_tokens = event.completion_tokens
+                self.state = event.speculation.state if self.started else ""
                 self._new.text += event.text
                 self._new.reasoning += event.reasoning
             case Embedded():

@@ -8,7 +8,7 @@ from doubles.scripted_context import ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.events import Tokens
+from eaglelocal.core.events import Finished, SpeculationChanged, Started, Tokens
 from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.eagle3 import Eagle3
@@ -89,3 +89,47 @@ def test_totals_are_those_of_the_answers() -> None:
     assert min(gains) <= (snapshot.speculation.speedup_estimate or 0.0) <= max(gains)
     assert snapshot.reused_tokens == sum(each.started.cached_tokens for each in told.values() if each.started)
     assert snapshot.reused_tokens > 0
+
+
+def states(rigged: Rig, request_id: str, switches: dict[int, Spec]) -> list[tuple[str, str]]:
+    """What is told of drafting, from Started to Finished."""
+    seen: list[tuple[str, str]] = []
+    step = 0
+    while rigged.engine.has_work:
+        if step in switches:
+            rigged.engine.set_spec(switches[step])
+        for event in rigged.engine.step():
+            match event:
+                case Started(name, _, _) if name == request_id:
+                    seen.append(("on", "begun"))
+                case SpeculationChanged(name, state, reason) if name == request_id:
+                    seen.append((state, reason))
+                case Finished(name, speculation=stats) if name == request_id:
+                    seen.append((stats.state, "finished"))
+        step += 1
+    return seen
+
+
+def test_a_switch_is_told_to_every_answer_that_it_changes() -> None:
+    rigged = rig(2, fixed(4))
+    rigged.engine.submit(asked("wishless", (1, 2, 3)))
+    rigged.engine.submit(asked("wishes", (4, 5, 6), fixed(3)))
+    told = states(rigged, "wishless", {3: OFF, 6: fixed(2), 9: fixed(7)})
+    assert told == [("on", "begun"), ("off", "switched off"), ("on", "2 tokens"), ("on", "finished")]
+    rigged.engine.submit(asked("again", (4, 5, 6), fixed(3)))
+    assert states(rigged, "again", {3: OFF}) == [("on", "begun"), ("on", "finished")]
+
+
+def test_an_answer_that_begins_without_drafting_says_so_at_once() -> None:
+    rigged = rig(1)
+    rigged.engine.set_spec(OFF)
+    rigged.engine.submit(asked("off", (1, 2, 3)))
+    assert states(rigged, "off", {}) == [("on", "begun"), ("off", "switched off"), ("off", "finished")]
+    rigged.engine.submit(asked("wishes", (1, 2, 3), fixed(3)))
+    assert states(rigged, "wishes", {}) == [("on", "begun"), ("on", "finished")]
+
+
+def test_an_answer_without_any_drafter_is_never_said_to_be_drafted_for() -> None:
+    rigged = rig(1, OFF)  # no drafters at all
+    rigged.engine.submit(asked("plain", (1, 2, 3)))
+    assert [state for state, _ in states(rigged, "plain", {})] == ["on", "off", "off"]

@@ -104,6 +104,7 @@ def test_what_runs_and_waits_is_told(actor: Server) -> None:
     row = told["requests"][0]
     assert (row["state"], row["model"], row["owner"]) == ("running", "actor", "local")
     assert row["completion_tokens"] > 0
+    assert row["drafting"] == "on"
     stream.close()
     actor.wait_until_idle()
     assert read(actor)["eaglelocal:num_requests_running"] == 0
