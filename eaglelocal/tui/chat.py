@@ -24,25 +24,24 @@ from textual.widgets import Footer
 
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.talk.asking import Asked, forgotten_line
 from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.question_history import QuestionHistory
-from eaglelocal.talk.report import honest_line, model_lines
+from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.slash import is_command
 from eaglelocal.tui import partner as news
 from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.chat_lines import status_line, title_line
 from eaglelocal.tui.editor import edited
-from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, error_entry
+from eaglelocal.tui.entries import View
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.look import Look
 from eaglelocal.tui.painted import Painted
 from eaglelocal.tui.panel import SpeculationPanel
 from eaglelocal.tui.partner import OpenSession, Partner
 from eaglelocal.tui.prompt import Prompt
 from eaglelocal.tui.rows import Ink
+from eaglelocal.tui.spoken import Spoken
 from eaglelocal.tui.ticker import Ticker
 from eaglelocal.tui.transcript import Transcript
 
@@ -113,14 +112,12 @@ class ChatApp(EagleApp[int]):
         self.feed = Feed(by_events=True)
         self.partner = Partner(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
         self._places = places
-        self._live = LiveAnswer()
-        self._tail = 0  # index in the transcript from which the running answer may change
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._model: news.ModelChanged | None = None
         self._talk_name = ""
         self._interrupted_at = float("-inf")
-        self._is_editing = False
+        self._is_editing = self._is_composed = False
         self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
         self._tint = tint
 
@@ -136,11 +133,12 @@ class ChatApp(EagleApp[int]):
 
     def on_mount(self) -> None:
         self.transcript, self.prompt = self.query_one(Transcript), self.query_one(Prompt)
-        self.panel = self.query_one(SpeculationPanel)
+        self.panel, self._spoken = self.query_one(SpeculationPanel), Spoken(self.transcript)
         self._title, self._status = self.query_one("#title", Painted), self.query_one("#status", Painted)
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
         if self.look.glyphs is ASCII:
             self.transcript.use_ascii()
+        self._body, self._is_composed = self.query_one("#body"), True
         self._restyle()
         self._arrange()
         self.prompt.focus()
@@ -155,17 +153,18 @@ class ChatApp(EagleApp[int]):
 
     def _arrange(self, size: Size | None = None) -> None:
         width, height = size or self.size
-        self.query_one("#body").set_class(width < BESIDE_COLUMNS, "stacked")
+        self._body.set_class(width < BESIDE_COLUMNS, "stacked")
         fits = width >= BESIDE_COLUMNS or height >= ROOMY_ROWS
-        self.query_one(SpeculationPanel).display = fits if self._panel_wish is None else self._panel_wish
+        self.panel.display = fits if self._panel_wish is None else self._panel_wish
 
     def on_resize(self, event: events.Resize) -> None:
-        if self.query("#body"):  # not before there is anything
+        """Also under a dialog."""
+        if self._is_composed:
             self._arrange(event.size)
 
     def _tick(self, now: float) -> bool:
         """What there is to see since the last time. Does anything move?"""
-        self._draw_answer()
+        self._spoken.draw()
         frame = self.feed.frame(now, seconds=60)
         if self.panel.display:
             self.panel.show(frame)
@@ -177,16 +176,6 @@ class ChatApp(EagleApp[int]):
         )
         return frame.is_moving or self.partner.is_busy
 
-    def _draw_answer(self) -> None:
-        if self._live.has_news:
-            finished, growing = self._live.advance()
-            self.transcript.replace_from(self._tail, [*finished, *growing])
-            self._tail += len(finished)
-
-    def _note(self, text: str) -> None:
-        self.transcript.note(text)
-        self._tail = len(self.transcript)
-
     # ---- what the partner tells
     def _tell(self, what: news.News) -> None:
         """On any thread."""
@@ -197,15 +186,16 @@ class ChatApp(EagleApp[int]):
             case news.ModelChanged() as changed:
                 self._on_model(changed)
             case news.Asking(question, live):
-                self._on_asking(question, live)
+                self._spoken.ask(question, live)
             case news.Heard():
-                self._draw_answer()
+                self._spoken.draw()
             case news.Answered(asked, n_ctx, name):
-                self._on_answered(asked, n_ctx, name)
+                self._talk_name = name
+                self._spoken.end(asked, n_ctx)
             case news.Said(text):
-                self._note(text)
+                self._spoken.note(text)
             case news.Wrong(error):
-                self._add(error_entry(error))
+                self._spoken.wrong(error)
             case news.Progressed(progress):
                 self._progress = progress
             case _:
@@ -215,18 +205,13 @@ class ChatApp(EagleApp[int]):
     def _on_change(self, what: news.News) -> None:
         match what:
             case news.TookBack():
-                self.transcript.take_back()
-                self._tail = len(self.transcript)
+                self._spoken.take_back()
             case news.Turned(turns, name):
                 self._on_turned(turns, name)
             case news.StateChanged(state, restarts):
                 self._on_state(state, restarts)
             case news.Left():
                 self.exit(0)
-
-    def _add(self, *entries: Entry) -> None:
-        self.transcript.add(*entries)
-        self._tail = len(self.transcript)
 
     def _on_model(self, changed: news.ModelChanged) -> None:
         is_new = self._model is None or changed.model is not self._model.model
@@ -238,42 +223,21 @@ class ChatApp(EagleApp[int]):
         if self._model is not None:
             model = self._model.model
             for text in model_lines(model.info, model.plan):
-                self._note(text)
+                self._spoken.note(text)
 
     def _on_turned(self, turns: tuple[Turn, ...], name: str) -> None:
         """Another conversation takes the whole transcript; an empty one says who answers."""
         self._talk_name = name
-        self.transcript.load(entries_of_turns(turns))
-        self._tail = len(self.transcript)
+        self._spoken.turn_to(turns)
         if not turns:
             self._note_model()
-
-    def _on_asking(self, question: str, live: LiveAnswer) -> None:
-        self._live = live
-        self.transcript.follow()
-        self._add(Entry(Kind.QUESTION, question))
-        self.transcript.grow(True)
-
-    def _on_answered(self, asked: Asked, n_ctx: int, name: str) -> None:
-        self._draw_answer()
-        self._talk_name, self._tail = name, len(self.transcript)
-        self.transcript.grow(False)
-        outcome = asked.outcome
-        if asked.num_left_out:
-            self._note(forgotten_line(asked.num_left_out, n_ctx))
-        if outcome.finished is not None:
-            self._add(Entry(Kind.FIGURES, honest_line(outcome.finished), has_gap=False))
-        elif outcome.text:
-            self._add(Entry(Kind.FIGURES, "the answer above is cut off", has_gap=False))
-        if outcome.error is not None:
-            self._add(error_entry(outcome.error))
 
     def _on_state(self, state: str, restarts: int) -> None:
         before, self._engine_state = self._engine_state, state
         if state == "restarting":
-            self._note("the engine has ended and is started again; what is asked meanwhile waits for it")
+            self._spoken.note("the engine has ended and is started again; what is asked meanwhile waits for it")
         elif state == "ready" and before == "restarting":
-            self._note(f"the engine is back (started again {restarts} {'time' if restarts == 1 else 'times'})")
+            self._spoken.note(f"the engine is back (started again {restarts} {'time' if restarts == 1 else 'times'})")
 
     # ---- what a person does
     def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
@@ -370,7 +334,7 @@ class ChatApp(EagleApp[int]):
         try:
             text = edited(self.prompt.text, self.suspend)
         except EagleLocalError as error:
-            self._add(error_entry(error))
+            self._spoken.wrong(error)
         except SuspendNotSupported:
             self.notify("this terminal cannot be lent to an editor")
         else:

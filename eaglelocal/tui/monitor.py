@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Protocol
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input
@@ -128,10 +128,13 @@ class Monitor(EagleApp[Outcome]):
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self._watch.close)  # it may be waiting for the server, which lives in this very loop
 
-    def on_resize(self) -> None:
-        self.screen.set_class(self.size.height <= self.LOW, "-low")
-        self.screen.set_class(self.size.height >= self.TALL, "-tall")
-        self.call_after_refresh(self._draw)
+    def on_resize(self, event: events.Resize) -> None:
+        """Also under a question. The app's own size is still the old one here."""
+        if self.screen_stack:
+            screen = self.screen_stack[0]
+            screen.set_class(event.size.height <= self.LOW, "-low")
+            screen.set_class(event.size.height >= self.TALL, "-tall")
+            self.call_after_refresh(self._draw)
 
     # ---- in
     def _take(self, reading: Reading) -> None:

@@ -270,6 +270,23 @@ def test_the_panel_stands_beside_or_below_and_can_be_sent_away(tmp_path: Path) -
     play(stage, scenario)
 
 
+def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        body = person.app.screen_stack[0].query_one("#body")
+        assert body.has_class("stacked") and not person.app.panel.display
+        await person.pilot.press("f4")
+        await person.sees("temperature")
+        await person.pilot.resize_terminal(120, 40)
+        await person.until(lambda: not body.has_class("stacked"), "the wide layout, under the dialog")
+        await person.pilot.press("escape")
+        await person.sees("gain over plain")
+        assert person.app.panel.region.y == person.app.transcript.region.y
+
+    play(stage, scenario)
+
+
 def test_control_characters_of_a_model_do_not_reach_the_terminal(tmp_path: Path) -> None:
     stage = Stage(tmp_path, scripts=(Script(("a\x1b[31mb", "\x07c\td")),))
 

@@ -339,6 +339,23 @@ def test_sizes_that_change_while_tokens_come() -> None:
     asyncio.run(run())
 
 
+def test_a_resize_under_a_question_is_not_lost() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "anna")
+            below = app.screen
+            await pilot.press("d")
+            assert isinstance(app.screen, Question) and below.has_class("-low")
+            await pilot.resize_terminal(120, 50)
+            await until(pilot, lambda: below.has_class("-tall"), "the tall layout, under the question")
+            assert not below.has_class("-low") and not app.screen.has_class("-tall")
+            await pilot.press("escape")
+            await until(pilot, lambda: is_within(app, 120) and table(app).size.width == 120, "it is drawn as wide")
+
+    asyncio.run(run())
+
+
 def test_only_lines_that_changed_are_drawn() -> None:
     async def run() -> None:
         app, watch = monitor()
