@@ -52,6 +52,7 @@ class Settings:
     colour: str = "auto"
     host: str = "127.0.0.1"
     port: int = 8421
+    web_port: int = 8422  # of the monitor in a browser
     models: tuple[str, ...] = ()  # that a server loads when they are asked for
     api_key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -267,6 +268,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "colour": _choice("auto", "always", "never"),
         "host": _text,
         "port": _whole(0, 65535),
+        "web_port": _whole(0, 65535),
         "models": _list,
         "api_key_file": _text,
         "allowed_hosts": _list,

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "fastapi", "llama_cpp")
+HEAVY = ("torch", "textual", "fastapi", "llama_cpp", "aiohttp")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
@@ -23,6 +23,9 @@ FENCES: dict[str, tuple[str, ...]] = {
     "textual": ("tui",),
     "fastapi": ("server",),
     "uvicorn": ("server",),
+    "aiohttp": ("web",),
+    "aiohttp_jinja2": ("web",),
+    "textual_serve": ("web",),
     "httpx": ("client",),
     "pynvml": ("probe",),
     "psutil": ("probe",),

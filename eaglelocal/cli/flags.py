@@ -54,6 +54,8 @@ MaxWaiting = Annotated[str | None, typer.Option(metavar="N", help="Requests that
 RequestTimeout = Annotated[str | None, typer.Option(metavar="S", help="Seconds for an answer, waiting included.")]
 IdleUnload = Annotated[str | None, typer.Option(metavar="S", help="Unload after so long idle; 0: never.")]
 Drain = Annotated[str | None, typer.Option(metavar="S", help="Seconds for answers to end when stopped.")]
+Web = Annotated[bool, typer.Option("--web", help="The monitor in a browser, on --web-port.")]
+WebPort = Annotated[str | None, typer.Option(metavar="N", help="8422 if unset.")]
 Log = Annotated[str | None, typer.Option(metavar="text|json", help="How stderr is written.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

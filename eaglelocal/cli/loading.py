@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from eaglelocal.hub.wish import Wish
 
 ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
-NOT_SETTINGS = frozenset({"prompt", "plain", "as_json", "tint", "save", "no_tui", "head", "out", "type", "no_trial"})
+NOT_SETTINGS = frozenset(
+    {"prompt", "plain", "as_json", "tint", "save", "no_tui", "web", "head", "out", "type", "no_trial"}
+)
 
 
 def settings_of(parameters: Mapping[str, object]) -> Settings:

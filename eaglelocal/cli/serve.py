@@ -67,6 +67,8 @@ def serve(  # many parameters: typer reads the flags from the signature
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     log: flags.Log = None,
+    web: flags.Web = False,
+    web_port: flags.WebPort = None,
     no_tui: Annotated[bool, typer.Option("--no-tui", help="No screen: lines, as when piped.")] = False,
 ) -> None:
     """Answer other programs on localhost, as OpenAI's and Anthropic's APIs do.
@@ -81,13 +83,15 @@ def serve(  # many parameters: typer reads the flags from the signature
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)  # also says what streams can carry
     if no_tui or settings.log == "json" or not can_show(os.environ):
-        run_server(settings, output)
+        run_server(settings, output, web=web)
     else:
         screen = ServeScreen(settings)
-        run_server(settings, screen.output(settings.colour), screen)
+        run_server(settings, screen.output(settings.colour), screen, web=web)
 
 
-def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None) -> None:
+def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:
+    """web: the monitor is shown in browsers too."""
+    from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import Said, log_to
     from eaglelocal.client.running import announced, this_server
     from eaglelocal.server.access import Access, check_bind, names_of, read_keys, with_own_key
@@ -108,6 +112,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         origins=settings.cors_origins,
     )
     listening = bound(settings.host, settings.port)
+    page = bound_page(settings, access, output) if web else None
     plans = plans_of(settings, output)
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
@@ -117,6 +122,8 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     host, port = listening.getsockname()[:2]
     server = this_server(host, port, target=plans[next(iter(plans))].target_label, api_key=own_key)
     beside = said.watch if screen is None else partial(screen.show, server, said.watch)
+    if page is not None:
+        beside = page.beside(server.url, beside)
     runtime = Runtime(on_ready=said.ready, beside=beside, drain_s=settings.drain)
     try:
         with announced(server):

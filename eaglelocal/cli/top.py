@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -20,36 +19,53 @@ if TYPE_CHECKING:
     from eaglelocal.client.reading import Reading
     from eaglelocal.client.servers.watch import Watch
     from eaglelocal.tui.feed import Feed
-    from eaglelocal.tui.monitor import ReadMachine
     from eaglelocal.tui.monitor_text import Scene
 
 BETWEEN_S = 1.0  # the two readings of --once, of which rates are made
-LOCAL = ("127.0.0.1", "localhost", "::1")
 DEFAULT_WIDTH = 80
 
 Url = Annotated[str | None, typer.Argument(metavar="URL", help="Unset: the server that runs here.", show_default=False)]
 Once = Annotated[bool, typer.Option("--once", help="One frame as text, then end.")]
 
 
-def top(url: Url = None, once: Once = False, as_json: flags.AsJson = False) -> None:
+def top(
+    url: Url = None,
+    once: Once = False,
+    as_json: flags.AsJson = False,
+    web: flags.Web = False,
+    web_port: flags.WebPort = None,
+    host: flags.Host = None,
+    api_key_file: flags.ApiKeyFile = None,
+    allowed_hosts: flags.AllowedHosts = None,
+) -> None:
     """Watch a running server: eaglelocal, llama-server or vLLM.
 
     \b
     eaglelocal top
     eaglelocal top http://127.0.0.1:8080
     eaglelocal top --once | head -3
+    eaglelocal top --web
     """
     from eaglelocal.cli.joining import key_of
 
-    settings = Settings.load({}, os.environ, locations.config_file())
+    said = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
+    if not web and (given := [name for name, value in said.items() if value is not None]):
+        raise UsageError(f"--{given[0].replace('_', '-')} is of the page that --web serves", hint="add --web")
+    settings = Settings.load(said, os.environ, locations.config_file())
     output = standard_output(colour=settings.colour)
     where = url or address_here()
     api_key = key_of(where, os.environ)
     if once or as_json:
         return look_once(where, api_key, settings, output, as_json=as_json)
+    if web:
+        from eaglelocal.cli.browser import watch_in_browser
+
+        return watch_in_browser(where, api_key, settings, output)
     if not output.is_terminal:
         raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
-    return watch_it(where, api_key, settings)
+    from eaglelocal.tui.watching import watch_server
+
+    return watch_server(where, api_key, settings)
 
 
 def address_here() -> str:
@@ -61,11 +77,6 @@ def address_here() -> str:
         hint = "`eaglelocal serve` starts one; `eaglelocal top http://HOST:PORT` watches another one"
         raise EngineError("no server of ours is running here", hint=hint)
     return found[0].url
-
-
-def is_local(url: str) -> bool:
-    """Is the server on this machine, so that this machine's load is its?"""
-    return urlsplit(url).hostname in LOCAL
 
 
 # ---- one frame
@@ -87,6 +98,7 @@ def scene_of(watch: Watch) -> Scene:
     from eaglelocal.probe.gauges import GaugeWatch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
+    from eaglelocal.tui.watching import is_local
 
     gauges = GaugeWatch() if is_local(watch.url) else None
     feed = Feed()
@@ -126,22 +138,3 @@ def scene_object(scene: Scene) -> dict[str, object]:
 
 def ignored(reading: Reading) -> None:
     """Nobody watches."""
-
-
-# ---- the screen
-def watch_it(url: str, api_key: str, settings: Settings) -> None:
-    from eaglelocal.client.servers.watch import Watch
-    from eaglelocal.probe.gauges import GaugeWatch
-    from eaglelocal.tui.keys import check_look
-    from eaglelocal.tui.look import look_of
-    from eaglelocal.tui.monitor import Monitor
-
-    look = look_of(settings)
-    check_look(look)
-    gauges = GaugeWatch() if is_local(url if "://" in url else f"http://{url}") else None
-    read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
-    try:
-        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).run()
-    finally:
-        if gauges is not None:
-            gauges.close()

@@ -42,8 +42,11 @@ class Runtime:
     drain_s: float = 30.0
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises ResourceError for a port that is taken, UsageError for an address that is none."""
+def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+    """The listening socket; `flag` is what chose the port.
+
+    Raises ResourceError for a port that is taken, UsageError for an address that is none.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -57,7 +60,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            hint = f"`--port {port + 1}`, or `eaglelocal ps` to see what runs"
+            hint = f"`{flag} {port + 1}`, or `eaglelocal ps` to see what runs"
             raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
         raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
     listening.setblocking(False)

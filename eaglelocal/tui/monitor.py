@@ -59,7 +59,8 @@ ReadMachine = Callable[[], MachineGauge | None]  # at once: what is known
 SPECS = (
     Choice("auto", "auto: as much as pays", "a"),
     Choice("off", "off", "o"),
-    *(Choice(str(length), f"{length} tokens, always", str(length)) for length in (1, 2, 3, 4, 6, 8)),
+    Choice("1", "1 token, always", "1"),
+    *(Choice(str(length), f"{length} tokens, always", str(length)) for length in (2, 3, 4, 6, 8)),
 )
 
 

@@ -1,0 +1,36 @@
+"""The monitor of a server at an address, from settings to the end: what `top` shows, on a terminal or in a browser.
+
+Loads Textual only when it shows something.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from eaglelocal.client.servers.watch import Watch
+from eaglelocal.probe.gauges import GaugeWatch
+from eaglelocal.settings import Settings
+from eaglelocal.tui.keys import check_look
+from eaglelocal.tui.look import look_of
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def is_local(url: str) -> bool:
+    """Is the server on this machine, so that this machine's load is its? Raises nothing."""
+    return urlsplit(url if "://" in url else f"http://{url}").hostname in LOCAL
+
+
+def watch_server(url: str, api_key: str, settings: Settings) -> None:
+    """Until the screen is left. Raises UsageError for keys of unknown actions, and for what is no address."""
+    from eaglelocal.tui.monitor import Monitor, ReadMachine
+
+    look = look_of(settings)
+    check_look(look)
+    gauges = GaugeWatch() if is_local(url) else None
+    read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
+    try:
+        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).run()
+    finally:
+        if gauges is not None:
+            gauges.close()

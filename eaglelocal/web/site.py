@@ -1,0 +1,170 @@
+"""The monitor in a browser: textual-serve's page and socket behind our doors, a process of the screen for each visitor.
+
+What a visitor may do is what their key may do: the screen asks the watched server with it. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakSet
+
+import aiohttp_jinja2
+from aiohttp import WSCloseCode, web
+from textual_serve.app_service import AppService
+from textual_serve.server import Server, to_int
+
+from eaglelocal.server.access import Access
+from eaglelocal.web.doors import Visits, doors, is_https
+from eaglelocal.web.screen import KEY_VARIABLE
+
+DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
+MAX_SCREENS = 8  # each is a process
+MAX_COLUMNS, MAX_ROWS = 500, 200
+END_S = 3.0
+FONT_PX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The server that is watched. api_key: with which it is asked; None: with the visitor's own."""
+
+    url: str
+    api_key: str | None = None
+
+
+class Screen(AppService):
+    """The process of one visitor's screen."""
+
+    def __init__(self, site: MonitorSite, websocket: web.WebSocketResponse, api_key: str) -> None:
+        super().__init__(
+            site.command,
+            write_bytes=websocket.send_bytes,
+            write_str=websocket.send_str,
+            close=self._leave,
+            download_manager=site.download_manager,
+        )
+        self._websocket, self._api_key = websocket, api_key
+
+    async def _leave(self) -> None:
+        await self._websocket.close()
+
+    def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
+        ours = {KEY_VARIABLE: self._api_key, "TEXTUAL_DRIVER": DRIVER}
+        return {**super()._build_environment(width, height), **ours}
+
+    async def set_terminal_size(self, width: int, height: int) -> None:
+        await super().set_terminal_size(_within(width, MAX_COLUMNS), _within(height, MAX_ROWS))
+
+    async def end(self) -> None:
+        """Ask it to end; make it end."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(END_S):
+                await self.stop()
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class MonitorSite(Server):
+    """One address, one watched server, up to MAX_SCREENS visitors.
+
+    async with site.open(listening): ...      # answers until the block ends
+    """
+
+    def __init__(self, watched: Watched, access: Access) -> None:
+        super().__init__(
+            command_of(watched.url), title=f"eaglelocal top {watched.url}", templates_path=Path(__file__).parent
+        )
+        self._watched, self._access = watched, access
+        self._visits = Visits(access.keys)
+        self._sockets: WeakSet[web.WebSocketResponse] = WeakSet()
+        self._num_screens = 0
+        self._cookie = ""
+
+    @contextlib.asynccontextmanager
+    async def open(self, listening: socket.socket) -> AsyncIterator[None]:
+        self._cookie = f"eaglelocal-monitor-{listening.getsockname()[1]}"
+        runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=END_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            yield
+        finally:
+            await runner.cleanup()
+
+    # ---- what textual-serve asks of its subclasses
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.extend(doors(self._access, self._visits, self._cookie))
+        return app
+
+    async def on_startup(self, app: web.Application) -> None:
+        """No banner: whoever opens the site says where it is."""
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        for websocket in set(self._sockets):
+            await websocket.close(code=WSCloseCode.GOING_AWAY)
+
+    async def handle_index(self, request: web.Request) -> web.Response:
+        """The page, with the socket under the name by which it was asked for."""
+        context = {
+            "title": self.title,
+            "websocket_url": f"{'wss' if is_https(request) else 'ws'}://{request.host}/ws",
+            "font_size": to_int(request.query.get("fontsize", ""), FONT_PX),
+        }
+        return aiohttp_jinja2.render_template("page.html", request, context)
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        if self._num_screens >= MAX_SCREENS:
+            raise web.HTTPServiceUnavailable(text=f"{MAX_SCREENS} screens are open already\n")
+        self._num_screens += 1
+        try:
+            return await self._show(request)
+        finally:
+            self._num_screens -= 1
+
+    async def _show(self, request: web.Request) -> web.WebSocketResponse:
+        """A screen until its visitor, or it itself, goes."""
+        websocket = web.WebSocketResponse(heartbeat=15)
+        await websocket.prepare(request)
+        self._sockets.add(websocket)
+        screen = Screen(self, websocket, self._key_for(request))
+        try:
+            columns, rows = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
+            await screen.start(_within(columns, MAX_COLUMNS), _within(rows, MAX_ROWS))
+            await self._process_messages(websocket, screen)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, AssertionError):
+            await websocket.close(code=WSCloseCode.PROTOCOL_ERROR)  # no page of ours says that
+        finally:
+            await screen.end()
+        return websocket
+
+    def _key_for(self, request: web.Request) -> str:
+        """With which the watched server is asked."""
+        if self._watched.api_key is not None:
+            return self._watched.api_key
+        return self._visits.key_of(request.cookies.get(self._cookie, "")) or ""
+
+
+def command_of(url: str) -> str:
+    """As a shell takes it; `exec`, so that to kill the shell is to kill the screen."""
+    command = [sys.executable, "-P", "-m", "eaglelocal.web.screen", url]
+    return subprocess.list2cmdline(command) if os.name == "nt" else f"exec {shlex.join(command)}"
+
+
+def _within(size: int, most: int) -> int:
+    return min(max(int(size), 1), most)
