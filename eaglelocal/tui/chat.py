@@ -33,7 +33,7 @@ from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.chat_lines import status_line, title_line
 from eaglelocal.tui.editor import edited
 from eaglelocal.tui.entries import View
-from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.feed import Feed, Frame
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.look import Look
 from eaglelocal.tui.painted import Painted
@@ -47,6 +47,7 @@ from eaglelocal.tui.transcript import Transcript
 
 BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
 ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
+FIGURES_S = 0.5  # between frames of figures: digits that change more often cannot be read, and cost what text does
 INTERRUPTED = 130
 LEAVE_WITHIN_S = 2.0  # a second ctrl-c
 
@@ -116,6 +117,7 @@ class ChatApp(EagleApp[int]):
         self._engine_state = "loading"
         self._model: news.ModelChanged | None = None
         self._talk_name = ""
+        self._frame, self._framed_at = Frame(), float("-inf")
         self._interrupted_at = float("-inf")
         self._is_editing = self._is_composed = False
         self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
@@ -165,10 +167,12 @@ class ChatApp(EagleApp[int]):
     def _tick(self, now: float) -> bool:
         """What there is to see since the last time. Does anything move?"""
         self._spoken.draw()
-        frame = self.feed.frame(now, seconds=60)
-        if self.panel.display:
-            self.panel.show(frame)
-        self._title.paint([title_line(self._model, self._talk_name, self._title.content_size.width)])
+        if not 0.0 <= now - self._framed_at < FIGURES_S:
+            self._frame, self._framed_at = self.feed.frame(now, seconds=60), now
+            if self.panel.display:
+                self.panel.show(self._frame)
+            self._title.paint([title_line(self._model, self._talk_name, self._title.content_size.width)])
+        frame = self._frame
         situation = (self._progress, self._engine_state, self.partner)
         hides_state = self.panel.display
         self._status.paint(

@@ -21,6 +21,7 @@ class LiveAnswer:
         self._arrived: list[Piece] = []
         self.has_begun = False
         self._text, self._mask = "", b""  # of the blocks that may still change
+        self._num_cut_at = 0  # characters of whole lines, when blocks were last looked for
         self._thought = ""
 
     def push(self, pieces: Iterable[Piece]) -> None:
@@ -55,12 +56,15 @@ class LiveAnswer:
 
         Whole lines only: `#` begins a heading, `#tag` goes on with the paragraph.
         """
-        whole = self._text[: self._text.rfind("\n") + 1]
-        if not whole:
+        num_whole = self._text.rfind("\n") + 1
+        if num_whole == self._num_cut_at:  # the text of the last block has grown, its lines have not
             return []
+        whole = self._text[:num_whole]
         from eaglelocal.tui.markdown_rows import block_lengths
 
-        return [entry for length in block_lengths(whole)[:-1] for entry in self._cut(length)]
+        finished = [entry for length in block_lengths(whole)[:-1] for entry in self._cut(length)]
+        self._num_cut_at = self._text.rfind("\n") + 1
+        return finished
 
     def _cut(self, length: int) -> list[Entry]:
         block = self._block(length)

@@ -6,6 +6,7 @@ vanish.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 from functools import lru_cache
@@ -14,8 +15,8 @@ from typing import ClassVar
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
+from pygments.lexers import get_all_lexers, get_lexer_by_name
+from pygments.lexers.special import TextLexer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import BlockQuote, CodeBlock, Heading, Markdown, MarkdownElement
 from rich.syntax import Syntax
@@ -53,18 +54,31 @@ class _Document(Markdown):
         "blockquote_open": BlockQuote,
     }
 
-    def __init__(self, text: str, code_theme: str) -> None:
-        super().__init__("", code_theme=code_theme, hyperlinks=False)
-        self.parsed = _parser().parse(text)
+
+@lru_cache(maxsize=2)
+def _empty_document(code_theme: str) -> _Document:
+    """Each makes a parser of its own, which takes longer than to render a paragraph; so copies are made."""
+    return _Document("", code_theme=code_theme, hyperlinks=False)
+
+
+def _document(text: str, code_theme: str) -> _Document:
+    document = copy.copy(_empty_document(code_theme))
+    document.parsed = _parser().parse(text)
+    return document
 
 
 @lru_cache(maxsize=64)
-def lexer_of(name: str) -> Lexer | str:
-    """Of a language; an unknown name stays one, and its code is shown without colours."""
-    try:
-        return get_lexer_by_name(name)
-    except ClassNotFound:
-        return "text"
+def lexer_of(name: str) -> Lexer:
+    """Of a language; code in one that is unknown is shown without colours.
+
+    Plugins are not asked: they are looked for on the disk, for each unknown name, and `p` is one while `python` comes.
+    """
+    return get_lexer_by_name(name) if name.lower() in _languages() else TextLexer()
+
+
+@lru_cache(maxsize=1)
+def _languages() -> frozenset[str]:
+    return frozenset(alias.lower() for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases)
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +89,7 @@ def _parser() -> MarkdownIt:
 
 def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:
     """At most `width` cells a row, at least one row."""
-    document = _Document(harmless(text), "ansi_dark" if ink.is_dark else "ansi_light")
+    document = _document(harmless(text), "ansi_dark" if ink.is_dark else "ansi_light")
     options = console().options.update(width=max(width, 1), no_wrap=False)
     return shaped(console().render_lines(document, options, pad=False), ink)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -36,4 +37,4 @@ class Ticker:
         is_moving = not self._is_paused and self._on_tick(now)
         gap_s = self._pace.gap_s(is_moving=is_moving, late_s=late_s)
         self._due_at = now + gap_s
-        self._owner.set_timer(gap_s, self._tick)
+        asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)  # a timer is a task each time

@@ -62,6 +62,7 @@ class Transcript(ScrollView):
         self._follows = True
         self._grows = False
         self._laid_out_width = 0
+        self._empty, self._empty_style = Strip([]), Style.null()
         self._base: Style | None = None  # what Textual takes long to work out; for as long as no style changes
 
     # ---- contents
@@ -110,8 +111,7 @@ class Transcript(ScrollView):
                 self._laid_out.remove(old)
 
     def _in_view(self) -> list[Strip]:
-        y = self.scroll_offset.y
-        return [self._row(row) for row in range(y, y + self.size.height)]
+        return self._rows(self.scroll_offset.y, self.size.height)
 
     def note(self, text: str) -> None:
         """A line that stands back; lines that follow each other are one block."""
@@ -237,12 +237,27 @@ class Transcript(ScrollView):
         return self._base
 
     def _row(self, row_number: int) -> Strip:
-        empty = Strip.blank(self.size.width, self._base_style)
-        if not self._items or row_number >= self._tops.total:
-            return empty
-        index = self._tops.item_at(row_number)
-        rows, offset = self._items[index].rows, row_number - self._tops.top(index)
-        return rows[offset] if rows is not None and offset < len(rows) else empty
+        (row,) = self._rows(row_number, 1)
+        return row
+
+    def _rows(self, first: int, count: int) -> list[Strip]:
+        """So many rows from there on; what is not laid out, or behind the end, is empty."""
+        found: list[Strip] = []
+        if self._items and first < self._tops.total:
+            index = self._tops.item_at(first)
+            offset = first - self._tops.top(index)
+            while len(found) < count and index < len(self):
+                rows = self._items[index].rows
+                known = rows if rows is not None else [self._blank] * self._tops.height(index)
+                found += known[offset : offset + count - len(found)]
+                index, offset = index + 1, 0
+        return found + [self._blank] * (count - len(found))
+
+    @property
+    def _blank(self) -> Strip:
+        if self._empty.cell_length != self.size.width or self._empty_style is not self._base_style:
+            self._empty, self._empty_style = Strip.blank(self.size.width, self._base_style), self._base_style
+        return self._empty
 
     def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
         start, end = span
