@@ -16,13 +16,15 @@ def noticed(before: Reading | None, now: Reading) -> list[str]:
         if before.model and now.model and before.model != now.model:
             said.append(f"the model is now {now.model}")
         said += _drafting(before, now)
+    if now.missing and (before is None or before.missing != now.missing):
+        said.append(f"started with {' '.join(now.missing)}, {now.kind} would tell more")
     return said
 
 
 def _state(before: Reading | None, now: Reading) -> str:
     because = f": {now.detail}" if now.detail else ""
     if now.state == DISCONNECTED:
-        return f"no connection{because}"
+        return now.detail or "no connection"
     again = " again" if before is not None and before.state == DISCONNECTED else ""
     return f"{now.kind} is {now.state}{again}{because if now.state == 'failed' else ''}"
 

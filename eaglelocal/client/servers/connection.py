@@ -95,7 +95,8 @@ class Connection:
             with contextlib.suppress(OSError):
                 self._http.close()
             hint = "is the server running, and this its address?"
-            raise EngineError(f"cannot reach {self.url}: {error or type(error).__name__}", hint=hint) from error
+            why = error.strerror if isinstance(error, OSError) else ""
+            raise EngineError(f"cannot reach {self.url}: {why or error or type(error).__name__}", hint=hint) from error
         if response.length:  # longer than anything that is asked here
             self._http.close()
         return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

@@ -63,7 +63,7 @@ def reading_of_llama(
     return Reading(
         kind=KIND,
         state="idle" if props.get("is_sleeping") is True else "ready",
-        model=text(props, "model_alias") or text(props, "model_path").rpartition("/")[2],
+        model=_name(text(props, "model_alias") or text(props, "model_path")),
         n_ctx=whole(mapping(props.get("default_generation_settings")), "n_ctx"),
         num_slots=len(slots) if slots is not None else whole(props, "total_slots"),
         running=_first(_int(found.total(PREFIX + "requests_processing")), None if busy is None else len(busy)),
@@ -99,6 +99,11 @@ class TokenCount:
             self._shown = max(counted + sum(now.values()), 0.0 if began_anew else self._shown)
         self._counted, self._seen = counted, now
         return self._shown
+
+
+def _name(told: str) -> str:
+    """An alias, or the file's name: where there is no alias, newer versions put the whole path there."""
+    return told.rpartition("/")[2] if told.endswith(".gguf") else told
 
 
 def _totals(samples: Samples, generated: float | None, process: str) -> Totals:

@@ -169,7 +169,10 @@ def test_what_is_noticed() -> None:
     assert noticed(None, EMPTY) == ["eaglelocal is ready"]
     assert noticed(EMPTY, EMPTY) == []
     assert noticed(EMPTY, RESTARTING) == ["eaglelocal is restarting", "the engine was started anew (1 so far)"]
-    assert noticed(EMPTY, GONE)[0].startswith("no connection: cannot reach")
+    assert noticed(EMPTY, GONE)[0].startswith("cannot reach")
+    lacking = replace(EMPTY, missing=("--metrics",))
+    assert noticed(EMPTY, lacking) == noticed(GONE, lacking)[1:] == ["started with --metrics, eaglelocal would tell more"]
+    assert noticed(lacking, lacking) == []
     assert noticed(GONE, EMPTY) == ["eaglelocal is ready again"]
     assert noticed(busy(), off()) == [
         "speculation is asleep: 0.94x over the last 256 tokens, acceptance 0.21",
