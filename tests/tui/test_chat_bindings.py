@@ -36,6 +36,7 @@ def test_a_question_of_several_lines(tmp_path: Path) -> None:
         await person.type("first\nsecond")
         await person.pilot.press("shift+enter")
         await person.type("third")
+        await person.pilot.press("ctrl+j", "backspace")
         assert person.app.prompt.text == "first\nsecond\nthird"
         assert person.app.prompt.region.height == 5  # three lines and a border
         await person.pilot.press("enter")
@@ -178,6 +179,25 @@ def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
+def test_the_other_copy_key_copies_and_pages_are_turned(tmp_path: Path) -> None:
+    lines = "\n\n".join(f"line{number}" for number in range(60))
+    stage = Stage(tmp_path, scripts=(says(lines),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("line59")
+        for key, shown in (("ctrl+home", "target   scripted model"), ("pagedown", "line12"), ("ctrl+end", "line59")):
+            await person.pilot.press(key)
+            await person.sees(shown)
+        await person.pilot.press("pageup")
+        await person.no_longer_sees("line59")
+        await person.type("typed")
+        await person.pilot.press("shift+home", "super+c")
+        assert person.app.clipboard == "typed"
+
+    play(stage, scenario)
+
+
 def test_ctrl_c_stops_then_discards_then_leaves(tmp_path: Path) -> None:
     stage = Stage(tmp_path, scripts=(Script(("half",), hangs=True),))
 
@@ -271,7 +291,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.pilot.press("r", "x", "enter")
         await person.sees("renamed two to twox")
         await choose(person, "three")
-        await person.pilot.press("d")
+        await person.pilot.press("delete")
         await person.sees("d again deletes 'three' for good")
         assert "three" in conversation_file.names(folder)
         await person.pilot.press("d")

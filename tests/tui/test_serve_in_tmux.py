@@ -134,12 +134,11 @@ def test_top_watches_through_a_restart(terminal: Terminal) -> None:
     other = vllm_pages()
     other.port = pages.port
     with serving(other):
-        text = terminal.wait_for(lambda text: "vLLM at" in text and "running 3" in text, "another is found", ANSWER_S)
-        assert "drafted 12.0 k" in text
+        terminal.wait_for(lambda text: "vLLM at" in text and "12.0 k  " in text, "another one is found", ANSWER_S)
     terminal.wait_for(lambda text: "vLLM at" in text and "disconnected" in text, "its end is seen", ANSWER_S)
     counted = other.by_path["/metrics"]
     counted.body = str(counted.body).replace("000.0", ".0").replace("1.75379532e+09", "1.75379999e+09")  # begun anew
     with serving(other):
-        text = terminal.wait_for(lambda text: "drafted 12 " in text, "it is back and counts from zero", ANSWER_S)
+        terminal.wait_for(lambda text: "drafted 12  " in text, "it is back and counts from zero", ANSWER_S)
     terminal.type("q")
     terminal.wait_for(lambda text: "q Quit" not in text, "the screen is left", ANSWER_S)
