@@ -22,6 +22,7 @@ from eaglelocal.client.answer import Answer, stream
 from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapshot_of
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
 from eaglelocal.client.port import OnEvent
+from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
@@ -45,10 +46,13 @@ class HttpClient:
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
         self._closed = False
+        self._is_reached = True
 
     @property
     def state(self) -> str:
-        return "closed" if self._closed else "ready" if self._model else "loading"
+        if self._closed:
+            return "closed"
+        return "loading" if not self._model else "ready" if self._is_reached else DISCONNECTED
 
     def start(self) -> EngineInfo:
         """Raises EngineError when nothing answers, RequestError when it refuses."""
@@ -193,11 +197,13 @@ class HttpClient:
             connection.connect()
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             raise self._unreachable(error) from error
+        self._is_reached = True
         connection.timeout = SILENCE_S  # should it connect again
         connection.sock.settimeout(SILENCE_S)
         return connection
 
     def _unreachable(self, error: Exception) -> EngineError:
+        self._is_reached = False
         hint = "is the server running, and this its address?"
         return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint)
 

@@ -21,7 +21,7 @@ class Client(Protocol):
 
     @property
     def state(self) -> str:
-        """loading, ready, restarting, failed, closed."""
+        """loading, ready, restarting, failed, closed; of a server that was joined also disconnected."""
 
     def start(self) -> EngineInfo:
         """Wait until questions can be answered. Raises the EagleLocalError that prevents it."""

@@ -22,6 +22,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer
 
+from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.conversation import Turn
@@ -242,6 +243,10 @@ class ChatApp(EagleApp[int]):
             self._spoken.note("the engine has ended and is started again; what is asked meanwhile waits for it")
         elif state == "ready" and before == "restarting":
             self._spoken.note(f"the engine is back (started again {restarts} {'time' if restarts == 1 else 'times'})")
+        elif state == DISCONNECTED:
+            self._spoken.note("the server does not answer any more; /model REF loads a model here")
+        elif state == "ready" and before == DISCONNECTED:
+            self._spoken.note("the server answers again")
 
     # ---- what a person does
     def on_prompt_submitted(self, message: Prompt.Submitted) -> None:

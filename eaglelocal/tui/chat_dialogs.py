@@ -54,6 +54,10 @@ class Dialog(ModalScreen[None]):
             yield Label("", id="wrong")
         yield Footer()
 
+    def on_mount(self) -> None:
+        for field in (*self.query(Input), *self.query(TextArea)):
+            field.cursor_blink = False  # as in the prompt: a redraw every half second for nothing
+
     def compose_box(self) -> ComposeResult:
         raise NotImplementedError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
@@ -15,6 +16,7 @@ BAR_CELLS = 16
 STATES = {
     "loading": "loading the model",
     "restarting": "the engine starts again",
+    DISCONNECTED: "the server does not answer",
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",
 }

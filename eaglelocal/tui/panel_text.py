@@ -149,10 +149,10 @@ def length_line(frame: Frame) -> Line:
 def shares_line(frame: Frame, width: int) -> Line:
     """Drafting and verifying are a whole step; the host has a part in both."""
     figures = frame.figures
-    host = "  of it host " if width >= 44 else "  host "
+    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # all may have two digits
     return line(
         ("step: draft ", "quiet"), percent(figures.draft_share),
-        ("  verify ", "quiet"), percent(figures.verify_share),
+        (verify, "quiet"), percent(figures.verify_share),
         (host, "quiet"), percent(figures.host_share),
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from eaglelocal.tui.live_answer import LiveAnswer
 OpenSession = Callable[[Voice, Choice], Session]
 
 WATCH_S = 1.0  # between two looks at the engine while it answers
+SIGN_OF_LIFE_S = 5.0  # and at a server that was joined, while it does not
 CLOSE_S = 5.0
 
 
@@ -246,9 +247,9 @@ class Partner:
         return self._session
 
     def _model_changed(self, session: Session) -> None:
-        model = session.model
-        is_our_server = model.plan is None and model.takes_spec
-        self._feed.count_by(events=not is_our_server)  # it sends a step at once, and tells how many tokens that were
+        self._feed.count_by(
+            events=not _is_our_server(session.model)
+        )  # it sends a step at once, and tells how many tokens that were
         self._tell(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
 
     def _ask(self, question: str) -> None:
@@ -350,19 +351,25 @@ class Partner:
     # ---- on the watch's thread
     def _look(self) -> None:
         """Totals for the panel while an answer runs and once after it; the engine's state always."""
-        is_due = True
+        is_due, looked_at = True, time.monotonic()
         while not self._ended.wait(WATCH_S):
             session, answers = self._session, self.is_answering
             if session is None:
                 continue
-            client = session.model.client
-            self._note_state(client.state, client.restarts)
-            if answers or is_due:
+            client, now = session.model.client, time.monotonic()
+            if answers or is_due or (_is_our_server(session.model) and now - looked_at >= SIGN_OF_LIFE_S):
+                looked_at = now
                 reading = reading_of(client.snapshot(), state=client.state, n_ctx=session.model.info.n_ctx)
                 self._feed.read(reading, time.monotonic())
+            self._note_state(client.state, client.restarts)
             is_due = answers
 
     def _note_state(self, state: str, restarts: int) -> None:
         if (state, restarts) != self._state:
             self._state = (state, restarts)
             self._tell(StateChanged(state, restarts))
+
+
+def _is_our_server(model: Model) -> bool:
+    """One that runs and was joined: it has to be asked how it is."""
+    return model.plan is None and model.takes_spec

@@ -120,9 +120,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(script: Script) -> Iterator[str]:
-    """The server's address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Scripted", (Handler,), {"script": script}))
+def serving(script: Script, *, port: int = 0) -> Iterator[str]:
+    """The server's address. `port`: 0 for any."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), type("Scripted", (Handler,), {"script": script}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

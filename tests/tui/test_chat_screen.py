@@ -93,6 +93,20 @@ def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
+def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        stage.client.state = "disconnected"
+        await person.sees("the server does not answer any more", "the server does not answer")
+        stage.client.state = "ready"
+        await person.sees("the server answers again")
+        await person.ask("one")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+
+
 def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_path: Path) -> None:
     stage = Stage(tmp_path, is_broken=True)
 

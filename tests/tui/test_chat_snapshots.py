@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from textual.pilot import Pilot
 
 from eaglelocal.client.reading import Drafting
 from eaglelocal.errors import EngineError
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.figures import Figures
 
@@ -135,3 +140,32 @@ def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, 
         await person.sees("is started again", "the engine starts again")
 
     compare(snap_compare, stage, Frame(connection="restarting"), scenario)
+
+
+@SIZES
+def test_disconnected(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path, size=size)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        stage.client.state = "disconnected"
+        await person.sees("does not answer any more", "the server does not answer")
+
+    compare(snap_compare, stage, replace(BUSY, connection="disconnected", is_moving=False), scenario)
+
+
+@SIZES
+@pytest.mark.parametrize(("key", "shown"), [("ctrl+o", "2026-01-02"), ("f4", "repeat penalty"), ("f5", "draft length")])
+def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int], key: str, shown: str) -> None:
+    for day, name in enumerate(("what is acceptance length", "a list, reversed"), 2):
+        path = tmp_path / "conversations" / f"{name}.json"
+        conversation_file.save(Conversation(turns=[Turn(f"{name}?", "answer")]), path, target="m")
+        when = datetime.datetime(2026, 1, day, 12, 30).timestamp()
+        os.utime(path, (when, when))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.pilot.press(key)
+        await person.sees(shown)
+
+    compare(snap_compare, Stage(tmp_path, size=size), QUIET, scenario)

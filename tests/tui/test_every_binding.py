@@ -1,4 +1,4 @@
-"""No binding without a test: the keys of all screens, dialogs and widgets of ours are pressed somewhere in these tests."""
+"""No binding without a test: all keys of our screens, dialogs and widgets are pressed somewhere in these tests."""
 
 from __future__ import annotations
 

@@ -124,6 +124,22 @@ def test_nobody_there_is_said_before_anything_is_asked() -> None:
             client.start()
 
 
+def test_a_server_that_goes_and_comes_back_is_seen() -> None:
+    with serving(Script(models=OUR_MODELS)) as url:
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        client = HttpClient(url)
+        assert client.state == "loading"
+        client.start()
+        assert (client.snapshot().engine_pid, client.state) == (0, "ready")
+    client.snapshot()
+    assert client.state == "disconnected"
+    with serving(Script(models=OUR_MODELS), port=port):
+        client.snapshot()
+        assert client.state == "ready"
+    client.close()
+    assert client.state == "closed"
+
+
 def hung_up(end: Callable[[HttpClient], None]) -> Reply:
     """The answer of a server that would go on, ended after its first words."""
     with serving(Script(words("half", " an")[:3], hangs=True)) as url, HttpClient(url) as client:

@@ -171,9 +171,8 @@ def test_what_is_noticed() -> None:
     assert noticed(EMPTY, RESTARTING) == ["eaglelocal is restarting", "the engine was started anew (1 so far)"]
     assert noticed(EMPTY, GONE)[0].startswith("cannot reach")
     lacking = replace(EMPTY, missing=("--metrics",))
-    assert (
-        noticed(EMPTY, lacking) == noticed(GONE, lacking)[1:] == ["started with --metrics, eaglelocal would tell more"]
-    )
+    said = ["started with --metrics, eaglelocal would tell more"]
+    assert noticed(EMPTY, lacking) == noticed(GONE, lacking)[1:] == said
     assert noticed(lacking, lacking) == []
     assert noticed(GONE, EMPTY) == ["eaglelocal is ready again"]
     assert noticed(busy(), off()) == [
