@@ -247,9 +247,8 @@ class Partner:
         return self._session
 
     def _model_changed(self, session: Session) -> None:
-        self._feed.count_by(
-            events=not _is_our_server(session.model)
-        )  # it sends a step at once, and tells how many tokens that were
+        is_ours = _is_our_server(session.model)  # it sends a step at once, and tells how many tokens that were
+        self._feed.count_by(events=not is_ours)
         self._tell(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
 
     def _ask(self, question: str) -> None:
