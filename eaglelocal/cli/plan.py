@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
     from eaglelocal.cli.planning import Candidates
     from eaglelocal.core.costs import MeasuredCosts
+    from eaglelocal.hub.wish import Wish
     from eaglelocal.planner.goals import Goal
     from eaglelocal.planner.machine import Rig
     from eaglelocal.planner.plan import Outcome
@@ -38,6 +40,12 @@ def plan(
     goal: GoalName = "balanced",
     parallel: Parallel = None,
     machine: MachineName = None,
+    draft: flags.Draft = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
     show_all: ShowAll = False,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -48,19 +56,29 @@ def plan(
     eaglelocal plan qwen3-8b --ctx 16384
     eaglelocal plan --machine rtx-3090 --goal quality --json
     """
+    from eaglelocal.as_planned import asked_by
     from eaglelocal.catalog.catalog import load
-    from eaglelocal.cli.loading import settings_of
     from eaglelocal.cli.plan_report import outcome_object, report_lines
     from eaglelocal.cli.planning import candidates
-    from eaglelocal.planner.plan import Asked
     from eaglelocal.planner.plan import plan as decide
 
     output = standard_output()
-    settings = settings_of({"ctx": ctx, "parallel": parallel})
-    asked = Asked(goal=goal_named(goal), ctx=settings.ctx, num_slots=settings.parallel or 1)
+    given = {
+        "ctx": ctx,
+        "parallel": parallel,
+        "draft": draft,
+        "gpu_layers": gpu_layers,
+        "device": device,
+        "split": split,
+        "kv_type": kv_type,
+        "flash_attn": flash_attn,
+    }
+    wish = wish_for(target, given, is_elsewhere=machine is not None)
+    asked = replace(asked_by(wish), goal=goal_named(goal))
     catalog = load()
-    found = candidates(target, catalog)
-    rig, measured = here(found, catalog) if machine is None else (there(machine, catalog), {})
+    rig = None if machine is None else there(machine, catalog)
+    found = candidates(wish, catalog)
+    rig, measured = here(found, catalog) if rig is None else (rig, {})
     outcome = decide(found.options, rig, asked, measured=measured)
     if as_json:
         output.object(outcome_object(outcome))
@@ -69,6 +87,23 @@ def plan(
             output.data(line)
     if outcome.chosen is None:
         raise nothing_fits(outcome)
+
+
+def wish_for(target: str | None, given: Mapping[str, str | None], *, is_elsewhere: bool) -> Wish:
+    """As `chat` would be asked; what the settings say of this machine's GPUs is not said of another's."""
+    from eaglelocal.cli.loading import settings_of, wish_of
+    from eaglelocal.talk.session import Choice
+
+    settings = settings_of(given)
+    wish = replace(wish_of(settings, Choice(), parallel=settings.parallel or 1), target=target)
+    if not is_elsewhere:
+        return wish
+    return replace(
+        wish,
+        gpu_layers=wish.gpu_layers if given["gpu_layers"] is not None else None,
+        device=given["device"],
+        split=wish.split if given["split"] is not None else "layer",
+    )
 
 
 def goal_named(name: str) -> Goal:
@@ -99,10 +134,7 @@ def there(name: str, catalog: Catalog) -> Rig:
 
 
 def nothing_fits(outcome: Outcome) -> ResourceError:
-    from eaglelocal.planner.reasons import nearest_miss
+    from eaglelocal.planner.way_out import nothing_fits as why
 
-    miss = outcome.nearest or next(iter(outcome.rejected), None)
-    if miss is None:
-        return ResourceError("there is nothing to plan")
-    message, hint = nearest_miss(outcome, miss)
+    message, hint = why(outcome)
     return ResourceError(message, hint=hint)

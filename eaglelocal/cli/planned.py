@@ -27,10 +27,11 @@ def planned_for_here(target: str) -> Planned | None:
     if not isinstance(parsed, Profile) or parsed.quant:
         return None
     from eaglelocal.catalog.catalog import load
+    from eaglelocal.planner.asked import Asked
     from eaglelocal.planner.goals import GOALS
     from eaglelocal.planner.machine import rig_of
     from eaglelocal.planner.options import options_of
-    from eaglelocal.planner.plan import Asked, plan
+    from eaglelocal.planner.plan import plan
     from eaglelocal.probe.probe import probe
 
     catalog = load()

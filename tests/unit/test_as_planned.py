@@ -58,7 +58,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on(rig: Rig, monkeypatch: pytest.MonkeyPatch, wish: Wish) -> Settled:
-    monkeypatch.setattr(module, "this_rig", lambda: rig)
+    monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
     return as_planned(wish)
 
 

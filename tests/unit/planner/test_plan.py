@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.fit import RAM, load_of
 from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import GOALS
 from eaglelocal.planner.machine import Device, Rig, rig_of_known
 from eaglelocal.planner.memory import estimate, safe_rooms
 from eaglelocal.planner.options import Option, options_of
-from eaglelocal.planner.plan import Asked, Chosen, Outcome, plan
-from eaglelocal.planner.reasons import nearest_miss, reasons
+from eaglelocal.planner.plan import Outcome, plan
+from eaglelocal.planner.reasons import reasons
+from eaglelocal.planner.way import Chosen
 from eaglelocal.planner.weighing import Scale, Setup
 
 GIB = 2**30
