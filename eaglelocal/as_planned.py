@@ -134,7 +134,7 @@ def applied(wish: Wish, planned: Planned | None) -> Settled:
         kv_type=way.setup.kv_type if wish.kv_type is None else wish.kv_type,
         gpu_layers=way.gpu_layers if wish.gpu_layers is None else wish.gpu_layers,
     )
-    return Settled(settled, ", ".join(decisions(wish, settled, planned)))
+    return Settled(settled, "; ".join(decisions(wish, settled, planned)))
 
 
 def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:

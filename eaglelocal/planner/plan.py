@@ -110,7 +110,7 @@ class _Node:
     order: int
     way: Way = field(compare=False)
     weighed: Weighed | None = field(compare=False, default=None)  # None: a bound
-    missed: Weighed | None = field(compare=False, default=None)  # whole and at its smallest, where that did not fit
+    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound for some layers on the host
 
 
 class _Search:
@@ -128,10 +128,10 @@ class _Search:
             if node.weighed is not None:
                 self.rejected += [self._too_large(option) for option in too_large]
                 return Chosen(way=node.way, weighed=node.weighed)
-            if node.missed is None:
-                self._try_at_once(node.way)
+            if node.is_split:
+                self._try_on_host(node.way)
             else:
-                self._try_on_host(node.way, node.missed)
+                self._try_at_once(node.way)
         self.rejected += [self._nearest_of(option) for option in too_large]
         return None
 
@@ -169,9 +169,9 @@ class _Search:
             self._push(self._way(option, draft, roomiest, self._layers(option)))
         return True
 
-    def _push(self, way: Way, *, weighed: Weighed | None = None, missed: Weighed | None = None) -> None:
+    def _push(self, way: Way, *, weighed: Weighed | None = None, is_split: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, missed))
+        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, is_split))
 
     def _way(self, option: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> Way:
         prediction = self._scale.predict(option, draft, gpu_layers)
@@ -204,7 +204,7 @@ class _Search:
             self._push_roomiest(bound, setups)
         elif self._may_split:
             layers = self._scale.layers_at_best(option, draft)
-            self._push(self._way(option, draft, setups[0], layers), missed=smallest)
+            self._push(self._way(option, draft, setups[0], layers), is_split=True)
         else:
             self._miss(replace(bound, setup=setups[-1]), smallest)
 
@@ -217,12 +217,11 @@ class _Search:
                 return self._push_if_used(way, weighed)
         raise AssertionError("the smallest setup fitted a moment ago")
 
-    def _try_on_host(self, bound: Way, missed: Weighed) -> None:
+    def _try_on_host(self, bound: Way) -> None:
         """Layers that the GPUs cannot take stay in main memory; a small cache leaves room for more of them."""
         option, draft = bound.option, bound.draft
-        setups = setups_for(option, self._asked)
-        tried = [(replace(bound, setup=setups[-1], gpu_layers=None), missed)]
-        for group in small_setups(setups):
+        tried = []
+        for group in small_setups(setups_for(option, self._asked)):
             split = [self._split(option, draft, setup) for setup in group]
             found = [(way, weighed) for way, weighed in split if weighed.fits]
             if found:

@@ -121,12 +121,13 @@ class Scale:
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
-        """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
+        """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
         shape = option.shape
         output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
         free = self._gpu_bytes - output - drafting
-        return 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
+        layers = 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
+        return min(layers, shape.n_layer + shape.n_layer_ahead)
 
     def best_split(self, option: Option, way: DraftWay, setup: Setup) -> tuple[int, Weighed]:
         """As many layers on the GPUs as fit there, the output counted; the rest may not fit main memory.

@@ -53,7 +53,8 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
         case Term.QUALITY:
             return f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
         case Term.SPEED:
-            return f"slower: {best}{pace(way)}{with_layers(way)}, the plan {pace(chosen)}"
+            slow, plan = apart(way.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
+            return f"slower: {best}{slow} tokens/s{with_layers(way)}, the plan {plan}"
         case Term.CONTEXT:
             return f"less context: {best}{way.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
         case Term.CACHE:
@@ -61,7 +62,7 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
         case Term.WINDOWS:
             return "its cache keeps windows only"
         case Term.HOST:
-            return f"layers in main memory:{with_layers(way) or ' some'}"
+            return f"not all layers fit the GPU: {best}{way.gpu_layers} of {way.option.shape.n_layer + 1}"
         case Term.UNSEEN:
             return "nobody has seen its file"
 
@@ -71,11 +72,20 @@ def asides(telling: list[Term], way: Way, chosen: Way, goal: Goal, *, is_bound: 
     if Term.SPEED in telling and speed < goal.pace:
         yield f"; --goal {goal.name} wants {goal.pace:.0f}"
     if Term.SPEED not in telling and speed > FASTER * best:
-        yield f" (though {'at best ' if is_bound else ''}{pace(way)})"
+        yield f" (though {'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f})"
 
 
-def pace(way: Way) -> str:
-    return f"{way.prediction.spec_tok_s:.1f} tokens/s"
+def apart(left: float, right: float) -> tuple[str, str]:
+    """Both with as many digits as it takes to see that they differ.
+
+    >>> apart(2.42, 2.44)
+    ('2.42', '2.44')
+    """
+    for digits in (1, 2, 3):
+        texts = f"{left:.{digits}f}", f"{right:.{digits}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts
 
 
 def with_layers(way: Way) -> str:
