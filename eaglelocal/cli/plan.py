@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,10 +31,12 @@ MachineName = Annotated[
 ]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation; unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
+OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
 
 def plan(
+    context: typer.Context,
     target: Target = None,
     ctx: Ctx = None,
     goal: GoalName = "balanced",
@@ -46,7 +48,8 @@ def plan(
     split: flags.Split = None,
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
-    show_all: ShowAll = False,
+    show_all: OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
+ShowAll = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Say what to run here: model, quantization, draft, memory, speed.
@@ -56,30 +59,11 @@ def plan(
     eaglelocal plan qwen3-8b --ctx 16384
     eaglelocal plan --machine rtx-3090 --goal quality --json
     """
-    from eaglelocal.as_planned import asked_by
-    from eaglelocal.catalog.catalog import load
     from eaglelocal.cli.plan_report import outcome_object, report_lines
-    from eaglelocal.cli.planning import candidates
-    from eaglelocal.planner.plan import plan as decide
 
     output = standard_output()
-    given = {
-        "ctx": ctx,
-        "parallel": parallel,
-        "draft": draft,
-        "gpu_layers": gpu_layers,
-        "device": device,
-        "split": split,
-        "kv_type": kv_type,
-        "flash_attn": flash_attn,
-    }
-    wish = wish_for(target, given, is_elsewhere=machine is not None)
-    asked = replace(asked_by(wish), goal=goal_named(goal))
-    catalog = load()
-    rig = None if machine is None else there(machine, catalog)
-    found = candidates(wish, catalog)
-    rig, measured = here(found, catalog) if rig is None else (rig, {})
-    outcome = decide(found.options, rig, asked, measured=measured)
+    given = {name: context.params[name] for name in OF_SETTINGS}
+    outcome = planned(wish_for(target, given, is_elsewhere=machine is not None), goal_named(goal), machine)
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -89,7 +73,21 @@ def plan(
         raise nothing_fits(outcome)
 
 
-def wish_for(target: str | None, given: Mapping[str, str | None], *, is_elsewhere: bool) -> Wish:
+def planned(wish: Wish, goal: Goal, machine: str | None) -> Outcome:
+    """Raises UsageError, ModelFileError or IncompatibleError."""
+    from eaglelocal.as_planned import asked_by
+    from eaglelocal.catalog.catalog import load
+    from eaglelocal.cli.planning import candidates
+    from eaglelocal.planner.plan import plan as decide
+
+    catalog, asked = load(), replace(asked_by(wish), goal=goal)
+    rig = None if machine is None else there(machine, catalog)
+    found = candidates(wish, catalog)
+    rig, measured = here(found, catalog) if rig is None else (rig, {})
+    return decide(found.options, rig, asked, measured=measured)
+
+
+def wish_for(target: str | None, given: Mapping[str, Any], *, is_elsewhere: bool) -> Wish:
     """As `chat` would be asked; what the settings say of this machine's GPUs is not said of another's."""
     from eaglelocal.cli.loading import settings_of, wish_of
     from eaglelocal.talk.session import Choice

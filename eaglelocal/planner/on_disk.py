@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.planner.asked import Asked
-from eaglelocal.planner.goals import GOALS
+from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
-from eaglelocal.planner.plan import plan, scale_for
+from eaglelocal.planner.plan import kv_types_for, plan, scale_for
 from eaglelocal.planner.way import Way, gib
+from eaglelocal.planner.weighing import Setup
 
 AS_USUAL = Asked(goal=GOALS["balanced"])
 
@@ -36,12 +37,31 @@ def best_on_disk(
 
 
 def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
-    """A draft that is here is loaded where there is room for it: whether it pays is measured, not predicted."""
+    """A draft that is here is loaded where it costs no more than context beyond what is comfortable.
+
+    Whether it pays is measured, not predicted; but no layer leaves the GPU for it, and no cache falls below q8_0.
+    """
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
         return way
-    fits = scale_for(rig, asked).weigh(way.option, draft, way.setup, way.gpu_layers).fits
-    return dataclasses.replace(way, draft=draft) if fits else way
+    alone = dataclasses.replace(way.option, drafts=(draft,))
+    layers = asked.gpu_layers if way.gpu_layers is None else way.gpu_layers
+    for kv_type in dict.fromkeys((way.setup.kv_type, *(each for each in kv_types_for(asked) if each == "q8_0"))):
+        alike = dataclasses.replace(asked, kv_type=kv_type, gpu_layers=layers, named_draft=draft.id)
+        chosen = plan([alone], rig, alike).chosen
+        if chosen is not None and is_comfortable(chosen.way, way):
+            return dataclasses.replace(chosen.way, option=way.option)
+    return way
+
+
+def is_comfortable(way: Way, other: Way) -> bool:
+    """Has it the other's layers on the GPU, and its context as far as that is no luxury?"""
+    return way.gpu_layers == other.gpu_layers and way.setup.n_ctx >= comfortable(other).n_ctx
+
+
+def comfortable(way: Way) -> Setup:
+    """Its setup with no more context than that."""
+    return dataclasses.replace(way.setup, n_ctx=min(way.setup.n_ctx, COMFORTABLE_CTX))
 
 
 def with_plain_cache(way: Way, rig: Rig, asked: Asked) -> Way:
@@ -58,11 +78,11 @@ def why_without(way: Way, rig: Rig, asked: Asked) -> str:
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
         return ""
-    worst = scale_for(rig, asked).weigh(way.option, draft, way.setup, way.gpu_layers).worst
-    room = f"{way.setup.n_ctx} tokens" if way.gpu_layers is None else f"{way.gpu_layers} layers"
-    return (
-        f"a lookup in place of {draft.id}, which lacks {gib(worst.missing_bytes)} on {worst.room.device} beside {room}"
-    )
+    setup = comfortable(way)
+    worst = scale_for(rig, asked).weigh(way.option, draft, setup, way.gpu_layers).worst
+    beside = f"{setup.n_ctx} tokens" if way.gpu_layers is None else f"{way.gpu_layers} layers"
+    lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
+    return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 
 
 def draft_of(option: Option) -> DraftWay | None:
