@@ -48,8 +48,7 @@ def plan(
     split: flags.Split = None,
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
-    show_all: OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
-ShowAll = False,
+    show_all: ShowAll = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Say what to run here: model, quantization, draft, memory, speed.
