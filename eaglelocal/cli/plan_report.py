@@ -16,7 +16,7 @@ from eaglelocal.planner.way import Chosen, Rejected, Way
 
 WIDTH = 79
 BAR_CELLS = 30
-SHOWN, SHOWN_REASONS = 3, 5  # of what was rejected, and of reasons, without --all
+SHOWN, SHOWN_REASONS = 2, 3  # of what was rejected, and of reasons, without --all
 GIB = 2**30
 PROGRAM = "eaglelocal"
 CONTINUES = " \\"  # a shell reads on behind it

@@ -36,6 +36,8 @@ def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
     """What it lacks beside the chosen one, the weightiest first. `is_bound`: it was not weighed."""
     lost = {term: chosen.terms[term] - way.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
+    if Term.SPEED in telling:  # which says how many layers are on the host
+        telling = [term for term in telling if term is not Term.HOST]
     if not telling:
         return f"as good as the plan{beside(way, chosen)}, which comes first"
     text = ", ".join(clause(term, way, chosen, is_bound=is_bound) for term in telling)
@@ -69,7 +71,7 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
 
 def asides(telling: list[Term], way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> Iterator[str]:
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
-    if Term.SPEED in telling and speed < goal.pace:
+    if Term.SPEED in telling and speed < goal.pace <= best:
         yield f"; --goal {goal.name} wants {goal.pace:.0f}"
     if Term.SPEED not in telling and speed > FASTER * best:
         yield f" (though {'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f})"
