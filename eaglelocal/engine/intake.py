@@ -14,11 +14,12 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, Vocabulary
 from eaglelocal.core.request import ChatRequest, Request
 from eaglelocal.core.tools import Split, ToolUse
+from eaglelocal.engine.binding import Binding, Wish
 from eaglelocal.errors import RequestError
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
-from eaglelocal.text.tool_grammar import callable_tools, constraint_of
+from eaglelocal.text.tool_grammar import callable_tools
 
 
 class NoConstraints:
@@ -41,7 +42,7 @@ class Intake:
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None) -> None:
         self._vocabulary, self._n_ctx = vocabulary, n_ctx
-        self._constraints = NoConstraints() if constraints is None else constraints
+        self._binding = Binding(NoConstraints() if constraints is None else constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
     @functools.cached_property
@@ -138,19 +139,16 @@ class Intake:
 
     def _constraint(self, asked: ChatRequest, split: Split | None) -> Constraint | None:
         """What binds the answer, compiled once to see that it can be."""
-        constraint = asked.constraint
-        if split is not None:
-            tokens = self._marker_tokens(split)
-            constraint = constraint_of(split, asked.tool_choice, constraint, tokens=tokens, is_split=asked.is_split)
-        if constraint is None:
-            return None
-        try:
-            self._constraints.check(constraint)
-        except RequestError as error:
-            is_call = asked.tool_choice.use is ToolUse.REQUIRED
-            parameter = "tools" if is_call else "response_format"
-            raise RequestError(error.message, hint=error.hint, parameter=parameter) from None
-        return constraint
+        if split is None:
+            return self._binding.of_text(asked.constraint)
+        wish = Wish(
+            split=split,
+            choice=asked.tool_choice,
+            wanted=asked.constraint,
+            tokens=self._marker_tokens(split),
+            is_split=asked.is_split,
+        )
+        return self._binding.of_split(wish)
 
 
 def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:

@@ -250,7 +250,10 @@ def test_tools_are_not_shown_where_none_may_be_called(demo: Engine) -> None:
         ({"tools": (Tool("two words"),)}, "tools"),
         ({"tools": (Tool("a", "", "[]"),)}, "tools"),
         ({"tools": (Tool("a", "", "{"),)}, "tools"),
-        ({"tools": (Tool("a", "", '{"not": {}}'),), "tool_choice": ToolChoice(use=ToolUse.REQUIRED)}, "tools"),
+        (
+            {"tools": (Tool("a", "", '{"not": {}}', is_strict=True),), "tool_choice": ToolChoice(use=ToolUse.REQUIRED)},
+            "tools",
+        ),
         ({"messages": (), "text": "hello"}, "tools"),
     ],
 )
@@ -280,7 +283,7 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
-        constraints = engine._intake._constraints
+        constraints = engine._intake._binding._constraints
         assert isinstance(constraints, LlamaConstraints)
         assert (constraints._tokenizer is not None) is binds_answers
     finally:
