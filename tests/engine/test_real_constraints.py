@@ -49,6 +49,7 @@ OF = {
     "$defs": {"s": {"enum": ["server", "monitor"]}},
 }
 PORT = Tool("port", "the port of a server", json.dumps(OF))
+BAD = Tool("bad", "", '{"not": {}}', is_strict=True)
 QUESTION = (Message("user", "Which port does the server use?"),)
 PARAMS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=300),
