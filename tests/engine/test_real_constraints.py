@@ -289,3 +289,39 @@ def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Pa
         assert (constraints._tokenizer is not None) is binds_answers
     finally:
         engine.close()
+
+
+def test_a_strict_tool_is_bound_where_the_answer_may_be_free(demo: Engine) -> None:
+    """Whatever is drafted, and whatever the model says first: what it calls fits."""
+    strict = tuple(replace(tool, is_strict=True) for tool in (LOOK, PORT))
+    asked = bound(None, tools=strict, is_split=True)
+    plain, drafted = say(demo, replace(asked, spec=OFF)), say(demo, asked)
+    assert (plain.text, [call.arguments for call in plain.calls]) == (
+        drafted.text,
+        [call.arguments for call in drafted.calls],
+    )
+    for call in plain.calls:
+        assert json.loads(call.arguments).get("of", "server") in ("server", "monitor")
+
+
+def test_odd_schemas_bind_what_can_be_bound(demo: Engine) -> None:
+    odd = {"type": "object", "properties": {"of": {"enum": ["a", "b"]}, "x": {"type": "string", "pattern": "(?=a)a"}}}
+    tool = Tool("odd", "", json.dumps({**odd, "required": ["of"], "additionalProperties": False, "not": {}}))
+    choice = ToolChoice(use=ToolUse.REQUIRED, name="odd", parallel=False)
+    told = say(demo, bound(None, tools=(tool, LOOK), tool_choice=choice, is_split=True))
+    assert told.failed is None
+    for call in told.calls:
+        assert json.loads(call.arguments)["of"] in ("a", "b")
+
+
+def test_an_answer_goes_on_where_its_beginning_ends(demo: Engine) -> None:
+    """What the model says by itself, cut anywhere and sent again, ends as it would have."""
+    whole = say(demo, ChatRequest(id="a", messages=QUESTION, params=PARAMS["greedy"], is_split=True))
+    words = whole.text.split(" ")
+    assert len(words) > 4
+    begun = " ".join(words[: len(words) // 2])
+    messages = (*QUESTION, Message("assistant", begun))
+    rest = say(
+        demo, ChatRequest(id="a", messages=messages, params=PARAMS["greedy"], is_split=True, continues_last=True)
+    )
+    assert begun + rest.text == whole.text

@@ -1,4 +1,4 @@
-"""Prompts as they are sent: raw ones, ones to fill in, ones that go on; what there is room for; what is only counted."""
+"""Prompts: raw ones, ones to fill in, ones that go on; what there is room for, and what is only counted."""
 
 from __future__ import annotations
 
