@@ -70,7 +70,7 @@ class Binding:
             if wish.choice.use is not ToolUse.REQUIRED:
                 self.of_text(wish.wanted)  # named, if it is to blame
         assert refusal is not None
-        raise refusal
+        raise self._blaming(wish) or refusal
 
     def _ways(self, wish: Wish) -> Iterator[tuple[Tool, ...]]:
         """The tools as far as they are known, then as each can be bound alone, then with any arguments."""
@@ -84,11 +84,20 @@ class Binding:
         if free != alone:
             yield free
 
+    def _blaming(self, wish: Wish) -> RequestError | None:
+        """The refusal of the first strict tool that cannot be bound by itself."""
+        for tool in wish.split.tools:
+            if tool.is_strict and (refusal := self._refusal(wish.calling(tool))):
+                reason = refusal.message.partition(": ")[2] or refusal.message
+                what = f"the parameters of {tool.name}, a strict tool, cannot be bound: {reason}"
+                return RequestError(what, hint=refusal.hint, parameter="tools")
+        return None
+
     def _bindable(self, tool: Tool, wish: Wish) -> Tool:
         """The tightest way of this tool that can be bound; the loosest, if none can."""
         found = tool
         for found in (tool, *looser(tool)):
-            if self._can(wish.calling(found)):
+            if self._refusal(wish.calling(found)) is None:
                 break
         if found is not tool:
             self._loosened[tool] = found
@@ -96,13 +105,13 @@ class Binding:
                 self._loosened.popitem(last=False)
         return found
 
-    def _can(self, constraint: Constraint | None) -> bool:
+    def _refusal(self, constraint: Constraint | None) -> RequestError | None:
         assert constraint is not None
         try:
             self._constraints.check(constraint)
-        except RequestError:
-            return False
-        return True
+        except RequestError as error:
+            return error
+        return None
 
     def _check(self, constraint: Constraint, parameter: str) -> None:
         try:

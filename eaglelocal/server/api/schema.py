@@ -37,7 +37,7 @@ Word = Annotated[str, Field(max_length=64)]  # one of a few, of which others may
 Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Limit = Literal[-1] | Count  # -1: no limit but the context
+Limit = Count | Literal[-1]  # -1: no limit but the context
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]

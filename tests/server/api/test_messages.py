@@ -192,6 +192,18 @@ def test_tokens_are_counted_as_they_are_prompted(typist: Server) -> None:
     typist.wait_until_idle()
 
 
+def test_counting_is_no_answer(actor: Server) -> None:
+    before = (actor.serving.num_answered, len(actor.serving.recent), actor.serving.metrics.text())
+    assert actor.anthropic().messages.count_tokens(model="", messages=told("show")).input_tokens == 4
+    actor.wait_until_idle()
+    assert (actor.serving.num_answered, len(actor.serving.recent)) == before[:2]
+    assert whole_answers(actor.serving.metrics.text()) == whole_answers(before[2])
+
+
+def whole_answers(metrics: bytes) -> list[str]:
+    return [line for line in metrics.decode().splitlines() if "e2e_request_latency_seconds_count" in line]
+
+
 def test_counting_refuses_what_asking_would(actor: Server) -> None:
     wrong: Any = [{"role": "user", "content": [{"type": "image"}]}]
     for messages, status in ((wrong, 400), (told("show"), 404)):

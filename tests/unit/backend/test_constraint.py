@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of
+from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of, reason_in
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -354,3 +354,22 @@ def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: Model, for
     assert refused is not None
     with pytest.raises(RequestError):
         model.constraints.check(refused)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("plain", "plain"),
+        ("at 6(9): failed to compile JSON schema: Unknown format: x\n   4 | call", "Unknown format: x"),
+        ("at 1(2): no rule\n", "no rule"),
+        ("regex parse error:\n  ^(?=a)\n   ^^^\nerror: look-around\n", "regex parse error: look-around"),
+        ("regex parse error:", "regex parse error:"),
+    ],
+)
+def test_reasons_are_one_line(told: str, reason: str) -> None:
+    assert reason_in(told) == reason
+
+
+def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: Model) -> None:
+    with pytest.raises(RequestError, match=r"look-around, .* is not supported"):
+        model.constraints.check(schema(type="string", pattern="(?=a)b"))

@@ -90,7 +90,7 @@ def test_tools_that_are_too_much_together_take_any_arguments() -> None:
 def test_a_strict_tool_is_bound_or_refused() -> None:
     strict = replace(ODD, is_strict=True)
     for choice in (REQUIRED, ANY_TOOL):
-        with pytest.raises(RequestError) as caught:
+        with pytest.raises(RequestError, match=r"of odd, a strict tool, cannot be bound: .*=a") as caught:
             Binding(Reader("(?=a)")).of_split(wish(PLAIN, strict, choice=choice))
         assert caught.value.parameter == "tools"
         assert "(?=a)" in bound(Binding(Reader()), wish(PLAIN, strict, choice=choice))
