@@ -22,7 +22,7 @@ Turn = dict[str, object]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 UNREAD = "arguments"  # the name under which arguments that are no object are shown
-TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # as long as the longest that an API allows
 
 HERMES_TOOLS = """\
 # Tools
@@ -86,7 +86,7 @@ def tools_of(tools: Sequence[Tool], literals: Literals) -> list[Turn]:
 def tool_of(tool: Tool, literals: Literals) -> Turn:
     if not TOOL_NAME.fullmatch(tool.name):
         what = f"a tool cannot have the name {tool.name!r}"
-        raise RequestError(what, hint="at most 64 letters, digits, _, . and -", parameter="tools")
+        raise RequestError(what, hint="at most 128 letters, digits, _, . and -", parameter="tools")
     try:
         parameters = read_json(tool.parameters or "{}")
     except ValueError as error:
