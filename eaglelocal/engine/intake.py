@@ -17,7 +17,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
 from eaglelocal.errors import RequestError
-from eaglelocal.text.continuing import Beginning, beginning_of, opening_of_thought
+from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
@@ -132,7 +132,7 @@ class Intake:
             continues=beginning.is_said,
         )
         if beginning.thought:
-            text += opening_of_thought(self.template.family, text) + literals.hide(beginning.thought)
+            text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
         return Prompt(self._tokens(text, literals), in_thought, beginning.is_said)
 

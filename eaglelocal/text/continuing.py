@@ -41,11 +41,16 @@ def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
     return Beginning(tuple(before) or tuple(messages), thought if can_think else "")
 
 
-def opening_of_thought(family: Family, rendered: str) -> str:
-    """What is still to be written behind the generation prompt before a thought goes on."""
-    if family.thoughts is None:
-        return f"{CHANNEL}analysis{MESSAGE}"
-    return "" if family.has_begun(rendered) else f"{family.thoughts.begin}{family.thoughts.label}\n"
+def within_thought(family: Family, rendered: str) -> str:
+    """A prompt with its generation prompt, up to where a thought goes on. A thought that it ends is not ended."""
+    thoughts = family.thoughts
+    if thoughts is None:
+        return f"{rendered}{CHANNEL}analysis{MESSAGE}"
+    if rendered.rstrip().endswith(thoughts.end):
+        rendered = rendered.rstrip().removesuffix(thoughts.end)
+    if family.has_begun(rendered):
+        return f"{rendered.rstrip()}\n"
+    return f"{rendered}{thoughts.begin}{thoughts.label}\n"
 
 
 def _parts(message: Message, family: Family) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from eaglelocal.text.turns import (
     with_argument_objects,
     with_argument_texts,
     with_joined_turns,
+    with_remarks_in_results,
     with_short_ids,
     with_single_calls,
     with_system_for_developer,
@@ -94,8 +95,8 @@ class ChatTemplate:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = Literals(Spellings()) if literals is None else literals
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
-        if continues:  # a mark at the end also keeps white space before it from being trimmed
-            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}{HERE}"}
+        if continues:  # the mark at the end also keeps white space before it from being trimmed
+            turns[-1] = {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}
         if not self._knows_developers:
             turns = with_system_for_developer(turns)
         turns, offered = self._with_tools(turns, offered)
@@ -107,7 +108,19 @@ class ChatTemplate:
             "add_generation_prompt": not continues,
         }
         text = self._first_of(self._ways(turns), variables)
-        return _up_to_here(text) if continues else text
+        return self._up_to_here(text) if continues else text
+
+    def _up_to_here(self, text: str) -> str:
+        """Up to the end of the last message; a few templates begin a thought before what was said, which is ended."""
+        shown, mark, _ = text.rpartition(HERE)
+        if not mark:
+            what = "the model's chat template does not show the last message, so it cannot be continued"
+            raise RequestError(what, parameter="messages")
+        before, _, said = shown.rpartition(HERE)
+        thoughts = self.family.thoughts
+        if thoughts is not None and self.family.has_begun(before):
+            before = before.rstrip() + thoughts.end
+        return before + said
 
     def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
         """Tools, calls and results in the places where this template looks for them."""
@@ -132,6 +145,8 @@ class ChatTemplate:
             yield with_argument_texts(plain)
             yield with_argument_objects(plain)
         yield with_joined_turns(with_system_for_user(turns))
+        yield with_remarks_in_results(turns)
+        yield with_remarks_in_results(with_system_for_user(turns))
 
     def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
         """Of the first way that the template takes; its objection to the usual one, if it takes none."""
@@ -167,14 +182,6 @@ class ChatTemplate:
 
 def chat_template(vocabulary: Vocabulary) -> ChatTemplate:
     return ChatTemplate(vocabulary.chat_template, bos_text=vocabulary.bos_text, eos_text=vocabulary.eos_text)
-
-
-def _up_to_here(text: str) -> str:
-    before, mark, _ = text.rpartition(HERE)
-    if not mark:
-        what = "the model's chat template does not show the last message, so it cannot be continued"
-        raise RequestError(what, parameter="messages")
-    return before
 
 
 def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:

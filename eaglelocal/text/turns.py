@@ -137,6 +137,17 @@ def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
     return joined
 
 
+def with_remarks_in_results(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that want an answer behind a tool's result: what a person says there is said with the result."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and turn["role"] == "user" and joined[-1]["role"] == "tool":
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
 def with_single_calls(turns: Sequence[Turn]) -> list[Turn]:
     """For templates that show one call a turn: each call is a turn, with its result behind it."""
     turns, single = list(turns), []

@@ -9,7 +9,7 @@ from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Split, Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
-from eaglelocal.text.continuing import Beginning, beginning_of, opening_of_thought
+from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
 from eaglelocal.text.families import family_of
 from eaglelocal.text.literals import HERE, Literals, Spellings
 from eaglelocal.text.marks import control_char
@@ -94,11 +94,22 @@ def test_an_empty_message_that_is_alone_stays() -> None:
     assert beginning_of(alone, family_of("")) == Beginning(alone)
 
 
-def test_a_thought_is_opened_where_the_generation_prompt_has_not() -> None:
-    family = family_of(THOUGHT)
-    assert opening_of_thought(family, "assistant\n") == "<think>\n"
-    assert opening_of_thought(family, "assistant\n<think>\n") == ""
-    assert opening_of_thought(family_of(templates.HARMONY), "<|start|>assistant") == "<|channel|>analysis<|message|>"
+@pytest.mark.parametrize(
+    "prompt",
+    ["assistant\n", "assistant\n<think>", "assistant\n<think>\n\n</think>\n\n", "assistant\n</think>\n"],
+)
+def test_a_thought_is_open_however_the_generation_prompt_ends(prompt: str) -> None:
+    assert within_thought(family_of(THOUGHT), prompt) == "assistant\n<think>\n"
+
+
+def test_harmony_opens_a_thought_on_its_channel() -> None:
+    opened = within_thought(family_of(templates.HARMONY), "<|start|>assistant")
+    assert opened == "<|start|>assistant<|channel|>analysis<|message|>"
+
+
+def test_a_thought_that_a_template_opens_before_what_was_said_is_ended() -> None:
+    source = f"{{% for m in messages %}}{{{{ m.role }}}}:<think>\n{{{{ m.content }}}}</s>{{% endfor %}}{THOUGHT}"
+    assert went_on(source, Message("assistant", " Because (")) == "assistant:<think></think> Because ("
 
 
 # ---- how the answer is read then

@@ -265,3 +265,16 @@ def test_control_tokens_in_broken_arguments_stay_text() -> None:
     literals = Literals(Spellings(("<|im_end|>",)))
     text = ChatTemplate(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
     assert [span for span, is_hidden in literals.spans(text) if is_hidden] == ["<|im_end|>"]
+
+
+ANSWERS_RESULTS = EACH + (
+    "{% if m.role == 'user' and loop.index0 and loop.previtem.role != 'assistant' %}"
+    "{{ raise_exception('an answer must come behind a result') }}{% endif %}[{{ m.role }}] {{ m.content }}\n"
+    "{% endfor %}{# tools <tool_call> tool_calls #}"
+)
+
+
+def test_what_is_said_behind_a_result_is_said_with_it_where_it_must_be() -> None:
+    told = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
+    assert told.endswith("[tool] a bird\n\nSure?")
+    assert "[tool] a deer\n" in told
