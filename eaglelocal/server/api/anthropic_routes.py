@@ -16,6 +16,7 @@ from eaglelocal.server.api.anthropic_schema import (
     Block,
     CountBody,
     MessagesBody,
+    OutputConfig,
     Turn,
 )
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
@@ -64,7 +65,7 @@ async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response
     }
     question, names = read(body, sampled, serving, owner)
     name = serving.models.name_of(question.model)
-    teller = AnthropicTeller(question.requests[0].id, name, tells_thoughts=thinks(body))
+    teller = AnthropicTeller(question.requests[0].id, name, tells_thoughts=tells_thoughts(body))
     return conversation(serving, question, teller, names)
 
 
@@ -104,8 +105,11 @@ def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str)
 
 
 def thinks(body: CountBody) -> bool:
-    """Thoughts are wanted, and so told."""
     return body.thinking is not None and body.thinking.type != "disabled"
+
+
+def tells_thoughts(body: CountBody) -> bool:
+    return thinks(body) and (body.thinking is None or body.thinking.display != "omitted")
 
 
 def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,11 +121,10 @@ def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if body.tools is not None:
         chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
-    if body.output_config is not None:
-        chat["reasoning_effort"] = body.output_config.effort
-        if body.output_config.format is not None:
-            schema = {"schema": body.output_config.format.schema_}
-            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    config = body.output_config or OutputConfig()
+    chat["reasoning_effort"] = config.effort
+    if wanted := config.format or body.output_format:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
     return chat | choice_of(body.tool_choice)
 
 

@@ -58,6 +58,7 @@ class AnthropicToolChoice(Body):
 
 class Thinking(Body):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputFormat(Body):
@@ -80,6 +81,7 @@ class CountBody(Body):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # where older clients have it
 
 
 class MessagesBody(CountBody):

@@ -139,6 +139,14 @@ def test_thoughts_that_are_asked_for_are_wanted(actor: Server, kind: str) -> Non
     assert dict(seen(actor, thinking=given)["template_values"]) == {"enable_thinking": "true"}
 
 
+def test_thoughts_may_be_thought_and_not_told(actor: Server) -> None:
+    thinking: Any = {"type": "adaptive", "display": "omitted"}
+    assert dict(seen(actor, thinking=thinking)["template_values"]) == {"enable_thinking": "true"}
+    asked: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": told("think Hm.\nsay Yes.")}
+    answer = actor.anthropic().messages.create(thinking=thinking, **asked)
+    assert [block.type for block in answer.content] == ["text"]
+
+
 class Place(pydantic.BaseModel):
     """A city."""
 
@@ -152,6 +160,8 @@ def test_an_output_format_binds_the_answer(actor: Server) -> None:
     assert request["constraint"]["syntax"] == "json_schema"
     assert json.loads(request["constraint"]["source"]) == schema
     assert dict(request["template_values"])["reasoning_effort"] == '"max"'
+    older: Any = {"output_format": config["format"]}
+    assert seen(actor, extra_body=older)["constraint"] == request["constraint"]
     answer = actor.anthropic().messages.parse(
         model="", max_tokens=50, messages=told('say {"city": "Rome"}'), output_format=Place
     )
