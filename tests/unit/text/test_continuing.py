@@ -120,7 +120,8 @@ def read(split: Split, answer: str) -> tuple[str, str, int]:
             answer = answer.replace(name, control_char(index))
     text = SplitText(split, lambda: "id")
     told = [*map(text.push, answer), text.finish("")]
-    return "".join(t.text for t in told), "".join(t.reasoning for t in told), sum(len(t.calls) for t in told)
+    calls = [call for piece in told for call in piece.calls if call.name]
+    return "".join(piece.text for piece in told), "".join(piece.reasoning for piece in told), len(calls)
 
 
 TOOLS = (Tool("f"),)
