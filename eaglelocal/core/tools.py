@@ -13,7 +13,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: str = "{}"  # JSON schema of its arguments, as JSON
-    is_strict: bool = False  # arguments must fit the schema in every point, however a call comes about
+    is_strict: bool = False  # arguments must fit the schema as tightly as their notation can be bound
 
 
 @dataclass(frozen=True, slots=True)
