@@ -81,9 +81,9 @@ class MessageGiven(Body):
 
 
 STRICT = (
-    "Calls fit `parameters`, or the request is refused: in every point where the model writes arguments as JSON, by type "
-    "and choices where it writes them as text between tags. Without a call being required this holds for "
-    "models whose calls begin with a marker; Llama's, which nothing marks, are then not bound."
+    "Calls fit `parameters`, or the request is refused: in every point where the model writes arguments as JSON, by "
+    "type and choices where it writes them as text between tags. Without a call being required this holds for models "
+    "whose calls begin with a marker; Llama's, which nothing marks, are then not bound."
 )
 
 
