@@ -151,7 +151,7 @@ class Partner:
         self._errands = Errands(lambda error: tell(Wrong(error)))
         self._session: Session | None = None
         self._answer: Answer | None = None
-        self._ended = threading.Event()
+        self._ended, self._is_over = threading.Event(), threading.Event()  # everything; an answer, not looked at yet
         self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
         self._state = ("loading", 0)
         self._live = LiveAnswer()
@@ -225,6 +225,7 @@ class Partner:
     def close(self) -> None:
         """Stop, and end the engine."""
         self._ended.set()
+        self._is_over.set()
         self._errands.take_back()
         self.stop()
         if self._session is not None:
@@ -267,6 +268,7 @@ class Partner:
             return listen(answer, self._hear)
         finally:
             self._answer = None
+            self._is_over.set()
 
     def _hear(self, event: RequestEvent) -> None:
         self._feed.take(event, time.monotonic())
@@ -351,17 +353,19 @@ class Partner:
     def _look(self) -> None:
         """Totals for the panel while an answer runs and once after it; the engine's state always."""
         is_due, looked_at = True, time.monotonic()
-        while not self._ended.wait(WATCH_S):
+        while not self._ended.is_set():
+            is_due |= self._is_over.wait(WATCH_S)  # however short it was
+            self._is_over.clear()
             session, answers = self._session, self.is_answering
-            if session is None:
+            if session is None or self._ended.is_set():
                 continue
             client, now = session.model.client, time.monotonic()
             if answers or is_due or (_is_our_server(session.model) and now - looked_at >= SIGN_OF_LIFE_S):
                 looked_at = now
                 reading = reading_of(client.snapshot(), state=client.state, n_ctx=session.model.info.n_ctx)
                 self._feed.read(reading, time.monotonic())
+                is_due = False
             self._note_state(client.state, client.restarts)
-            is_due = answers
 
     def _note_state(self, state: str, restarts: int) -> None:
         if (state, restarts) != self._state:

@@ -105,6 +105,7 @@ class ScriptedClient:
     n_ctx: int = 2048
     requests: list[ChatRequest] = field(default_factory=list)
     restarts: int = 0
+    looked_at: list[int] = field(default_factory=list)  # questions so far, at each snapshot
     state: str = "ready"
     num_closed: int = 0
     busy: bool = False
@@ -143,6 +144,7 @@ class ScriptedClient:
 
     def snapshot(self) -> EngineSnapshot:
         tokens = len(self.requests)
+        self.looked_at.append(tokens)
         return EngineSnapshot(0, 0, 10, tokens, tokens, SpeculationStats(), 0.01, 0.99, 3 * 2**20)
 
     def close(self) -> None:

@@ -93,6 +93,18 @@ def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
+def test_the_engine_is_looked_at_after_every_answer_however_short(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        for number in (1, 2):
+            await person.until(lambda: bool(stage.client.looked_at), "a first look")
+            await person.ask("one")
+            await person.until(lambda number=number: number in stage.client.looked_at, "a look behind the answer")  # type: ignore[misc]
+
+    play(stage, scenario)
+
+
 def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
 
