@@ -15,14 +15,15 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.call_forms import IS_TEXT, KEY, NAME, VALUE
-from eaglelocal.text.tool_schemas import Schema, kinds_of, parameter_schemas
+from eaglelocal.text.tool_schemas import Schema, has_required, kinds_of, parameter_schemas
 
 MAX_PYTHON_CHARS = 64 * 1024
+Begun = list[tuple[ToolCall, bool]]  # calls, and whether each is whole
 TEXT: Schema = {"type": "string"}
 ANYTHING: Schema = {}
 _SPACE = re.compile(r"\s*")
@@ -41,8 +42,10 @@ class TaggedText:
         self._call = _pattern(begin, r"[^<>\"\s]+?" if self._is_named else r"[^<>\"\s]+")
         self._call_end = re.compile(re.escape(end))
         self._before = _pattern(before.strip())
-        following = [self._before.pattern, re.escape(end) if end else r"\Z"]
-        self._after = re.compile(rf"{re.escape(after.strip())}(?=\s*(?:{'|'.join(following)}))")
+        self._tags = (before.partition(KEY)[0].strip(), end)
+        following = [self._before.pattern, *([re.escape(end)] if end else ())]
+        self._after_surely = _closing(after, following)
+        self._after = self._after_surely if end else _closing(after, [*following, r"\Z"])
 
     def __call__(self, text: str) -> list[ToolCall] | None:
         """The calls, without ids; None if the text is none."""
@@ -57,28 +60,85 @@ class TaggedText:
             at = _behind_space(text, at)
         return calls or None
 
+    def begun(self, text: str) -> Begun:
+        """Calls of offered tools that are sure, of a text that goes on, and whether each is whole.
+
+        One is sure when its first argument begins. Of the last, the arguments that are whole may be there only, as JSON
+        without its last bracket. What is found stays so, whatever follows.
+        """
+        return self._begun(text)[0]
+
+    def _begun(self, text: str) -> tuple[Begun, int]:
+        """And up to where the text is in it."""
+        found: Begun = []
+        at = _behind_space(text, 0)
+        while (begun := self._call.match(text, at)) is not None and begun["name"] in self._tools:
+            at = _behind_space(text, begun.end())
+            if not self._before.match(text, at) and not self._end_at(text, at):
+                break
+            arguments, at = self._arguments(text, at, begun["name"], self._after_surely)
+            end = self._end_at(text, at)
+            written = _written(arguments)
+            found.append((ToolCall("", begun["name"], written if end else written[:-1]), bool(end)))
+            if not end:
+                break
+            at = _behind_space(text, end)
+        return found, at
+
+    def lacks_only_its_end(self, text: str) -> bool:
+        """Of a text whose last call is begun and not whole: has it what it must have, and all of that its end?"""
+        found, at = self._begun(text)
+        call, _ = found[-1]
+        has_all = has_required(self._tools.get(call.name), call.arguments + "}")
+        return has_all and self._tags[1].startswith(text[at:].strip())
+
+    def may_go_on(self, text: str) -> bool:
+        """Behind the tag that begins a call, are there arguments, or its end?"""
+        begun = self._call.match(text)
+        rest = text[begun.end() :].lstrip() if begun else ""
+        return any(rest.startswith(tag) or tag.startswith(rest) for tag in self._tags)
+
     def _read_call(self, text: str, at: int) -> tuple[ToolCall, int] | None:
         begun = self._call.match(text, at)
         if begun is None or not (self._is_named or begun["name"] in self._tools):
             return None
-        schemas = parameter_schemas(self._tools.get(begun["name"]))
+        arguments, at = self._arguments(text, _behind_space(text, begun.end()), begun["name"], self._after)
+        ended = self._call_end.match(text, at)
+        if ended is None or self._before.match(text, at):
+            return None
+        return ToolCall("", begun["name"], _written(arguments)), ended.end()
+
+    def _arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
+        """Those that are whole, and where the next begins, which is not, or where they end."""
+        schemas = parameter_schemas(self._tools.get(name))
         arguments: dict[str, object] = {}
-        at = _behind_space(text, begun.end())
         while (before := self._before.match(text, at)) is not None:
-            after = self._after.search(text, before.end())
+            after = closing.search(text, before.end())
             if after is None:
-                return None
+                break
             said = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
             schema = schemas.get(before["key"], ANYTHING) if said is None else said
-            arguments[before["key"]] = value_of(self._unpadded(text[before.end() : after.start()]), schema)
+            value = value_of(self._unpadded(text[before.end() : after.start()]), schema)
+            arguments.setdefault(before["key"], value)  # what is told once stays told
             at = _behind_space(text, after.end())
-        ended = self._call_end.match(text, at)
-        if ended is None:
-            return None
-        return ToolCall("", begun["name"], json.dumps(arguments, ensure_ascii=False)), ended.end()
+        return arguments, at
+
+    def _end_at(self, text: str, at: int) -> int:
+        """Behind the tag that ends a call, if it stands here; else 0."""
+        ended = self._call_end.match(text, at) if self._tags[1] else None
+        return ended.end() if ended else 0
 
     def _unpadded(self, value: str) -> str:
         return value.removeprefix(self._pad).removesuffix(self._pad) if self._pad else value
+
+
+def _written(arguments: Mapping[str, object]) -> str:
+    return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+
+
+def _closing(after: str, following: Sequence[str]) -> re.Pattern[str]:
+    """The tag behind a value, where one of these follows."""
+    return re.compile(rf"{re.escape(after.strip())}(?=\s*(?:{'|'.join(following)}))")
 
 
 def _pattern(written: str, name: str = "") -> re.Pattern[str]:
@@ -99,7 +159,7 @@ def value_of(text: str, schema: Schema) -> object:
     if kinds == {"string"} or (kinds == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text
     try:
-        return read_json(text)
+        return read_json(text, is_finite=True)
     except ValueError:
         pass
     if word in _WORDS:

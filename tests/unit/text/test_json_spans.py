@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.json_spans import JsonEnd, elements, members
+from eaglelocal.text.json_spans import JsonReader, elements, members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\{}[],: é\n'), max_size=6),
@@ -22,10 +22,11 @@ layouts = st.sampled_from([None, 0, 1, 4])
 @given(containers, layouts, st.text(max_size=5))
 def test_the_end_of_a_value_is_found_wherever_it_is_cut(value: object, indent: int | None, behind: str) -> None:
     text = json.dumps(value, indent=indent)
-    assert JsonEnd().find(text + behind) == len(text)
-    end = JsonEnd()
-    found = [end.find(char) for char in text]
-    assert found[-1] == 1 and set(found[:-1]) <= {None}
+    assert JsonReader().push(text + behind) == (text, behind)
+    reader = JsonReader()
+    found = [reader.push(char) for char in text]
+    assert "".join(written for written, _ in found) == text
+    assert found[-1][1] == "" and {rest for _, rest in found[:-1]} <= {None}
 
 
 @given(containers, layouts)
