@@ -231,7 +231,8 @@ class BlockCalls:
     def _abandon(self, block: Block) -> None:
         """It is no call, unless something of it was told already."""
         self._block = self._json = None
-        if self._tags is None or not self._tags.num_told:
+        self._is_behind = self._tags is not None and self._tags.num_told > 0
+        if not self._is_behind:
             self._found.say(block.raw)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
@@ -43,9 +43,10 @@ class TaggedText:
         self._call_end = re.compile(re.escape(end))
         self._before = _pattern(before.strip())
         self._tags = (before.partition(KEY)[0].strip(), end)
-        following = [self._before.pattern, *([re.escape(end)] if end else ())]
-        self._after_surely = _closing(after, following)
-        self._after = self._after_surely if end else _closing(after, [*following, r"\Z"])
+        ending, beginning = re.escape(end), rf"\s*{self._call.pattern}"
+        self._after = _closing(after, self._before.pattern, ending or r"\Z")
+        self._after_surely = _closing(after, self._before.pattern, *([ending + beginning] if end else ()))
+        self._surely_ended = re.compile(f"{ending}(?={beginning})")
 
     def __call__(self, text: str) -> list[ToolCall] | None:
         """The calls, without ids; None if the text is none."""
@@ -63,8 +64,9 @@ class TaggedText:
     def begun(self, text: str) -> Begun:
         """Calls of offered tools that are sure, of a text that goes on, and whether each is whole.
 
-        One is sure when its first argument begins. Of the last, the arguments that are whole may be there only, as JSON
-        without its last bracket. What is found stays so, whatever follows.
+        One is sure when its first argument begins, an argument and an end where more follows that is part of a call:
+        else it may be a text in a value. Of the last, the arguments are JSON without its last bracket.
+        What is found stays so, whatever follows.
         """
         return self._begun(text)[0]
 
@@ -74,10 +76,10 @@ class TaggedText:
         at = _behind_space(text, 0)
         while (begun := self._call.match(text, at)) is not None and begun["name"] in self._tools:
             at = _behind_space(text, begun.end())
-            if not self._before.match(text, at) and not self._end_at(text, at):
+            if not self._before.match(text, at) and not self._next_at(text, at):
                 break
             arguments, at = self._arguments(text, at, begun["name"], self._after_surely)
-            end = self._end_at(text, at)
+            end = self._next_at(text, at)
             written = _written(arguments)
             found.append((ToolCall("", begun["name"], written if end else written[:-1]), bool(end)))
             if not end:
@@ -123,9 +125,9 @@ class TaggedText:
             at = _behind_space(text, after.end())
         return arguments, at
 
-    def _end_at(self, text: str, at: int) -> int:
-        """Behind the tag that ends a call, if it stands here; else 0."""
-        ended = self._call_end.match(text, at) if self._tags[1] else None
+    def _next_at(self, text: str, at: int) -> int:
+        """Behind the tag that ends a call, if it stands here and another call follows; else 0."""
+        ended = self._surely_ended.match(text, at) if self._tags[1] else None
         return ended.end() if ended else 0
 
     def _unpadded(self, value: str) -> str:
@@ -136,7 +138,7 @@ def _written(arguments: Mapping[str, object]) -> str:
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
-def _closing(after: str, following: Sequence[str]) -> re.Pattern[str]:
+def _closing(after: str, *following: str) -> re.Pattern[str]:
     """The tag behind a value, where one of these follows."""
     return re.compile(rf"{re.escape(after.strip())}(?=\s*(?:{'|'.join(following)}))")
 

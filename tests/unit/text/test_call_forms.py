@@ -107,7 +107,7 @@ ANSWERS: dict[str, tuple[CallForm, str, str, Calls]] = {
     ),
     "minimax, half of it no call": (
         forms.MINIMAX, '<minimax:tool_call>\n<invoke name="add">\n</invoke>\nwell\n</minimax:tool_call>',
-        "", [("add", {})],  # a call that was told stays told
+        '<minimax:tool_call>\n<invoke name="add">\n</invoke>\nwell\n</minimax:tool_call>', [],
     ),
     "dsml, what is text is said": (
         forms.DSML,
