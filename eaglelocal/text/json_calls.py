@@ -61,7 +61,6 @@ class JsonCalls:
         self._body, self._value = "", JsonReader()
         self._place, self._at = Place.HEAD, 0  # up to there everything is told or passed over
         self._inner = JsonReader()  # of the arguments, then of the object around them
-        self._called, self._begun_at = "", 0  # the call that is told, and where its arguments begin
         self._num_told = 0
 
     @property
@@ -84,31 +83,35 @@ class JsonCalls:
     def tell_rest(self) -> bool:
         """The value is whole: tell what of it was not told while it came. False: it is no call."""
         if self._num_told:
-            untold = self._untold()
+            untold = _elements(self._body)[self._num_told :]
             if not self._tell_elements(untold):
                 self._found.say(", ".join(untold))
             return True
         if self._named is not None:
             return self._tell_named(self._named)
-        return self._tell_elements([self._body] if self._body.startswith("{") else elements(self._body) or [])
+        return self._tell_elements(_elements(self._body))
 
     def close(self, *, is_cut: bool) -> bool:
         """Its end does not come: closing brackets may be missing, unless it was cut off. False: it is no call."""
-        if is_cut or self.in_string:
+        if is_cut or self.in_string or not self._is_mendable():
             return bool(self._num_told)
-        if self._place is Place.ARGUMENTS and not self._lacks_only_brackets():
-            return True  # what is told of it, is told
-        if not self._num_told and self._named is None and not _ARGUMENTS.search(self._body):
-            return False
         raw = self.raw
         self.push(self._value.closing)
         self.raw = raw
         return self.tell_rest()
 
-    def _lacks_only_brackets(self) -> bool:
-        """The arguments that are being told: else they end in the middle of something."""
-        arguments = as_object(self._body[self._begun_at :] + self._inner.closing)
-        return arguments is not None and has_required(self._tools.get(self._called), arguments)
+    def _is_mendable(self) -> bool:
+        """With the missing brackets, has each call that is not told to its end what it must have?"""
+        body = self._body + self._value.closing
+        if self._named is not None:
+            return self._may_be(ToolCall("", self._named.name, as_object(body) or ""))
+        if not _ARGUMENTS.search(body):
+            return False
+        first = self._num_told - (self._place is Place.ARGUMENTS)
+        return all(map(self._may_be, map(read_call, _elements(body)[first:])))
+
+    def _may_be(self, call: ToolCall | None) -> bool:
+        return call is not None and call.arguments != "" and has_required(self._tools.get(call.name), call.arguments)
 
     # ---- while it comes
     def _tell(self) -> bool:
@@ -125,7 +128,6 @@ class JsonCalls:
         if found is None or found[0].name not in self._tools:
             return False
         call, self._at = found
-        self._called, self._begun_at = call.name, self._at
         self._found.begin_call(call.name, call.id)
         self._num_told += 1
         self._place, self._inner = Place.ARGUMENTS, JsonReader()
@@ -163,10 +165,6 @@ class JsonCalls:
         return True
 
     # ---- what of it is whole
-    def _untold(self) -> list[str]:
-        texts = elements(self._body) or []
-        return texts[self._num_told :]
-
     def _tell_elements(self, texts: list[str]) -> bool:
         """All of them, or none."""
         calls = [call for call in map(read_call, texts) if call is not None]
@@ -183,3 +181,8 @@ class JsonCalls:
             return False
         self._found.call(named.name, arguments, named.id)
         return True
+
+
+def _elements(body: str) -> list[str]:
+    """What may be calls: of an array, or the object itself."""
+    return [body] if body.startswith("{") else elements(body) or []

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.tagged_text import TaggedText
@@ -27,6 +29,8 @@ class TaggedCalls:
         self._told: list[str] = []  # the arguments of each call, as far as they are told
         self._is_open = False  # the last of them may get more
         self._num_seen = 0  # characters
+        self._value_at = -1  # there a value begins that is told piece by piece
+        self._num_told = 0  # characters of it
 
     def may_go_on(self, body: str) -> bool:
         """Behind the tag that begins a call, are there arguments, or its end?"""
@@ -34,10 +38,17 @@ class TaggedCalls:
 
     def tell(self, body: str) -> None:
         """What is sure of the block so far."""
-        is_news, self._num_seen = ">" in body[self._num_seen :], len(body)  # nothing gets sure but by a tag's end
-        if is_news:
-            for index, (call, is_whole) in enumerate(self._text.begun(body)):
+        is_news, self._num_seen = ">" in body[self._num_seen :], len(body)
+        if is_news:  # nothing but texts gets sure but by a tag's end
+            begun = self._text.begun(body)
+            for index, (call, is_whole) in enumerate(begun.calls):
                 self._tell(index, call, is_whole)
+            self._value_at = begun.value_at
+            self._num_told = len(self._text.open_value(body, self._value_at)) if self._value_at >= 0 else 0
+        elif self._value_at >= 0:
+            value = self._text.open_value(body, self._value_at)
+            more, self._num_told = value[self._num_told :], len(value)
+            self._argue(json.dumps(more, ensure_ascii=False)[1:-1])
 
     def end(self, calls: list[ToolCall]) -> None:
         """These are all calls of the block."""
@@ -58,8 +69,11 @@ class TaggedCalls:
             self._is_open = True
         elif index < len(self._told) - 1 or not self._is_open:
             return
-        self._found.argue(call.arguments.removeprefix(self._told[index]))
-        self._told[index] = call.arguments
+        self._argue(call.arguments.removeprefix(self._told[index]))
         if is_whole:
             self._found.end_call()
             self._is_open = False
+
+    def _argue(self, arguments: str) -> None:
+        self._told[-1] += arguments
+        self._found.argue(arguments)

@@ -16,6 +16,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
@@ -23,11 +24,25 @@ from eaglelocal.text.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_schemas import Schema, has_required, kinds_of, parameter_schemas
 
 MAX_PYTHON_CHARS = 64 * 1024
-Begun = list[tuple[ToolCall, bool]]  # calls, and whether each is whole
 TEXT: Schema = {"type": "string"}
 ANYTHING: Schema = {}
 _SPACE = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is sure of a block that goes on.
+
+    calls     and whether each is whole; the arguments of one that is not are JSON without its end
+    at        behind the last argument that is whole
+    value_at  there begins the text of an argument that goes on, of which what is sure is among the last arguments;
+              -1: none does
+    """
+
+    calls: list[tuple[ToolCall, bool]]
+    at: int
+    value_at: int = -1
 
 
 class TaggedText:
@@ -36,6 +51,7 @@ class TaggedText:
     def __init__(self, form: CallForm, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
         before, after = form.value.split(VALUE)
+        self._value_end = after.strip()
         self._pad = "\n" if before.endswith("\n") else ""
         begin, end = (part.strip() for part in form.tags)
         self._is_named = begin != NAME  # else the bare name stands there, and only an offered one is believed
@@ -62,37 +78,46 @@ class TaggedText:
         return calls or None
 
     def begun(self, text: str) -> Begun:
-        """Calls of offered tools that are sure, of a text that goes on, and whether each is whole.
+        """Calls of offered tools in a text that goes on.
 
-        One is sure when its first argument begins, an argument and an end where more follows that is part of a call:
-        else it may be a text in a value. Of the last, the arguments are JSON without its last bracket.
-        What is found stays so, whatever follows.
+        One is sure when its first argument begins, the end of an argument or of a call where more follows that is part
+        of one: else it may be a text in a value. What is found stays so, whatever follows.
         """
-        return self._begun(text)[0]
-
-    def _begun(self, text: str) -> tuple[Begun, int]:
-        """And up to where the text is in it."""
-        found: Begun = []
-        at = _behind_space(text, 0)
+        found: list[tuple[ToolCall, bool]] = []
+        at, value_at = _behind_space(text, 0), -1
         while (begun := self._call.match(text, at)) is not None and begun["name"] in self._tools:
             at = _behind_space(text, begun.end())
             if not self._before.match(text, at) and not self._next_at(text, at):
                 break
             arguments, at = self._arguments(text, at, begun["name"], self._after_surely)
             end = self._next_at(text, at)
-            written = _written(arguments)
-            found.append((ToolCall("", begun["name"], written if end else written[:-1]), bool(end)))
-            if not end:
-                break
-            at = _behind_space(text, end)
-        return found, at
+            if end:
+                found.append((ToolCall("", begun["name"], _written(arguments)), True))
+                at = _behind_space(text, end)
+                continue
+            written = _written(arguments)[:-1]
+            if (before := self._begun_text(text, at, begun["name"], arguments)) is not None:
+                value_at = before.end()
+                written = _written({**arguments, before["key"]: self.open_value(text, value_at)})[:-2]
+            found.append((ToolCall("", begun["name"], written), False))
+            break
+        return Begun(found, at, value_at)
+
+    def open_value(self, text: str, at: int) -> str:
+        """What is sure of a value that begins there and may go on."""
+        value, end, _ = text[at:].partition(self._value_end)
+        value = value.removeprefix(self._pad)
+        if end:
+            return value.removesuffix(self._pad)
+        held = max(_overlap(value, ending) for ending in (self._pad + self._value_end, self._value_end))
+        return value[: len(value) - held]
 
     def lacks_only_its_end(self, text: str) -> bool:
         """Of a text whose last call is begun and not whole: has it what it must have, and all of that its end?"""
-        found, at = self._begun(text)
-        call, _ = found[-1]
-        has_all = has_required(self._tools.get(call.name), call.arguments + "}")
-        return has_all and self._tags[1].startswith(text[at:].strip())
+        begun = self.begun(text)
+        call, _ = begun.calls[-1]
+        has_end = self._tags[1].startswith(text[begun.at :].strip())
+        return has_end and has_required(self._tools.get(call.name), call.arguments + "}")
 
     def may_go_on(self, text: str) -> bool:
         """Behind the tag that begins a call, are there arguments, or its end?"""
@@ -118,12 +143,18 @@ class TaggedText:
             after = closing.search(text, before.end())
             if after is None:
                 break
-            said = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
-            schema = schemas.get(before["key"], ANYTHING) if said is None else said
-            value = value_of(self._unpadded(text[before.end() : after.start()]), schema)
+            value = value_of(self._unpadded(text[before.end() : after.start()]), _schema_of(before, schemas))
             arguments.setdefault(before["key"], value)  # what is told once stays told
             at = _behind_space(text, after.end())
         return arguments, at
+
+    def _begun_text(self, text: str, at: int, name: str, arguments: Mapping[str, object]) -> re.Match[str] | None:
+        """The tag that stands here, if the value behind it can only be a text."""
+        before = self._before.match(text, at)
+        if before is None or before["key"] in arguments:
+            return None
+        schema = _schema_of(before, parameter_schemas(self._tools.get(name)))
+        return before if kinds_of(schema) == {"string"} else None
 
     def _next_at(self, text: str, at: int) -> int:
         """Behind the tag that ends a call, if it stands here and another call follows; else 0."""
@@ -132,6 +163,17 @@ class TaggedText:
 
     def _unpadded(self, value: str) -> str:
         return value.removeprefix(self._pad).removesuffix(self._pad) if self._pad else value
+
+
+def _overlap(text: str, ending: str) -> int:
+    """How many characters at the end of the text could begin this."""
+    return next(length for length in range(len(ending), -1, -1) if text.endswith(ending[:length]))
+
+
+def _schema_of(before: re.Match[str], schemas: Mapping[str, Schema]) -> Schema:
+    """Of the argument that this tag begins."""
+    said = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
+    return schemas.get(before["key"], ANYTHING) if said is None else said
 
 
 def _written(arguments: Mapping[str, object]) -> str:

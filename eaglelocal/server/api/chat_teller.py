@@ -44,10 +44,10 @@ class ChatTeller:
                 return self._chunk(choice.index, {"reasoning_content": part.text})
             case CallPart():
                 return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
-        if self._tells_drafted and not part.sampled:
-            return self._runs(choice, part)
         if not part.text and not part.sampled:
             return ""
+        if self._tells_drafted and not part.sampled:
+            return self._runs(choice, part)
         return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
 
     def _runs(self, choice: Choice, new: Said) -> str:
