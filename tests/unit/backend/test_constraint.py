@@ -178,7 +178,9 @@ def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm,
     assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text), text
     parser = SplitText(split, lambda: "id")
     told = [*(parser.push(char) for char in text), parser.finish("")]
-    assert [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)] == [(tool.name, arguments)]
+    assert [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)] == [
+        (tool.name, arguments)
+    ]
     assert not "".join(one.text for one in told)
 
 
