@@ -29,8 +29,7 @@ class TaggedCalls:
         self._told: list[str] = []  # the arguments of each call, as far as they are told
         self._is_open = False  # the last of them may get more
         self._num_seen = 0  # characters
-        self._value_at = -1  # there a value begins that is told piece by piece
-        self._num_told = 0  # characters of it
+        self._value_at = self._text_at = -1  # of a text that is being told: where it begins, and how far it is told
 
     def may_go_on(self, body: str) -> bool:
         """Behind the tag that begins a call, are there arguments, or its end?"""
@@ -38,16 +37,14 @@ class TaggedCalls:
 
     def tell(self, body: str) -> None:
         """What is sure of the block so far."""
-        is_news, self._num_seen = ">" in body[self._num_seen :], len(body)
-        if is_news:  # nothing but texts gets sure but by a tag's end
+        seen, self._num_seen = self._num_seen, len(body)
+        if self._text.has_news(body, seen):
             begun = self._text.begun(body)
             for index, (call, is_whole) in enumerate(begun.calls):
                 self._tell(index, call, is_whole)
-            self._value_at = begun.value_at
-            self._num_told = len(self._text.open_value(body, self._value_at)) if self._value_at >= 0 else 0
+            self._value_at, self._text_at = begun.value_at, begun.text_at
         elif self._value_at >= 0:
-            value = self._text.open_value(body, self._value_at)
-            more, self._num_told = value[self._num_told :], len(value)
+            more, self._text_at = self._text.more(body, self._value_at, self._text_at)
             self._argue(json.dumps(more, ensure_ascii=False)[1:-1])
 
     def end(self, calls: list[ToolCall]) -> None:

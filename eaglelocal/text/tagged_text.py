@@ -36,13 +36,14 @@ class Begun:
 
     calls     and whether each is whole; the arguments of one that is not are JSON without its end
     at        behind the last argument that is whole
-    value_at  there begins the text of an argument that goes on, of which what is sure is among the last arguments;
-              -1: none does
+    value_at  there begins the text of an argument that goes on up to the next tag; -1: none does
+    text_at   up to there it is among the last arguments
     """
 
     calls: list[tuple[ToolCall, bool]]
     at: int
     value_at: int = -1
+    text_at: int = -1
 
 
 class TaggedText:
@@ -59,6 +60,9 @@ class TaggedText:
         self._call_end = re.compile(re.escape(end))
         self._before = _pattern(before.strip())
         self._tags = (before.partition(KEY)[0].strip(), end)
+        last_tag = "<" + before.rpartition("<")[2]
+        beginnings = (last_tag.partition(KEY)[0].strip(), begin.partition(NAME)[0], self._value_end)
+        self._telling = tuple(filter(None, beginnings))  # how tags begin that can make something sure
         ending, beginning = re.escape(end), rf"\s*{self._call.pattern}"
         self._after = _closing(after, self._before.pattern, ending or r"\Z")
         self._after_surely = _closing(after, self._before.pattern, *([ending + beginning] if end else ()))
@@ -84,7 +88,7 @@ class TaggedText:
         of one: else it may be a text in a value. What is found stays so, whatever follows.
         """
         found: list[tuple[ToolCall, bool]] = []
-        at, value_at = _behind_space(text, 0), -1
+        at, value_at, text_at = _behind_space(text, 0), -1, -1
         while (begun := self._call.match(text, at)) is not None and begun["name"] in self._tools:
             at = _behind_space(text, begun.end())
             if not self._before.match(text, at) and not self._next_at(text, at):
@@ -97,20 +101,37 @@ class TaggedText:
                 continue
             written = _written(arguments)[:-1]
             if (before := self._begun_text(text, at, begun["name"], arguments)) is not None:
-                value_at = before.end()
-                written = _written({**arguments, before["key"]: self.open_value(text, value_at)})[:-2]
+                value, value_at, text_at = self._open_text(text, before.end())
+                written = _written({**arguments, before["key"]: value})[:-2]
             found.append((ToolCall("", begun["name"], written), False))
             break
-        return Begun(found, at, value_at)
+        return Begun(found, at, value_at, text_at)
 
-    def open_value(self, text: str, at: int) -> str:
-        """What is sure of a value that begins there and may go on."""
-        value, end, _ = text[at:].partition(self._value_end)
-        value = value.removeprefix(self._pad)
-        if end:
-            return value.removesuffix(self._pad)
-        held = max(_overlap(value, ending) for ending in (self._pad + self._value_end, self._value_end))
-        return value[: len(value) - held]
+    def _open_text(self, text: str, at: int) -> tuple[str, int, int]:
+        """What is sure of a value that begins there, where it begins, if it goes on, and up to where it is sure."""
+        end = text.find(self._value_end, at)
+        if end >= 0:  # which may be text
+            return self._unpadded(text[at:end]), -1, -1
+        more, text_at = self.more(text, at, at)
+        return more, at, text_at
+
+    def more(self, text: str, value_at: int, text_at: int) -> tuple[str, int]:
+        """Of a value in which no tag has its end: what is sure from `text_at`, and up to where."""
+        if text_at == value_at and text.startswith(self._pad, text_at):
+            text_at += len(self._pad)
+        endings = (self._pad + self._value_end, self._value_end)
+        tail = text[max(text_at, len(text) - len(endings[0])) :]
+        sure = len(text) - max(_overlap(tail, ending) for ending in endings)
+        return text[text_at:sure], sure
+
+    def has_news(self, text: str, seen: int) -> bool:
+        """Behind what was seen, does a tag end that can make something sure?"""
+        at = text.find(">", seen)
+        while at >= 0:
+            if text.startswith(self._telling, max(text.rfind("<", 0, at), 0)):
+                return True
+            at = text.find(">", at + 1)
+        return False
 
     def lacks_only_its_end(self, text: str) -> bool:
         """Of a text whose last call is begun and not whole: has it what it must have, and all of that its end?"""
