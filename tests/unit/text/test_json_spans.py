@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -27,6 +28,31 @@ def test_the_end_of_a_value_is_found_wherever_it_is_cut(value: object, indent: i
     found = [reader.push(char) for char in text]
     assert "".join(written for written, _ in found) == text
     assert found[-1][1] == "" and {rest for _, rest in found[:-1]} <= {None}
+
+
+@given(containers, st.lists(st.integers(0, 200), max_size=8))
+def test_bare_control_characters_in_strings_come_out_escaped(value: object, cuts: list[int]) -> None:
+    careless = json.dumps(value).replace("\\n", "\n")
+    reader = JsonReader()
+    borders = [0, *sorted(cut % (len(careless) + 1) for cut in cuts), len(careless)]
+    written = "".join(reader.push(careless[a:b])[0] for a, b in itertools.pairwise(borders))
+    assert json.loads(written) == json.loads(careless, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "closing", "in_string"),
+    [
+        ('{"a": [{"b"', "}]}", False),
+        ('{"a', "}", True),
+        ('{"a\\"', "}", True),
+        ("[[], {}", "]", False),
+        ("{}", "", False),
+    ],
+)
+def test_the_brackets_that_are_missing_are_known(text: str, closing: str, in_string: bool) -> None:
+    reader = JsonReader()
+    reader.push(text)
+    assert (reader.closing, reader.in_string) == (closing, in_string)
 
 
 @given(containers, layouts)
