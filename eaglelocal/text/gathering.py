@@ -64,6 +64,11 @@ class Gathering:
     _num_calls: int = 0
     _behind: str = ""  # text behind a part of a call that is not taken yet: a piece has its text before its calls
 
+    @property
+    def has_text(self) -> bool:
+        """Something was said but white space."""
+        return self.text.has_text or bool(self._behind.strip())
+
     def say(self, text: str) -> None:
         if self.is_over:
             return

@@ -37,7 +37,7 @@ class ThoughtTail:
             return
         found, parser = self._reading
         parser.push(item)
-        if found.text.has_text:  # that was no call, or not the end
+        if found.has_text:  # that was no call, or not the end
             self._reading = None
 
     def tell_calls(self, found: Gathering) -> None:
@@ -47,7 +47,7 @@ class ThoughtTail:
         aside, parser = self._reading
         parser.finish(is_cut=False)
         calls = joined(aside.take_calls())
-        if not aside.text.has_text:
+        if not aside.has_text:
             found.thought.trim()
             tell_all(found, calls)
 

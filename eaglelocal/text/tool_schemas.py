@@ -27,7 +27,8 @@ def has_required(tool: Tool | None, arguments: str) -> bool:
     """Does the object hold what the schema requires? An unknown tool requires nothing."""
     schema, found = json.loads(tool.parameters or "{}") if tool else {}, json.loads(arguments)
     required = schema.get("required") if isinstance(schema, dict) else None
-    return all(key in found for key in required) if isinstance(required, list) else True
+    keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
+    return all(key in found for key in keys)
 
 
 def kinds_of(schema: Schema) -> frozenset[str]:

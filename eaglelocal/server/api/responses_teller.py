@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import CallPart
 from eaglelocal.server.api.figures import speculation, stats_of, timings
 from eaglelocal.server.api.responses_schema import ResponsesBody
@@ -24,6 +25,7 @@ class OpenItem:
     kind: str  # reasoning, message
     id: str
     text: list[str] = field(default_factory=list)
+    is_whole: bool = False  # a text may always go on
 
     def part(self, text: str) -> Event:
         kind = CONTENT[self.kind]
@@ -46,6 +48,14 @@ class OpenCall:
     call_id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """What was cut may have been cut behind it."""
+        try:
+            return isinstance(read_json("".join(self.arguments)), dict)
+        except ValueError:
+            return False
 
     def told(self, status: str) -> Event:
         arguments = "" if status == "in_progress" else "".join(self.arguments)
@@ -137,7 +147,7 @@ class ResponsesTeller:
         item, self._open = self._open, None
         if item is None:
             return ""
-        done = item.told("incomplete" if is_cut else "completed")
+        done = item.told("incomplete" if is_cut and not item.is_whole else "completed")
         told = self._filled_call(item) if isinstance(item, OpenCall) else self._filled(item)
         told += self._event("response.output_item.done", output_index=len(self._done), item=done)
         self._done.append(done)

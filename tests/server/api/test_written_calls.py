@@ -95,6 +95,8 @@ def test_a_call_that_was_cut_short_is_told_as_far_as_it_came(actor: Server) -> N
     response = ask.responses.create(model="", input=CUT)
     (item,) = response.output
     assert (response.status, item.status, item.arguments) == ("incomplete", "incomplete", '{"city": "Ro')
+    (item,) = ask.responses.create(model="", input="call weather\nlength").output
+    assert item.status == "completed"  # it was cut behind it
     message = actor.anthropic().messages.create(model="", max_tokens=50, messages=told(CUT))
     assert (message.stop_reason, message.content[0].type) == ("max_tokens", "tool_use")
 

@@ -14,6 +14,7 @@ from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joi
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.block_calls import reader_of
 from eaglelocal.text.split_answer import SplitText
+from eaglelocal.text.tool_schemas import has_required
 from eaglelocal.text.written_calls import written_calls
 
 WRITE = Tool(
@@ -214,6 +215,12 @@ def test_an_empty_message_that_was_cut_off_is_no_call() -> None:
     assert read(forms.HARMONY, other).told == []  # it must have a path
 
 
+@pytest.mark.parametrize("schema", ['{"required": [["path"], 3, null]}', '{"required": "path"}', "[]", "{}", ""])
+def test_odd_schemas_require_nothing(schema: str) -> None:
+    assert has_required(Tool("f", "", schema), "{}")
+    assert has_required(None, "{}")
+
+
 # ---- carelessly written
 @pytest.mark.parametrize(
     ("form", "text", "calls", "said"),
@@ -302,6 +309,10 @@ def test_a_text_is_given_up_where_a_broken_string_meets_a_real_marker() -> None:
         ('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', [("clock", "{}")]),
         ('<tool_call>{"name": "clock"}</tool_call>\n<tool_call>{"name": "clock"}</tool_call>\n', [("clock", "{}")] * 2),
         ('<tool_call> or <tool_call>{"name": "clock"}</tool_call>', [("clock", "{}")]),
+        (
+            '<tool_call>{"name": "f"}</tool_call>, no: <tool_call>{"name": "clock"}</tool_call>',
+            [("clock", "{}")],
+        ),
         ('<tool_call>{"name": "clock"}</tool_call> would do', []),
         ('<tool_call>{"name": "clo', []),
     ],
