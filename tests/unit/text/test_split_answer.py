@@ -255,7 +255,9 @@ def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: l
     found = read(split, [answer])
     assert read(split, cut(answer, cuts)) == found
     for name, arguments in found.calls:
-        assert name and isinstance(json.loads(arguments), dict)
+        assert name and arguments.startswith("{")
+        if name not in {tool.name for tool in TOOLS}:  # else it was told while it was written, however that ended
+            assert isinstance(json.loads(arguments), dict)
 
 
 @given(st.lists(fragments, max_size=20))
