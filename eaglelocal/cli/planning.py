@@ -6,27 +6,26 @@ catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
-from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk, options_of
+from eaglelocal.hub.wish import Wish
+from eaglelocal.options_here import as_wished, demo_option, found_option, names_draft
+from eaglelocal.planner.options import Option, options_of
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts
     from eaglelocal.gguf.header import Header
-    from eaglelocal.hub.sizes import DemoSize
     from eaglelocal.probe.machine import Machine
 
-DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = ((5, 3.41), (7, 3.8))  # of the embedded head, on held-out prompts
+
+SHOWN_DRAFTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +36,47 @@ class Candidates:
     headers: Mapping[str, Header]
 
 
-def candidates(text: str | None, catalog: Catalog) -> Candidates:
-    """None: the whole catalogue. Raises UsageError, ModelFileError or IncompatibleError."""
+def candidates(wish: Wish, catalog: Catalog) -> Candidates:
+    """Of its target, or the whole catalogue. Raises UsageError, ModelFileError or IncompatibleError."""
+    text = wish.target
     if text is None:
         every = [option for target in catalog.targets.values() for option in options_of(target, catalog)]
-        return Candidates(tuple(every), {})
+        return Candidates(_with_drafts(every, wish), {})
     match parse_reference(text):
-        case Embedded(text=demo):
-            return _embedded(demo, catalog)
+        case Embedded():
+            return _embedded(text, wish, catalog)
         case File():
-            return _file(text, catalog)
+            return _file(text, wish, catalog)
         case Profile(id=id, quant=quant):
-            return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
+            return Candidates(_of_entry(catalog.target(id), quant, wish, catalog), {})
         case Repo(name=name, quant=quant):
             entry = _entry_with(name, catalog)
-            return _file(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
+            if entry is None:
+                return _file(text, wish, catalog)
+            return Candidates(_of_entry(entry, quant, wish, catalog), {})
 
 
-def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
+def _of_entry(target: Target, quant: str | None, wish: Wish, catalog: Catalog) -> tuple[Option, ...]:
     if quant is not None and target.quantization(quant) is None:
         known = ", ".join(target.quantizations)
         raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
-    return tuple(options_of(target, catalog, quant=quant))
+    return _with_drafts(options_of(target, catalog, quant=quant), wish)
+
+
+def _with_drafts(options: Iterable[Option], wish: Wish) -> tuple[Option, ...]:
+    """With the drafts that the wish leaves to them. Raises UsageError on a name that is no draft of any."""
+    options = tuple(options)
+    if not names_draft(wish):
+        return tuple(as_wished(option, wish) for option in options)
+    named = [(option, [way for way in option.drafts if way.id == wish.draft]) for option in options]
+    found = tuple(dataclasses.replace(option, drafts=tuple(ways)) for option, ways in named if ways)
+    if not found:
+        known = dict.fromkeys(way.id for option in options for way in option.drafts if way.shape)
+        raise UsageError(
+            f"the catalogue has no draft {wish.draft} that can be planned here",
+            hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+        )
+    return found
 
 
 def _entry_with(repo: str, catalog: Catalog) -> Target | None:
@@ -68,54 +86,20 @@ def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     return None
 
 
-def _file(reference: str, catalog: Catalog) -> Candidates:
+def _file(reference: str, wish: Wish, catalog: Catalog) -> Candidates:
     """A file, or what is on disk of a repository that the catalogue does not know, with the draft that chat would take.
 
     Raises ModelFileError where nothing is there.
     """
-    from eaglelocal.as_planned import option_of
     from eaglelocal.hub.targets import find_target
-    from eaglelocal.hub.wish import Wish
 
     found = find_target(reference, on_progress=lambda fraction, what: None)
-    option = option_of(found, reference, Wish(target=reference), catalog)
-    return Candidates((option,), {reference: found.header})
+    return Candidates((found_option(found, reference, wish, catalog),), {reference: found.header})
 
 
-def _embedded(reference: str, catalog: Catalog) -> Candidates:
-    """From the files if they were written, else from the proportions that they will have."""
-    from eaglelocal.gguf.reader import read_header
-    from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
-    from eaglelocal.hub.targets import NATIVE, demo_sources
-
-    target, head = demo_sources()
-    if reference != NATIVE:
-        size = parse_demo_reference(reference)
-        paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-        if not paths.complete:
-            return Candidates((option_on_disk(_sketched(reference, size, target, head), catalog),), {})
-        target, head = paths.target, paths.head
-    header = read_header(target)
-    draft = FileDraft(DEMO_HEAD, read_header(head), Acceptance.of(DEMO_ACCEPTANCE, default=0.0))
-    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return Candidates((option,), {reference: header})
-
-
-def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
-    from eaglelocal.hub.sketch import sketch
-
-    drawn = sketch(size, target, head)
-    return OnDisk(
-        reference=reference,
-        label=reference,
-        quant=size.type.upper(),
-        shape=drawn.target,
-        parameters=drawn.num_parameters,
-        active=drawn.num_parameters,
-        draft=drawn.head,
-        draft_label=DEMO_HEAD,
-        acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
-    )
+def _embedded(reference: str, wish: Wish, catalog: Catalog) -> Candidates:
+    option, header = demo_option(reference, wish, catalog)
+    return Candidates((option,), {} if header is None else {reference: header})
 
 
 def measured_costs(headers: Mapping[str, Header], machine: Machine) -> Mapping[str, MeasuredCosts]:

@@ -35,10 +35,11 @@ class Kind(Enum):
 class HarmonyParser:
     """Implements tool_calls.CallParser."""
 
-    def __init__(self, found: Gathering, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, found: Gathering, tools: tuple[Tool, ...], *, begun: Kind | None = None) -> None:
+        """`begun`: the message that the prompt has begun."""
         self._found, self._tools = found, {tool.name: tool for tool in tools}
         self._header, self._said_in_header = "", ""  # with its markers, and its text alone
-        self._kind: Kind | None = None  # of the message; None: still its header
+        self._kind: Kind | None = begun  # of the message; None: still its header
         self._recipient = self._body_text = ""  # to whom the message goes; its text, before it is an object
         self._json: JsonCalls | None = None  # the arguments, once they have begun
 

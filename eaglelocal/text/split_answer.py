@@ -17,7 +17,7 @@ from eaglelocal.text.call_forms import bare_openings
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.families import is_harmony, is_spelled, markers_of
 from eaglelocal.text.gathering import Gathering, NewId, hex_id, short_id
-from eaglelocal.text.harmony import HarmonyParser
+from eaglelocal.text.harmony import HarmonyParser, Kind
 from eaglelocal.text.marks import MarkReader, control_char
 from eaglelocal.text.reasoning import ThoughtParser, ThoughtTail
 from eaglelocal.text.stops import StopMatcher
@@ -99,7 +99,8 @@ def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerTex
 
 def parser_of(split: Split, found: Gathering) -> CallParser:
     if is_harmony(split):
-        return HarmonyParser(found, split.tools)
+        begun = Kind.THOUGHT if split.in_thought else Kind.TEXT if split.in_said else None
+        return HarmonyParser(found, split.tools, begun=begun)
     said = calls_parser(split, found)
     if split.thought is None:
         return said

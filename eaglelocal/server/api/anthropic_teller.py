@@ -17,10 +17,13 @@ FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_del
 
 
 class AnthropicTeller:
-    """Implements Teller. The first choice is the only one."""
+    """Implements Teller. The first choice is the only one.
 
-    def __init__(self, call_id: str, model: str) -> None:
-        self._id, self._model = call_id, model
+    tells_thoughts  clients that did not ask for thoughts do not know their blocks
+    """
+
+    def __init__(self, call_id: str, model: str, *, tells_thoughts: bool) -> None:
+        self._id, self._model, self._tells_thoughts = call_id, model, tells_thoughts
         self._open = ""  # kind of the block that is being filled
         self._index = -1  # of the newest block
 
@@ -28,7 +31,7 @@ class AnthropicTeller:
         choice, content = choices[0], list[dict[str, Any]]()
         new = choice.news()
         reasoning, text, calls = new.reasoning, new.text, new.calls
-        if reasoning:
+        if reasoning and self._tells_thoughts:
             content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
         if text or not calls:
             content.append({"type": "text", "text": text})
@@ -50,7 +53,7 @@ class AnthropicTeller:
     def _part(self, part: News) -> str:
         match part:
             case Thought():
-                return self._add("thinking", part.text)
+                return self._add("thinking", part.text if self._tells_thoughts else "")
             case Said():
                 return self._add("text", part.text)
         begun = ""

@@ -279,6 +279,7 @@ class WordVocabulary:
     chat_template: str | None = None
     bos_text: str = ""
     eos_text: str = ""
+    fill_tokens: tuple[int, int, int] | None = None
 
     @property
     def n_tokens(self) -> int:
