@@ -61,7 +61,8 @@ def test_the_openai_client_gathers_them(actor: Server) -> None:
 
 
 def test_messages_fill_a_block_piece_by_piece(actor: Server) -> None:
-    with actor.anthropic().messages.stream(model="", max_tokens=50, messages=told(SCRIPT)) as stream:
+    asked: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    with actor.anthropic().messages.stream(model="", max_tokens=50, messages=told(SCRIPT), **asked) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     assert [(block.name, block.input) for block in final.content if block.type == "tool_use"] == CALLS
