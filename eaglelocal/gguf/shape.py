@@ -257,6 +257,11 @@ def is_input(name: str) -> bool:
     return name.startswith(INPUT_TENSORS)
 
 
+def is_expert(name: str) -> bool:
+    """Of which a token uses some."""
+    return EXPERT_TENSOR.search(name) is not None
+
+
 def weights_of(header: Header, *, n_layer: int) -> Weights:
     embedding, output, experts = 0, 0, 0
     blocks = [0] * n_layer
@@ -264,7 +269,7 @@ def weights_of(header: Header, *, n_layer: int) -> Weights:
         block = block_of(tensor.name)
         if block is not None:
             blocks[block] += tensor.nbytes
-            experts += tensor.nbytes if EXPERT_TENSOR.search(tensor.name) else 0
+            experts += tensor.nbytes if is_expert(tensor.name) else 0
         elif is_input(tensor.name):
             embedding += tensor.nbytes
         else:

@@ -15,7 +15,8 @@ from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_targe
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.shape import Shape, is_input, loaded_tensors, shape_of
+from eaglelocal.gguf.shape import Shape, is_expert, is_input, loaded_tensors, shape_of
+from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
 from eaglelocal.planner.quality import effective_b
 from eaglelocal.planner.speed import Model
@@ -90,6 +91,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
             parameters_b=outline.parameters_b,
             active_b=outline.active_parameters_b,
             quant=quantization.name,
+            bits_per_weight=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9),
             quants=catalog.quants,
         ),
         drafts=ways,
@@ -160,7 +162,7 @@ def _way(draft: DraftEntry, target: Outline) -> DraftWay:
 class OnDisk:
     """A target that is here, or can be written here: exact, as its header says.
 
-    quant        the type that most of its bytes have
+    quant        as its name or its header calls it, else the type that most of its bytes have
     active       of the parameters, those that one token is multiplied with
     draft        the head or small model that belongs to it
     """
@@ -174,6 +176,10 @@ class OnDisk:
     draft: Shape | None = None
     draft_label: str = ""
     acceptance: Acceptance | None = None
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8.0 * self.shape.weights_bytes / max(self.parameters, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +200,7 @@ def option_of_file(
     there = OnDisk(
         reference=reference,
         label=label,
-        quant=header.main_type,
+        quant=quantization_of(header) or header.main_type,
         shape=shape,
         parameters=parameters,
         active=active,
@@ -214,12 +220,13 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
             shape=there.shape,
             parameters=there.parameters,
             active_parameters=there.active,
-            is_half=8.0 * there.shape.weights_bytes / max(there.parameters, 1.0) > HALF_BITS,
+            is_half=there.bits_per_weight > HALF_BITS,
         ),
         quality_b=effective_b(
             parameters_b=there.parameters / 1e9,
             active_b=there.active / 1e9,
             quant=there.quant,
+            bits_per_weight=there.bits_per_weight,
             quants=catalog.quants,
         ),
         drafts=_ways_on_disk(there),
@@ -255,5 +262,5 @@ def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
             is_output = shape.ties_embeddings and tensor.name == "token_embd.weight"
             active += tensor.num_elements if is_output else 0
         else:
-            active += tensor.num_elements * (used if "_exps" in tensor.name else 1.0)
+            active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)
     return total, active

@@ -37,6 +37,7 @@ class Sketch:
     n_ff_exp: int = 0
     type: str = "Q8_0"
     tied: bool = False
+    file_type: int | None = None  # llama.cpp's number of the quantization
     keys: dict[str, object] = field(default_factory=dict)
 
     def kv_heads_of(self, layer: int) -> int:
@@ -94,6 +95,8 @@ def _write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
         writer.add_expert_count(s.n_expert)
         writer.add_expert_used_count(s.n_expert_used)
         writer.add_expert_feed_forward_length(s.n_ff_exp)
+    if s.file_type is not None:
+        writer.add_file_type(s.file_type)
     for key, value in s.keys.items():
         _add(writer, f"{s.arch}.{key}", value)
 
