@@ -15,7 +15,7 @@ from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_targe
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.shape import Shape, is_expert, is_input, loaded_tensors, shape_of
+from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
 from eaglelocal.planner.quality import effective_b
@@ -259,7 +259,7 @@ def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
     for tensor in loaded_tensors(header, n_layer=shape.n_layer):
         total += tensor.num_elements
         if is_input(tensor.name):
-            is_output = shape.ties_embeddings and tensor.name == "token_embd.weight"
+            is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING
             active += tensor.num_elements if is_output else 0
         else:
             active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)

@@ -89,7 +89,7 @@ class Scale:
     def lacks_gpu_bytes(self, option: Option) -> bool:
         """Are there GPUs, and not even the weights fit them?"""
         shape = option.shape
-        held = shape.weights_bytes - (0 if shape.ties_embeddings else shape.embedding_bytes)
+        held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
         return self.has_gpus and held > self._gpu_bytes
 
     @property
@@ -113,9 +113,8 @@ class Scale:
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
         """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
         shape = option.shape
-        output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
-        free = self._gpu_bytes - output - drafting
+        free = self._gpu_bytes - shape.read_output_bytes - drafting
         return 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
 
     def most_layers(self, option: Option, way: DraftWay, setup: Setup) -> int | None:
