@@ -13,6 +13,11 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.table import Table, Value
 
+# what such figures can be: wide of every known model, narrow enough that nothing is computed for minutes
+MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
+MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
+LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
@@ -95,7 +100,7 @@ def read_target(id: str, table: Table) -> Target:
         family=table.text("family"),
         outline=_outline(table.table("shape")),
         quantizations=_quantizations(table.table("quants")),
-        drafts=table.texts("drafts"),
+        drafts=tuple(draft.lower() for draft in table.texts("drafts")),
         repos=table.texts("repos"),
         files=table.texts("files"),
         source_repo=table.optional_text("source_repo"),
@@ -121,7 +126,7 @@ def _quantizations(table: Table) -> Mapping[str, Quantization]:
 def _quantization(name: str, table: Table) -> Quantization:
     quantization = Quantization(
         name=name,
-        num_bytes=table.count("bytes"),
+        num_bytes=table.count("bytes", least=1),
         confidence=table.text("confidence"),
         seen_in=table.optional_text("seen_in"),
     )
@@ -134,14 +139,14 @@ def _outline(table: Table) -> Outline:
     experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
     outline = Outline(
         architecture=table.text("architecture"),
-        parameters_b=table.number("parameters_b"),
-        active_parameters_b=table.number("active_parameters_b"),
-        n_layer=table.count("n_layer"),
-        n_embd=table.count("n_embd"),
-        n_head=table.count("n_head"),
-        n_ff=table.count("n_ff"),
-        n_vocab=table.count("n_vocab"),
-        max_context=table.count("max_context"),
+        parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
+        active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
+        n_layer=table.count("n_layer", least=1, most=MAX_LAYERS),
+        n_embd=table.count("n_embd", least=1, most=MAX_WIDTH),
+        n_head=table.count("n_head", least=1, most=MAX_HEADS),
+        n_ff=table.count("n_ff", most=MAX_WIDTH),
+        n_vocab=table.count("n_vocab", least=1, most=MAX_VOCAB),
+        max_context=table.count("max_context", least=256, most=MAX_CONTEXT),
         ties_embeddings=table.flag("ties_embeddings"),
         full=_layers(full, is_windowed=False),
         windowed=_layers(windowed, is_windowed=True) if windowed else None,
@@ -152,22 +157,26 @@ def _outline(table: Table) -> Outline:
     kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
     if not 1 <= kept <= outline.n_layer:
         raise table.error(f"shape: {kept} of {outline.n_layer} layers keep keys and values")
+    if outline.active_parameters_b > outline.parameters_b:
+        raise table.error(f"shape: {outline.active_parameters_b:g} of {outline.parameters_b:g} B parameters are active")
     return outline
 
 
 def _layers(table: Table, *, is_windowed: bool) -> Layers:
     layers = Layers(
-        num_layers=table.count("layers"),
-        kv_heads=table.count("kv_heads"),
-        head_dim=table.count("head_dim"),
-        window=table.count("window") if is_windowed else None,
+        num_layers=table.count("layers", most=MAX_LAYERS),
+        kv_heads=table.count("kv_heads", least=1, most=MAX_HEADS),
+        head_dim=table.count("head_dim", least=1, most=MAX_WIDTH),
+        window=table.count("window", least=1, most=MAX_CONTEXT) if is_windowed else None,
     )
     table.close()
     return layers
 
 
 def _experts(table: Table) -> Experts:
-    experts = Experts(count=table.count("count"), used=table.count("used"), n_ff=table.count("n_ff"))
+    count = table.count("count", least=1, most=MAX_EXPERTS)
+    used = table.count("used", least=1, most=count)
+    experts = Experts(count=count, used=used, n_ff=table.count("n_ff", least=1, most=MAX_WIDTH))
     table.close()
     return experts
 

@@ -65,7 +65,7 @@ def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = Fa
 
 def draft_reference(text: str, catalog: Catalog) -> HubReference:
     """`user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
-    entry = catalog.drafts.get(text)
+    entry = catalog.drafts.get(text.lower())
     if entry is not None:
         return _of_entry(entry)
     parsed = parse_reference(text)
@@ -140,7 +140,7 @@ def _of_entry(entry: DraftEntry) -> HubReference:
 def any_reference(text: str) -> HubReference:
     """A model of a hub, target or draft. Raises UsageError on what is none."""
     catalog = load()
-    if text in catalog.drafts:
+    if text.lower() in catalog.drafts:
         return draft_reference(text, catalog)
     parsed = parse_reference(text)
     if isinstance(parsed, Repo | Profile):
