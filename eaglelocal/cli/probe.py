@@ -148,10 +148,12 @@ def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
 # ---- the rest
 def _cpu_lines(cpu: Cpu, now: float) -> list[str]:
     cores = f"{cpu.physical_cores or UNKNOWN} cores, {cpu.logical_cores or UNKNOWN} logical"
+    threads = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
+    clock = f" at {cpu.clock_mhz / 1000:.1f} GHz" if cpu.clock_mhz else ""
     quota = f", quota {cpu.quota_cores:g}" if cpu.quota_cores is not None else ""
     return [
         *_wrapped("cpu", cpu.name or UNKNOWN),
-        *_more(f"{cores}{quota}, {cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'} to use"),
+        *_more(f"{cores}{clock}{quota}, {threads} to use"),
         *_more(" ".join(cpu.vector_extensions or ()) or f"vector extensions {UNKNOWN}"),
         *_more(_bandwidth_text(cpu.bandwidth, now)),
     ]

@@ -29,6 +29,7 @@ EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU
 CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
 LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
 ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
+CPU_HALF = 0.8  # of a processor's flops on quantized weights, that it reaches on f16 and bf16 (measured: 0.75 to 0.83)
 CPU_ROW, CPU_ROW_HALF = 0.5, 0.1  # of a decode, that a further row adds on a processor: quantized, f16 or bf16
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
 ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
@@ -108,11 +109,10 @@ class Curve:
         return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
 
     def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
-        """Bandwidth or arithmetic, whichever is slower; on quantized weights few cores are."""
+        """Bandwidth or arithmetic, whichever is slower; where there are few cores that is arithmetic."""
         device = reading.device
-        one_s = num_bytes / (device.bytes_s * EFFICIENCY[CPU])
-        if not self.is_half:
-            one_s = max(one_s, 2.0 * reading.parameters / device.flops)
+        flops = device.flops * (CPU_HALF if self.is_half else 1.0)
+        one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / flops)
         more = (num_rows - 1) * (CPU_ROW_HALF if self.is_half else CPU_ROW)
         return one_s * (1.0 + more) + reading.num_layers * LAYER_S[CPU]
 

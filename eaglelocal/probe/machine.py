@@ -124,6 +124,7 @@ class Cpu:
     allowed_cores: int | None = None  # logical cores in this process's affinity
     quota_cores: float | None = None  # CPU time the cgroup grants, in cores; None: no limit
     usable_threads: int = 1
+    clock_mhz: float | None = None  # at best, where the system says so; else of this moment
     vector_extensions: tuple[str, ...] | None = None
     last_level_cache_bytes: int | None = None  # of all its parts together
     bandwidth: Bandwidth | None = None  # None: never measured on this machine

@@ -30,6 +30,8 @@ from eaglelocal.probe.system import read_system
 from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
 from eaglelocal.probe.visible import as_seen
 
+MIN_CLOCK_MHZ = 100.0
+
 T = TypeVar("T")
 
 
@@ -91,9 +93,17 @@ def _read_cpu() -> Cpu:
         allowed_cores=_attempt(lambda: len(allowed_cpus()), None),
         quota_cores=_attempt(lambda: own_cgroups().quota_cores(), None),
         usable_threads=usable_threads(),
+        clock_mhz=_attempt(_clock_mhz, None),
         vector_extensions=extensions,
         last_level_cache_bytes=_attempt(lambda: last_level_cache_bytes(allowed_cpus()), None),
     )
+
+
+def _clock_mhz() -> float | None:
+    """Systems that do not know it say 0, and some name it in GHz."""
+    told = psutil.cpu_freq()
+    known = [each for each in (told.max, told.current) if each >= MIN_CLOCK_MHZ] if told else []
+    return known[0] if known else None
 
 
 def _name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:

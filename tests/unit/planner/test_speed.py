@@ -14,10 +14,11 @@ from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.shapes import shape_of_draft
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.machine import Rig, rig_of_known
+from eaglelocal.planner.machine import Rig, rig_of, rig_of_known
 from eaglelocal.planner.options import Option, options_of
 from eaglelocal.planner.placement import places
 from eaglelocal.planner.speed import Curve, Prediction, curve_of, distinct_experts, predict
+from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, Memory
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +152,26 @@ def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
         curve_of(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
     )
     assert heavy_s > light_s
+
+
+@pytest.mark.parametrize(("is_half", "share"), [(False, 1.0), (True, 0.8)])
+def test_few_cores_are_bound_by_their_clock(catalog: Catalog, is_half: bool, share: float) -> None:
+    """Two cores at 2.6 GHz with memory to spare: 26 GFLOP/s on quantized weights, four fifths of it on halves."""
+    chosen = option(catalog, "qwen3-4b", "Q4_K_M")
+    chosen = replace(chosen, model=replace(chosen.model, is_half=is_half))
+    took = curve_on(two_cores(clock_mhz=2600.0), chosen, 0).decode_s(1)
+    assert took == pytest.approx(2 * chosen.model.active_parameters / (26e9 * share), rel=0.05)
+    assert curve_on(two_cores(clock_mhz=None), chosen, 0).decode_s(1) == pytest.approx(took * 2.6 / 3.2, rel=0.05)
+
+
+def two_cores(*, clock_mhz: float | None) -> Rig:
+    quick = Bandwidth(bytes_s=5e11, low_bytes_s=5e11, high_bytes_s=5e11, threads=2, measured_at=1.8e9, others_share=0.0)
+    machine = Machine(
+        gpus=(),
+        unified=None,
+        cpu=Cpu(usable_threads=2, clock_mhz=clock_mhz, bandwidth=quick),
+        memory=Memory(),
+        cache_free_bytes=None,
+        llama_cpp=LlamaCpp(),
+    )
+    return rig_of(machine, {})
