@@ -21,6 +21,7 @@ from eaglelocal.hub.inventory import described
 from eaglelocal.hub.resolve import context_size
 from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
+from eaglelocal.measured import measured_costs
 from eaglelocal.planner.machine import Rig, rig_of
 from eaglelocal.planner.on_disk import best_on_disk
 from eaglelocal.planner.options import FileDraft, Option, option_of_file
@@ -50,14 +51,17 @@ def as_planned(wish: Wish) -> Settled:
     except EagleLocalError:  # whoever resolves the wish meets it again, and says it
         return Settled(wish)
     rig = this_rig()
-    return applied(wish, best_on_disk([option], rig, ctx=wanted_ctx(wish, rig, target), num_slots=wish.parallel))
+    measured = measured_costs([option], rig)
+    ctx = wanted_ctx(wish, rig, target)
+    return applied(wish, best_on_disk([option], rig, ctx=ctx, num_slots=wish.parallel, measured=measured))
 
 
 def _without_target(wish: Wish) -> Settled:
     catalog = load()
     options = list(pulled_options(wish, catalog))
     rig = this_rig() if options else None
-    way = best_on_disk(options, rig, ctx=wish.ctx, num_slots=wish.parallel) if rig else None
+    measured = measured_costs(options, rig) if rig else {}
+    way = best_on_disk(options, rig, ctx=wish.ctx, num_slots=wish.parallel, measured=measured) if rig else None
     if way is None:
         why = "none of the models on disk fits this machine as it is asked" if options else ""
         return Settled(dataclasses.replace(wish, target=EMBEDDED), why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +13,6 @@ from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
-    from eaglelocal.cli.planning import Candidates
-    from eaglelocal.core.costs import MeasuredCosts
     from eaglelocal.planner.goals import Goal
     from eaglelocal.planner.machine import Rig
     from eaglelocal.planner.plan import Outcome
@@ -52,6 +49,7 @@ def plan(
     from eaglelocal.cli.loading import settings_of
     from eaglelocal.cli.plan_report import outcome_object, report_lines
     from eaglelocal.cli.planning import candidates
+    from eaglelocal.measured import measured_costs
     from eaglelocal.planner.plan import Asked
     from eaglelocal.planner.plan import plan as decide
 
@@ -60,8 +58,8 @@ def plan(
     asked = Asked(goal=goal_named(goal), ctx=settings.ctx, num_slots=settings.parallel or 1)
     catalog = load()
     found = candidates(target, catalog)
-    rig, measured = here(found, catalog) if machine is None else (there(machine, catalog), {})
-    outcome = decide(found.options, rig, asked, measured=measured)
+    rig = here(catalog) if machine is None else there(machine, catalog)
+    outcome = decide(found, rig, asked, measured=measured_costs(found, rig))
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -82,14 +80,11 @@ def goal_named(name: str) -> Goal:
     return GOALS[name]
 
 
-def here(found: Candidates, catalog: Catalog) -> tuple[Rig, Mapping[str, MeasuredCosts]]:
-    """This machine, and what was measured on it."""
-    from eaglelocal.cli.planning import measured_costs
+def here(catalog: Catalog) -> Rig:
     from eaglelocal.planner.machine import rig_of
     from eaglelocal.probe.probe import probe
 
-    machine = probe()
-    return rig_of(machine, catalog.machines), measured_costs(found.headers, machine)
+    return rig_of(probe(), catalog.machines)
 
 
 def there(name: str, catalog: Catalog) -> Rig:

@@ -141,7 +141,9 @@ def commands(chosen: Chosen) -> dict[str, str | None]:
         run += f" --kv-type {setup.kv_type}"
     if way.gpu_layers is not None:
         run += f" --gpu-layers {way.gpu_layers}"
-    if way.option.is_here:
+    if way.draft.needs_naming:
+        run += f" --draft {shlex.quote(way.draft.id)}"
+    if way.option.is_here and way.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
     pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
     source = way.draft.import_from

@@ -1,13 +1,11 @@
 """What `eaglelocal plan` plans for: the options that a TARGET means, and the machine. Reads headers, runs nothing.
 
-A file is planned from its header, a demo that was not written yet from its proportions, everything else from the
-catalogue.
+A file is planned from its header, also where the catalogue knows it, a demo that was not written yet from its
+proportions, everything else from the catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,49 +14,39 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
+from eaglelocal.fetched import entry_options
 from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk, options_of
+from eaglelocal.planner.options import FileDraft, OnDisk, Option, option_of_file, option_on_disk
 
 if TYPE_CHECKING:
-    from eaglelocal.core.costs import MeasuredCosts
-    from eaglelocal.gguf.header import Header
     from eaglelocal.hub.sizes import DemoSize
-    from eaglelocal.probe.machine import Machine
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = ((5, 3.41), (7, 3.8))  # of the embedded head, on held-out prompts
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """`headers`: of the targets that are on disk, by reference."""
-
-    options: tuple[Option, ...]
-    headers: Mapping[str, Header]
-
-
-def candidates(text: str | None, catalog: Catalog) -> Candidates:
+def candidates(text: str | None, catalog: Catalog) -> tuple[Option, ...]:
     """None: the whole catalogue. Raises UsageError, ModelFileError or IncompatibleError."""
     if text is None:
-        every = [option for target in catalog.targets.values() for option in options_of(target, catalog)]
-        return Candidates(tuple(every), {})
+        return tuple(option for target in catalog.targets.values() for option in entry_options(target, catalog))
     match parse_reference(text):
         case Embedded(text=demo):
             return _embedded(demo, catalog)
         case File():
             return _file(text, catalog)
         case Profile(id=id, quant=quant):
-            return Candidates(_of_entry(catalog.target(id), quant, catalog), {})
+            return _of_entry(catalog.target(id), quant, catalog)
         case Repo(name=name, quant=quant):
             entry = _entry_with(name, catalog)
-            return _file(text, catalog) if entry is None else Candidates(_of_entry(entry, quant, catalog), {})
+            return _file(text, catalog) if entry is None else _of_entry(entry, quant, catalog)
 
 
 def _of_entry(target: Target, quant: str | None, catalog: Catalog) -> tuple[Option, ...]:
-    if quant is not None and target.quantization(quant) is None:
+    found = tuple(entry_options(target, catalog, quant=quant))
+    if not found:
         known = ", ".join(target.quantizations)
         raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
-    return tuple(options_of(target, catalog, quant=quant))
+    return found
 
 
 def _entry_with(repo: str, catalog: Catalog) -> Target | None:
@@ -68,7 +56,7 @@ def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     return None
 
 
-def _file(reference: str, catalog: Catalog) -> Candidates:
+def _file(reference: str, catalog: Catalog) -> tuple[Option, ...]:
     """A file, or what is on disk of a repository that the catalogue does not know, with the draft that chat would take.
 
     Raises ModelFileError where nothing is there.
@@ -78,11 +66,10 @@ def _file(reference: str, catalog: Catalog) -> Candidates:
     from eaglelocal.hub.wish import Wish
 
     found = find_target(reference, on_progress=lambda fraction, what: None)
-    option = option_of(found, reference, Wish(target=reference), catalog)
-    return Candidates((option,), {reference: found.header})
+    return (option_of(found, reference, Wish(target=reference), catalog),)
 
 
-def _embedded(reference: str, catalog: Catalog) -> Candidates:
+def _embedded(reference: str, catalog: Catalog) -> tuple[Option, ...]:
     """From the files if they were written, else from the proportions that they will have."""
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
@@ -93,12 +80,11 @@ def _embedded(reference: str, catalog: Catalog) -> Candidates:
         size = parse_demo_reference(reference)
         paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
-            return Candidates((option_on_disk(_sketched(reference, size, target, head), catalog),), {})
+            return (option_on_disk(_sketched(reference, size, target, head), catalog),)
         target, head = paths.target, paths.head
     header = read_header(target)
     draft = FileDraft(DEMO_HEAD, read_header(head), Acceptance.of(DEMO_ACCEPTANCE, default=0.0))
-    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return Candidates((option,), {reference: header})
+    return (option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft),)
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
@@ -116,17 +102,3 @@ def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDis
         draft_label=DEMO_HEAD,
         acceptance=Acceptance.of(DEMO_ACCEPTANCE, default=0.0),
     )
-
-
-def measured_costs(headers: Mapping[str, Header], machine: Machine) -> Mapping[str, MeasuredCosts]:
-    """What engines learnt of these files on this machine, by reference."""
-    from eaglelocal.backend.library import BUILD
-    from eaglelocal.calibrations import newest_costs
-    from eaglelocal.speculation.costs import StepCosts
-
-    found = {}
-    for reference, header in headers.items():
-        costs, state = StepCosts(), newest_costs(machine, header, BUILD)
-        if state is not None and costs.restore(state):
-            found[reference] = costs.measured()
-    return found

@@ -53,7 +53,7 @@ class Rig:
     host: Device
     gpus: tuple[Device, ...] = ()
     notes: tuple[str, ...] = ()
-    is_here: bool = False
+    machine: Machine | None = None  # as it was probed; None: one of the catalogue
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -127,7 +127,7 @@ def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
         device, said = _apple(machine, machine.unified, known)
         notes += said
         gpus += [device] if device else []
-    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True)
+    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), machine=machine)
 
 
 def _host(machine: Machine) -> tuple[Device, list[str]]:

@@ -7,7 +7,7 @@ runs is a way to draft; everything else is kept beside its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
@@ -35,6 +35,13 @@ class DraftWay:
     acceptance: Acceptance | None = None
     import_from: str = ""  # the repository of a checkpoint that must be converted first
     notes: tuple[str, ...] = ()
+    is_here: bool = False  # on this disk
+    needs_naming: bool = False  # `--draft auto` takes another, or none
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Nothing need be fetched for it."""
+        return self.shape is None or self.is_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Option:
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # its size was computed
     notes: tuple[str, ...] = ()
+    header: Header | None = field(default=None, compare=False, repr=False)  # of its file, where that is here
 
     @property
     def shape(self) -> Shape:
@@ -190,6 +198,11 @@ class FileDraft:
     header: Header
     acceptance: Acceptance | None = None
 
+    @property
+    def way(self) -> DraftWay:
+        """Raises ModelFileError on senseless keys."""
+        return way_on_disk(self.label, shape_of(self.header), self.acceptance)
+
 
 def option_of_file(
     header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
@@ -208,7 +221,7 @@ def option_of_file(
         draft_label=draft.label if draft else "",
         acceptance=draft.acceptance if draft else None,
     )
-    return option_on_disk(there, catalog)
+    return replace(option_on_disk(there, catalog), header=header)
 
 
 def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
@@ -242,14 +255,19 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
         return (without,)
     if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return (without,)
+    return (way_on_disk(there.draft_label, draft, there.acceptance), without)
+
+
+def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
+    """To draft with a file that is here."""
     default = HEAD_DEFAULT if draft.is_head else MODEL_DEFAULT
-    way = DraftWay(
-        id=there.draft_label,
+    return DraftWay(
+        id=label,
         kind=EAGLE if draft.is_head else DRAFT_MODEL,
         shape=draft,
-        acceptance=there.acceptance or Acceptance.of((), default=default),
+        acceptance=acceptance or Acceptance.of((), default=default),
+        is_here=True,
     )
-    return (way, without)
 
 
 def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:

@@ -106,7 +106,7 @@ class Scale:
 
     def predict(self, option: Option, way: DraftWay, gpu_layers: int | None) -> Prediction:
         where = self._where(option, gpu_layers)
-        measured = self._measured.get(option.reference)
+        measured = self._measured.get(option.reference) if gpu_layers is None else None  # of another placement
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=SPEED_KV_TYPE, measured=measured)
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
