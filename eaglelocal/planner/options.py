@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
@@ -21,7 +22,6 @@ from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptanc
 from eaglelocal.planner.quality import effective_b
 from eaglelocal.planner.speed import Model
 
-NOT_RUN_YET = ("mtp", "dflash", "dspark")
 HALF_BITS = 14.0  # a value of the weights, above which kernels are those of 16 bits
 
 
@@ -117,7 +117,7 @@ def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], 
     for draft in catalog.drafts_for(target):
         if draft.kind == NGRAM:
             continue
-        problem = obstacle(draft, target.outline)
+        problem = _problem(draft, target.outline)
         if problem:
             unusable.append(Unusable(draft.id, problem))
         else:
@@ -132,19 +132,11 @@ def lookup(architecture: str, *, has_state: bool) -> DraftWay:
     return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
 
 
-def obstacle(draft: DraftEntry, target: Outline) -> str:
-    """Why the engine cannot use this draft for this target; empty where it can."""
-    if draft.kind in NOT_RUN_YET:
-        return f"{draft.kind.upper()} drafting is not run yet"
-    if target.state_bytes or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
-        return f"drafting for {target.architecture}, which keeps recurrent state, is not run yet"
-    if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
-        return f"llama.cpp gives no layer inputs for {target.architecture}"
-    if draft.kind == EAGLE and draft.taps_more_layers:
-        return "it taps more than three layers, which llama.cpp does not give a head"
-    if shape_of_draft(draft, target) is None:
-        return "its size is not known; `eaglelocal import` tells"
-    return ""
+def _problem(draft: DraftEntry, target: Outline) -> str:
+    """Why this draft cannot be planned for this target; empty where it can."""
+    if found := obstacle(draft, target):
+        return found
+    return "" if shape_of_draft(draft, target) is not None else "its size is not known; `eaglelocal import` tells"
 
 
 def _way(draft: DraftEntry, target: Outline) -> DraftWay:

@@ -54,7 +54,8 @@ def divergence_of_bits(bits: float, quants: Mapping[str, QuantLoss]) -> float:
         return points[-1][1]
     index = next((index for index, (known, _) in enumerate(points) if known > bits), len(points) - 1)
     (low, more), (high, less) = points[max(index - 1, 0)], points[max(index, 1)]
-    return more * (less / more) ** ((bits - low) / (high - low))
+    share = (bits - low) / (high - low)
+    return float(more * (less / more) ** share)
 
 
 def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
