@@ -86,7 +86,8 @@ def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
     own_output = 0 if outline.ties_embeddings else output
     if tokens + own_output > num_bytes // 2:  # not what it says it is
         tokens, own_output = num_bytes // 4, own_output and num_bytes // 4
-    embedding = tokens + int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
+    of_layers = int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
+    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # more than half is not what it says
     tied_output = tokens if outline.ties_embeddings else 0
     return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
 

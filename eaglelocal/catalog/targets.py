@@ -17,6 +17,8 @@ from eaglelocal.catalog.table import Table, Value
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
 MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
 LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
+LEAST_BITS, MOST_BITS = 0.5, 40.0  # of a parameter, in any file
+MAX_STATE_BYTES = 1 << 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,23 @@ def read_target(id: str, table: Table) -> Target:
         field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
     )
     table.close()
+    _check_sizes(target, table)
     return target
+
+
+def _check_sizes(target: Target, table: Table) -> None:
+    """A file is as large as its parameters make it; the embeddings are a part of them."""
+    outline = target.outline
+    for each in target.quantizations.values():
+        bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)
+        if not LEAST_BITS <= bits <= MOST_BITS:
+            raise table.error(
+                f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters, "
+                f"{bits:.2g} bits each"
+            )
+    embeddings = outline.n_vocab * outline.n_embd
+    if embeddings > outline.parameters_b * 1e9:
+        raise table.error(f"shape: {embeddings / 1e9:.2g} B embeddings in {outline.parameters_b:g} B parameters")
 
 
 def _quantizations(table: Table) -> Mapping[str, Quantization]:
@@ -182,6 +200,6 @@ def _experts(table: Table) -> Experts:
 
 
 def _state(table: Table) -> int:
-    num_bytes = table.count("state_bytes")
+    num_bytes = table.count("state_bytes", most=MAX_STATE_BYTES)
     table.close()
     return num_bytes

@@ -148,6 +148,8 @@ TARGET_CHANGES = [
     ("kv_heads = 8", "kv_heads = 0", "shape.full_attention.kv_heads must be"),
     ("head_dim = 128", "head_dim = 99999999", "shape.full_attention.head_dim must be"),
     ("bytes = 4_617_089_843", "bytes = 0", "bytes must be at least 1, not 0"),
+    ("bytes = 4_617_089_843", "bytes = 1000", "quants.IQ4_XS: 1000 bytes for 8.19 B parameters, 9.8e-07 bits each"),
+    ("n_embd = 4096", "n_embd = 1_000_000", "1.5e+02 B embeddings in 8.19 B parameters"),
     ('drafts = ["', 'drafts = ["eagle-of-mine", "', "names the draft 'eagle-of-mine', which there is not"),
 ]
 
