@@ -218,7 +218,7 @@ class LlamaContext:
 
     @property
     def native_s(self) -> float:
-        return self.clock.seconds + float(self._struct.native_s)
+        return self.clock.seconds + self._cells.native_s + float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:

@@ -134,7 +134,7 @@ class LlamaHeadContext:
 
     @property
     def native_s(self) -> float:
-        return float(self._struct.native_s)
+        return self._cells.native_s + float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:

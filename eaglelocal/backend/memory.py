@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
@@ -23,10 +24,14 @@ MIB = 2**20
 
 
 class Cells:
-    """Removal, sharing and bounds of sequences; implements core.ports.Cache."""
+    """Removal, sharing and bounds of sequences; implements core.ports.Cache.
+
+    llama.cpp looks at every cell for each of them, and a step asks once for each slot: `native_s` counts the seconds.
+    """
 
     def __init__(self, library: Library, context: object) -> None:
         self._library = library
+        self.native_s = 0.0
         self._memory = library.api.llama_get_memory(context)
 
     def check_open(self) -> None:
@@ -42,7 +47,7 @@ class Cells:
         self.check_open()
         if sequence < 0 or first_position < 0:  # llama.cpp takes a negative sequence for all of them
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
-        if not self._library.remove_cells(self._memory, sequence, first_position, -1):
+        if not self._remove(sequence, first_position, -1):
             raise EngineError(f"this model cannot forget positions from {first_position} on")
 
     def forget(self, sequence: int, end: int) -> None:
@@ -50,22 +55,33 @@ class Cells:
         self.check_open()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
-        if not self._library.remove_cells(self._memory, sequence, 0, end):
+        if not self._remove(sequence, 0, end):
             raise EngineError(f"this model cannot forget positions before {end}")
+
+    def _remove(self, sequence: int, first: int, end: int) -> bool:
+        started_at = perf_counter()
+        is_removed: bool = self._library.remove_cells(self._memory, sequence, first, end)
+        self.native_s += perf_counter() - started_at
+        return is_removed
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self.check_open()
         if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them
             raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
-        self._library.share_cells(self._memory, source, target, first, end)
+        self._share(source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
         """Between sequences with caches of their own: copied whole (by the next decode, at its start), then cut."""
         self.check_open()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
-        self._library.share_cells(self._memory, source, target, -1, -1)  # llama.cpp aborts for a part
+        self._share(source, target, -1, -1)  # llama.cpp aborts for a part
         self.remove(target, end)
+
+    def _share(self, source: int, target: int, first: int, end: int) -> None:
+        started_at = perf_counter()
+        self._library.share_cells(self._memory, source, target, first, end)
+        self.native_s += perf_counter() - started_at
 
     def last_position(self, sequence: int) -> int:
         self.check_open()

@@ -14,10 +14,10 @@ from typing import Any
 
 from eaglelocal.speculation.stored import within
 
-LOW, HIGH, WIDTH = -4.0, 8.0, 0.75  # log-odds that bins cover
+LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # log-odds that bins cover
 NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
-DEPTH_GROUPS = (0, 0, 1, 2, 2, 3)  # depth -> group: 1, 2, 3 and 4, beyond
-NUM_GROUPS = 4
+DEPTH_GROUPS = (0, 0, 1, 2, 3, 4)  # depth -> group: 1, 2, 3, 4, beyond
+NUM_GROUPS = 5
 
 BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
 BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth

@@ -186,7 +186,7 @@ def test_nothing_of_a_text_is_kept() -> None:
     assert fresh.probability(0, "head", 1, 0.5) == fresh.probability(7, "head", 1, 0.5)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, [], "x", {}, {"format": 0, "drafters": {}}, {"format": 1, "drafters": [1]}])
+@pytest.mark.parametrize("wrong", [None, 3, [], "x", {}, {"format": 0, "drafters": {}}, {"format": 2, "drafters": [1]}])
 def test_a_foreign_state_changes_nothing(wrong: object) -> None:
     acceptance = taught()
     before = acceptance.state()
