@@ -1,8 +1,9 @@
-"""What a wish leaves open, settled as the planner would for this machine: the target, its context, cache and layers.
+"""What a wish leaves open, settled as the planner would for this machine: target, draft, context, cache and layers.
 
 Without a target it is the best model that was pulled before, never a download, else the embedded one. What a person
-said is never changed; where nothing fits the wish stays as it is, and loading says what is missing. The embedded
-models stay as they are: they fit anywhere, and nothing is to be planned for them.
+said is never changed, and planned with; where nothing fits the wish stays as it is, and loading says what is missing.
+The draft that is planned is the draft that is loaded: one without room is left out, and that is said. Of the embedded
+models only the large ones are planned, where there is a GPU; what they are trained for is short.
 """
 
 from __future__ import annotations
@@ -10,22 +11,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.cache import all_models
-from eaglelocal.hub.drafts import FoundDraft, find_draft
-from eaglelocal.hub.inventory import described
-from eaglelocal.hub.resolve import context_size
-from eaglelocal.hub.targets import FoundTarget, find_target
+from eaglelocal.hub.resolve import DEFAULT_CTX, divided
+from eaglelocal.hub.targets import NATIVE, find_target
 from eaglelocal.hub.wish import Wish
 from eaglelocal.measured import measured_costs
+from eaglelocal.options_here import LOOKUP, demo_option, found_option, names_draft, pulled_options
+from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.machine import Rig, rig_of
-from eaglelocal.planner.on_disk import best_on_disk
-from eaglelocal.planner.options import FileDraft, Option, option_of_file
-from eaglelocal.planner.plan import Way
+from eaglelocal.planner.on_disk import AS_USUAL, best_on_disk, why_without
+from eaglelocal.planner.options import Option
+from eaglelocal.planner.way import Way
 from eaglelocal.probe.probe import probe
 
 EMBEDDED = "demo"
@@ -39,81 +37,113 @@ class Settled:
     note: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planned:
+    """`without`: why the draft that is here is left out."""
+
+    way: Way
+    without: str = ""
+
+
 def as_planned(wish: Wish) -> Settled:
     """The wish with nothing open that the planner decides. Raises UsageError on a reference that is not understood."""
     if wish.target is None:
         return _without_target(wish)
     if isinstance(parse_reference(wish.target), Embedded):
-        return Settled(wish)
+        return _embedded(wish)
     try:
+        catalog = load()
         target = find_target(wish.target, on_progress=lambda fraction, what: None)
-        option = option_of(target, wish.target, wish, load())
+        planned = best_of([found_option(target, wish.target, wish, catalog)], this_rig(catalog), wish)
     except EagleLocalError:  # whoever resolves the wish meets it again, and says it
         return Settled(wish)
-    rig = this_rig()
-    measured = measured_costs([option], rig)
-    ctx = wanted_ctx(wish, rig, target)
-    return applied(wish, best_on_disk([option], rig, ctx=ctx, num_slots=wish.parallel, measured=measured))
+    return applied(wish, planned)
 
 
 def _without_target(wish: Wish) -> Settled:
     catalog = load()
     options = list(pulled_options(wish, catalog))
-    rig = this_rig() if options else None
-    measured = measured_costs(options, rig) if rig else {}
-    way = best_on_disk(options, rig, ctx=wish.ctx, num_slots=wish.parallel, measured=measured) if rig else None
-    if way is None:
+    planned = best_of(options, this_rig(catalog), wish) if options else None
+    if planned is None:
         why = "none of the models on disk fits this machine as it is asked" if options else ""
         return Settled(dataclasses.replace(wish, target=EMBEDDED), why)
-    found = as_planned(dataclasses.replace(wish, target=way.option.reference))
+    reference = planned.way.option.reference
+    found = applied(dataclasses.replace(wish, target=reference), planned)
     others = f", of {len(options)} on disk" if len(options) > 1 else ""
-    return dataclasses.replace(found, note=f"{way.option.reference}{others}{': ' if found.note else ''}{found.note}")
+    return dataclasses.replace(found, note=f"{reference}{others}{': ' if found.note else ''}{found.note}")
 
 
-def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
-    """Models from hubs that can answer; what cannot be read is passed over, `eaglelocal ls` names it."""
-    for model in all_models(locations.hub_cache_dir()):
-        if described(model.path).kind != "model":
-            continue
-        try:
-            target = find_target(model.reference, on_progress=lambda fraction, what: None)
-            yield option_of(target, model.reference, wish, catalog)
-        except EagleLocalError:
-            continue
-
-
-def option_of(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
-    """With the draft that would be used. Raises what `find_draft` raises."""
-    draft = find_draft(wish.draft, target) if wish.spec not in ("off", 0) else FoundDraft()
-    beside = FileDraft(draft.label, read_header(draft.path)) if draft.path else None
-    return option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
-
-
-def this_rig() -> Rig:
-    return rig_of(probe(), load().machines)
-
-
-def wanted_ctx(wish: Wish, rig: Rig, target: FoundTarget) -> int | None:
-    """On a processor long contexts are for those who ask: behind them each drafted row attends more slowly."""
-    return wish.ctx if wish.ctx is not None or rig.gpus else context_size(None, target)
-
-
-def applied(wish: Wish, way: Way | None) -> Settled:
-    """What was left open, as the way would have it."""
-    if way is None:
+def _embedded(wish: Wish) -> Settled:
+    """Its context and cache stay the usual ones; a large one may need layers in main memory, or go without its head."""
+    if wish.target in (None, NATIVE):
         return Settled(wish)
+    try:
+        catalog = load()
+        rig = this_rig(catalog)
+        if not rig.gpus:
+            return Settled(wish)
+        option = demo_option(wish.target or EMBEDDED, wish, catalog)
+        planned = best_of([option], rig, wish, most_ctx=DEFAULT_CTX)
+    except EagleLocalError:
+        return Settled(wish)
+    found = applied(wish, planned)
+    kv_type = None if wish.kv_type is None and found.wish.kv_type == "f16" else found.wish.kv_type
+    return dataclasses.replace(found, wish=dataclasses.replace(found.wish, ctx=wish.ctx, kv_type=kv_type))
+
+
+def this_rig(catalog: Catalog) -> Rig:
+    return rig_of(probe(), catalog.machines)
+
+
+def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None = None) -> Planned | None:
+    """With what the wish settles; None where nothing fits. Raises UsageError on GPUs that there are not."""
+    asked = asked_by(wish)
+    # on a processor long contexts are for those who ask: behind them each drafted row attends more slowly
+    on_processor = not rig_with(rig, asked).gpus or wish.gpu_layers == 0
+    asked = dataclasses.replace(asked, most_ctx=DEFAULT_CTX if on_processor else most_ctx)
+    way = best_on_disk(options, rig, asked, measured=measured_costs(options, rig))
+    return None if way is None else Planned(way, why_without(way, rig, asked))
+
+
+def asked_by(wish: Wish) -> Asked:
+    """Raises UsageError on a split that is none."""
+    split, shares = divided(wish.split)
+    return dataclasses.replace(
+        AS_USUAL,
+        ctx=wish.ctx,
+        num_slots=wish.parallel,
+        kv_type=wish.kv_type,
+        gpu_layers=wish.gpu_layers,
+        device=wish.device,
+        split=split,
+        shares=shares,
+        flash_attention=wish.flash_attn,
+        named_draft=wish.draft if names_draft(wish) else "",
+    )
+
+
+def applied(wish: Wish, planned: Planned | None) -> Settled:
+    """What was left open, as the way would have it."""
+    if planned is None:
+        return Settled(wish)
+    way = planned.way
     settled = dataclasses.replace(
         wish,
+        draft=LOOKUP if planned.without else wish.draft,
+        draft_reason=planned.without or wish.draft_reason,
         ctx=way.setup.n_ctx if wish.ctx is None else wish.ctx,
         kv_type=way.setup.kv_type if wish.kv_type is None else wish.kv_type,
         gpu_layers=way.gpu_layers if wish.gpu_layers is None else wish.gpu_layers,
     )
-    return Settled(settled, ", ".join(decisions(wish, settled, way)))
+    return Settled(settled, "; ".join(decisions(wish, settled, planned)))
 
 
-def decisions(wish: Wish, settled: Wish, way: Way) -> Iterator[str]:
+def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:
     """What is not as one would expect it."""
     if wish.gpu_layers is None and settled.gpu_layers is not None:
-        yield f"{settled.gpu_layers} of {way.option.shape.n_layer + 1} layers on the GPU, the rest does not fit it"
+        layers = planned.way.option.shape.n_layer + 1
+        yield f"{settled.gpu_layers} of {layers} layers on the GPU, the rest does not fit it"
     if wish.kv_type is None and settled.kv_type not in (None, "f16"):
         yield f"a cache of {settled.kv_type}, for want of memory"
+    if planned.without:
+        yield planned.without

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +15,7 @@ from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
+    from eaglelocal.hub.wish import Wish
     from eaglelocal.planner.goals import Goal
     from eaglelocal.planner.machine import Rig
     from eaglelocal.planner.plan import Outcome
@@ -26,15 +29,23 @@ MachineName = Annotated[
 ]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation; unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
+OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
 
 def plan(
+    context: typer.Context,
     target: Target = None,
     ctx: Ctx = None,
     goal: GoalName = "balanced",
     parallel: Parallel = None,
     machine: MachineName = None,
+    draft: flags.Draft = None,
+    gpu_layers: flags.GpuLayers = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
     show_all: ShowAll = False,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -45,21 +56,11 @@ def plan(
     eaglelocal plan qwen3-8b --ctx 16384
     eaglelocal plan --machine rtx-3090 --goal quality --json
     """
-    from eaglelocal.catalog.catalog import load
-    from eaglelocal.cli.loading import settings_of
     from eaglelocal.cli.plan_report import outcome_object, report_lines
-    from eaglelocal.cli.planning import candidates
-    from eaglelocal.measured import measured_costs
-    from eaglelocal.planner.plan import Asked
-    from eaglelocal.planner.plan import plan as decide
 
     output = standard_output()
-    settings = settings_of({"ctx": ctx, "parallel": parallel})
-    asked = Asked(goal=goal_named(goal), ctx=settings.ctx, num_slots=settings.parallel or 1)
-    catalog = load()
-    found = candidates(target, catalog)
-    rig = here(catalog) if machine is None else there(machine, catalog)
-    outcome = decide(found, rig, asked, measured=measured_costs(found, rig))
+    given = {name: context.params[name] for name in OF_SETTINGS}
+    outcome = planned(wish_for(target, given, is_elsewhere=machine is not None), goal_named(goal), machine)
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -67,6 +68,38 @@ def plan(
             output.data(line)
     if outcome.chosen is None:
         raise nothing_fits(outcome)
+
+
+def planned(wish: Wish, goal: Goal, machine: str | None) -> Outcome:
+    """Raises UsageError, ModelFileError or IncompatibleError."""
+    from eaglelocal.as_planned import asked_by
+    from eaglelocal.catalog.catalog import load
+    from eaglelocal.cli.planning import candidates
+    from eaglelocal.measured import measured_costs
+    from eaglelocal.planner.plan import plan as decide
+
+    catalog, asked = load(), replace(asked_by(wish), goal=goal)
+    rig = None if machine is None else there(machine, catalog)
+    found = candidates(wish, catalog)
+    rig = rig or here(catalog)
+    return decide(found, rig, asked, measured=measured_costs(found, rig))
+
+
+def wish_for(target: str | None, given: Mapping[str, Any], *, is_elsewhere: bool) -> Wish:
+    """As `chat` would be asked; what the settings say of this machine's GPUs is not said of another's."""
+    from eaglelocal.cli.loading import settings_of, wish_of
+    from eaglelocal.talk.session import Choice
+
+    settings = settings_of(given)
+    wish = replace(wish_of(settings, Choice(), parallel=settings.parallel or 1), target=target)
+    if not is_elsewhere:
+        return wish
+    return replace(
+        wish,
+        gpu_layers=wish.gpu_layers if given["gpu_layers"] is not None else None,
+        device=given["device"],
+        split=wish.split if given["split"] is not None else "layer",
+    )
 
 
 def goal_named(name: str) -> Goal:
@@ -94,10 +127,7 @@ def there(name: str, catalog: Catalog) -> Rig:
 
 
 def nothing_fits(outcome: Outcome) -> ResourceError:
-    from eaglelocal.planner.reasons import nearest_miss
+    from eaglelocal.planner.way_out import nothing_fits as why
 
-    miss = outcome.nearest or next(iter(outcome.rejected), None)
-    if miss is None:
-        return ResourceError("there is nothing to plan")
-    message, hint = nearest_miss(outcome, miss)
+    message, hint = why(outcome)
     return ResourceError(message, hint=hint)

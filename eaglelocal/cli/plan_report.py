@@ -7,12 +7,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.backend.fit import Load
-from eaglelocal.planner.plan import Chosen, Outcome, Rejected, Way
+from eaglelocal.catalog.drafts import NGRAM
+from eaglelocal.planner.asked import Asked
+from eaglelocal.planner.options import lookup
+from eaglelocal.planner.plan import Outcome
 from eaglelocal.planner.reasons import reasons
+from eaglelocal.planner.way import Chosen, Rejected, Way
 
 WIDTH = 79
 BAR_CELLS = 30
-SHOWN, SHOWN_REASONS = 3, 5  # of what was rejected, and of reasons, without --all
+SHOWN, SHOWN_REASONS = 2, 3  # of what was rejected, and of reasons, without --all
 GIB = 2**30
 PROGRAM = "eaglelocal"
 CONTINUES = " \\"  # a shell reads on behind it
@@ -26,7 +30,7 @@ def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[st
         *wrapped("machine  ", outcome.rig.name),
         *wrapped("plan     ", f"{way.option.reference}, {draft_text(way)}"),
         *wrapped("         ", setup_text(outcome, way)),
-        *wrapped("speed    ", speed_text(way)),
+        *wrapped("speed    ", speed_text(way, outcome.asked.num_slots)),
         "",
         *(bar_line(load, outcome) for load in chosen.weighed.used),
         *wrapped("         ", sum_text(chosen)),
@@ -34,7 +38,7 @@ def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[st
         *reason_lines(reasons(outcome, chosen), show_all=show_all),
         "",
         *rejected_lines(outcome, chosen, show_all=show_all),
-        *command_lines(chosen),
+        *command_lines(outcome, chosen),
     ]
 
 
@@ -52,8 +56,9 @@ def draft_text(way: Way) -> str:
 
 def setup_text(outcome: Outcome, way: Way) -> str:
     slots = outcome.asked.num_slots
-    tokens = f"{slots} x {way.setup.n_ctx} tokens" if slots > 1 else f"{way.setup.n_ctx} tokens"
-    return f"{tokens} of context, cache {way.setup.kv_type}{layers_text(outcome, way)}"
+    tokens = f"{way.setup.n_ctx} token{'' if way.setup.n_ctx == 1 else 's'}"
+    context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
+    return f"{context}, cache {way.setup.kv_type}{layers_text(outcome, way)}"
 
 
 def layers_text(outcome: Outcome, way: Way) -> str:
@@ -64,9 +69,10 @@ def layers_text(outcome: Outcome, way: Way) -> str:
     return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}"
 
 
-def speed_text(way: Way) -> str:
+def speed_text(way: Way, num_slots: int) -> str:
     prediction = way.prediction
     source = "measured here" if prediction.is_measured else "predicted"
+    source += " for an answer alone" if num_slots > 1 else ""
     if way.draft.acceptance is None:
         return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
     return (
@@ -125,30 +131,54 @@ def name_of(rejected: Rejected) -> str:
     return f"{rejected.option.reference}{draft}"
 
 
-def command_lines(chosen: Chosen) -> Iterator[str]:
-    found = commands(chosen)
+def command_lines(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    found = commands(outcome.asked, chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
             yield from continued(f"{label:<9}", found[key] or "")
 
 
-def commands(chosen: Chosen) -> dict[str, str | None]:
+def commands(asked: Asked, chosen: Chosen) -> dict[str, str | None]:
     """What to type; None where there is nothing to do."""
     way = chosen.way
-    reference, setup = shlex.quote(way.option.reference), way.setup
-    run = f"{PROGRAM} chat --target {reference} --ctx {setup.n_ctx}"
-    if setup.kv_type != "f16":
-        run += f" --kv-type {setup.kv_type}"
-    if way.gpu_layers is not None:
-        run += f" --gpu-layers {way.gpu_layers}"
-    if way.draft.needs_naming:
-        run += f" --draft {shlex.quote(way.draft.id)}"
+    reference = shlex.quote(way.option.reference)
+    command = "chat" if asked.num_slots == 1 else "serve"
+    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(asked, way)])
     if way.option.is_here and way.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
     pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
     source = way.draft.import_from
     head = f"{PROGRAM} import {source} --target {reference}" if source else None
     return {"pull": pull, "import": head, "run": run}
+
+
+def run_flags(asked: Asked, way: Way) -> Iterator[str]:
+    """What makes a run the one that was planned."""
+    yield f"--ctx {way.setup.n_ctx}"
+    if way.setup.kv_type != "f16" or asked.kv_type is not None:
+        yield f"--kv-type {way.setup.kv_type}"
+    if way.gpu_layers is not None:
+        yield f"--gpu-layers {way.gpu_layers}"
+    if draft := draft_flag(asked, way):
+        yield f"--draft {shlex.quote(draft)}"
+    if asked.num_slots > 1:
+        yield f"--parallel {asked.num_slots}"
+    if asked.device is not None:
+        yield f"--device {shlex.quote(asked.device)}"
+    if asked.split_text != "layer":
+        yield f"--split {asked.split_text}"
+    if asked.flash_attention != "auto":
+        yield f"--flash-attn {asked.flash_attention}"
+
+
+def draft_flag(asked: Asked, way: Way) -> str:
+    """Empty where `auto` takes what was planned."""
+    shape = way.option.shape
+    if way.draft.needs_naming:
+        return way.draft.id
+    if way.draft.shape is not None:
+        return asked.named_draft if way.option.is_here else ""
+    return way.draft.kind if lookup(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
 
 
 def continued(begin: str, command: str) -> list[str]:
@@ -227,7 +257,7 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
         },
         "score": way.score,
         "reasons": list(reasons(outcome, chosen)),
-        "commands": commands(chosen),
+        "commands": commands(outcome.asked, chosen),
     }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import Profile, parse_reference
+from eaglelocal.cli.plan import goal_named, planned, wish_for
+from eaglelocal.errors import UsageError
 
 GOAL = "balanced"
 
@@ -18,26 +21,25 @@ class Planned:
     problem: str = ""
 
 
-def planned_for_here(target: str) -> Planned | None:
+def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
     """None where the target is no catalogue entry without a quantization: then there is nothing to choose.
 
+    Planned with the settings that `chat` will have, and without a draft where none is wanted.
     Raises UsageError with the nearest name where the catalogue has no such entry.
     """
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
         return None
-    from eaglelocal.catalog.catalog import load
-    from eaglelocal.planner.goals import GOALS
-    from eaglelocal.planner.machine import rig_of
-    from eaglelocal.planner.options import options_of
-    from eaglelocal.planner.plan import Asked, plan
-    from eaglelocal.probe.probe import probe
-
     catalog = load()
-    options = tuple(options_of(catalog.target(parsed.id), catalog))
-    outcome = plan(options, rig_of(probe(), catalog.machines), Asked(goal=GOALS[GOAL]))
+    catalog.target(parsed.id)
+    wish = wish_for(target, {}, is_elsewhere=False)
+    wanted = "none" if "none" in (draft, wish.draft) else "auto"
+    try:
+        outcome = planned(replace(wish, draft=wanted), goal_named(GOAL), None)
+    except UsageError as problem:  # a GPU in the settings that is not here: no reason to fetch nothing
+        return Planned(problem=problem.message)
     if outcome.chosen is None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
         return Planned(problem=reason)
     way = outcome.chosen.way
-    return Planned(way.option.quant, way.draft.id if way.draft.kind in ("eagle3", "draft_model") else "none")
+    return Planned(way.option.quant, way.draft.id if way.draft.id in catalog.drafts and way.draft.shape else "none")

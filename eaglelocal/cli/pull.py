@@ -69,7 +69,7 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> W
     from eaglelocal.cli.planned import planned_for_here
     from eaglelocal.hub.references import wanted
 
-    planned = planned_for_here(target) if quant is None else None
+    planned = planned_for_here(target, draft=draft) if quant is None else None
     if planned is None:
         return wanted(target, draft=draft, quant=quant)
     if planned.problem:

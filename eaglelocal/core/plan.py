@@ -1,6 +1,7 @@
 """A plan: exactly what the engine process should load and how. Plain, frozen, explainable.
 
-For now it is filled from the command line and the machine; the planner room computes it later.
+Made of a wish (hub/resolve.py), in which the planner settled what was open (as_planned.py). What `auto` still leaves to
+the machine that loads it, fitting.py settles there.
 """
 
 from __future__ import annotations

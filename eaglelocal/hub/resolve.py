@@ -25,7 +25,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     _check_slots(wish.parallel)
     target = find_target("demo" if wish.target is None else wish.target, on_progress=on_progress)
     n_ctx = context_size(wish.ctx, target)
-    split, shares = _divided(wish.split)
+    split, shares = divided(wish.split)
     makes_embeddings = is_embedding_model(target.header)
     draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
     return Plan(
@@ -34,7 +34,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         draft_kind=draft.kind,
         draft=draft.path,
         draft_label=draft.label,
-        draft_reason=draft.reason,
+        draft_reason=draft.reason or wish.draft_reason,
         spec=spec,
         n_ctx=n_ctx,
         num_slots=wish.parallel,
@@ -66,7 +66,8 @@ def context_size(ctx: int | None, target: FoundTarget) -> int:
     return ctx
 
 
-def _divided(split: str) -> tuple[str, tuple[float, ...]]:
+def divided(split: str) -> tuple[str, tuple[float, ...]]:
+    """Of the GPUs: the mode, and the share of each. Raises UsageError."""
     try:
         return parse_split(split)
     except ValueError as error:

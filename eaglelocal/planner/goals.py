@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from eaglelocal.planner.quality import KV_LOSS
@@ -23,6 +24,18 @@ COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or there may be none in the first repository
 ON_HOST_WORTH = -0.1  # layers in main memory read prompts slowly, which the speed of answers does not show
+
+
+class Term(StrEnum):
+    """Of the score."""
+
+    QUALITY = "quality"
+    SPEED = "speed"
+    CONTEXT = "context"
+    CACHE = "cache"
+    WINDOWS = "windows"
+    HOST = "host"
+    UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +69,28 @@ class Comfort:
 
     @property
     def worth(self) -> float:
-        windows = WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0
-        host = ON_HOST_WORTH if self.on_host else 0.0
-        unseen = UNSEEN_WORTH if self.is_unseen else 0.0
-        return context_worth(self.n_ctx) + math.log(1.0 - KV_LOSS[self.kv_type]) + windows + host + unseen
+        return sum(self.terms.values())
+
+    @property
+    def terms(self) -> Mapping[Term, float]:
+        return {
+            Term.CONTEXT: context_worth(self.n_ctx),
+            Term.CACHE: math.log(1.0 - KV_LOSS[self.kv_type]),
+            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0,
+            Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
+            Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
+        }
 
 
 def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> float:
+    return sum(terms(goal, quality_b=quality_b, tok_s=tok_s, comfort=comfort).values())
+
+
+def terms(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
+    """What the score is the sum of."""
     behind = math.log(goal.pace / tok_s)
     pace = -goal.slow * behind if behind > 0 else -goal.more * behind
-    return math.log(max(quality_b, 1e-3)) + pace + comfort.worth
+    return {Term.QUALITY: math.log(max(quality_b, 1e-3)), Term.SPEED: pace, **comfort.terms}
 
 
 def context_worth(n_ctx: int) -> float:

@@ -9,37 +9,82 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.planner.goals import GOALS
+from eaglelocal.planner.asked import Asked
+from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.machine import Rig
-from eaglelocal.planner.options import Option
-from eaglelocal.planner.plan import Asked, Way, plan
-from eaglelocal.planner.weighing import Scale
+from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.plan import kv_types_for, plan, scale_for
+from eaglelocal.planner.way import Way, gib
+from eaglelocal.planner.weighing import Setup
 
-DEFAULT_GOAL = "balanced"
+AS_USUAL = Asked(goal=GOALS["balanced"])
 
 
 def best_on_disk(
     options: Sequence[Option],
     rig: Rig,
+    asked: Asked = AS_USUAL,
     *,
-    ctx: int | None = None,
-    num_slots: int = 1,
     measured: Mapping[str, MeasuredCosts] | None = None,
 ) -> Way | None:
     """The way to run that scores best on this machine; None where nothing is here, or nothing that is fits.
 
-    ctx       tokens of each slot; None: as the search likes
     measured  what decodes really cost here, by the reference of an option
     """
     here = [option for option in options if option.is_here]
-    asked = Asked(goal=GOALS[DEFAULT_GOAL], ctx=ctx, num_slots=num_slots)
     chosen = plan(here, rig, asked, measured=measured).chosen
-    return None if chosen is None else with_plain_cache(chosen.way, rig, num_slots=num_slots)
+    return None if chosen is None else with_plain_cache(with_its_draft(chosen.way, rig, asked), rig, asked)
 
 
-def with_plain_cache(way: Way, rig: Rig, *, num_slots: int) -> Way:
+def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
+    """A draft that is here is loaded where it costs no more than context beyond what is comfortable.
+
+    Whether it pays is measured, not predicted; but no layer leaves the GPU for it, and no cache falls below q8_0.
+    """
+    draft = draft_of(way.option)
+    if way.draft.shape is not None or draft is None:
+        return way
+    alone = dataclasses.replace(way.option, drafts=(draft,))
+    layers = asked.gpu_layers if way.gpu_layers is None else way.gpu_layers
+    for kv_type in dict.fromkeys((way.setup.kv_type, *(each for each in kv_types_for(asked) if each == "q8_0"))):
+        alike = dataclasses.replace(asked, kv_type=kv_type, gpu_layers=layers, named_draft=draft.id)
+        chosen = plan([alone], rig, alike).chosen
+        if chosen is not None and is_comfortable(chosen.way, way):
+            return dataclasses.replace(chosen.way, option=way.option)
+    return way
+
+
+def is_comfortable(way: Way, other: Way) -> bool:
+    """Has it the other's layers on the GPU, and its context as far as that is no luxury?"""
+    return way.gpu_layers == other.gpu_layers and way.setup.n_ctx >= comfortable(other).n_ctx
+
+
+def comfortable(way: Way) -> Setup:
+    """Its setup with no more context than that."""
+    return dataclasses.replace(way.setup, n_ctx=min(way.setup.n_ctx, COMFORTABLE_CTX))
+
+
+def with_plain_cache(way: Way, rig: Rig, asked: Asked) -> Way:
     """A quantized cache is for want of memory, not for a little speed: where f16 fits in its place, that is taken."""
+    if asked.kv_type is not None:
+        return way
     plain = dataclasses.replace(way.setup, kv_type="f16")
-    scale = Scale(rig, num_slots=num_slots, measured={})
-    fits = scale.weigh(way.option, way.draft, plain, way.gpu_layers).fits
+    fits = scale_for(rig, asked).weigh(way.option, way.draft, plain, way.gpu_layers).fits
     return dataclasses.replace(way, setup=plain) if fits else way
+
+
+def why_without(way: Way, rig: Rig, asked: Asked) -> str:
+    """Why the draft that is here is not taken; empty where it is, or where there is none."""
+    draft = draft_of(way.option)
+    if way.draft.shape is not None or draft is None:
+        return ""
+    setup = comfortable(way)
+    worst = scale_for(rig, asked).weigh(way.option, draft, setup, way.gpu_layers).worst
+    beside = f"{setup.n_ctx} tokens" if way.gpu_layers is None else f"{way.gpu_layers} layers"
+    lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
+    return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
+
+
+def draft_of(option: Option) -> DraftWay | None:
+    """The model that drafts for it."""
+    return next((draft for draft in option.drafts if draft.shape is not None), None)

@@ -14,55 +14,16 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, Goal, score
+from eaglelocal.planner.asked import Asked, rig_with
+from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, terms
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
-from eaglelocal.planner.speed import Prediction
+from eaglelocal.planner.way import Chosen, Rejected, Way, gib
 from eaglelocal.planner.weighing import Scale, Setup, Weighed
+from eaglelocal.planner.why import why_lower, why_not_fits
 
 CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # where none is asked for
 KV_TYPES = ("f16", "q8_0", "q4_0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    goal: Goal
-    ctx: int | None = None
-    num_slots: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """An option with what drafts, as it would run."""
-
-    option: Option
-    draft: DraftWay
-    setup: Setup
-    gpu_layers: int | None  # None: all
-    prediction: Prediction
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    way: Way
-    weighed: Weighed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
-    """`way`, `weighed`: as far as it came. `draft`: only where it is the draft that is rejected."""
-
-    option: Option
-    draft: str
-    reason: str
-    way: Way | None = None
-    weighed: Weighed | None = None
-
-    @property
-    def missing_bytes(self) -> int | None:
-        """Of the room that lacks most; None where it was not weighed or fits."""
-        return None if self.weighed is None or self.weighed.fits else self.weighed.worst.missing_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +45,61 @@ class Outcome:
 def plan(
     options: Sequence[Option], rig: Rig, asked: Asked, *, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> Outcome:
-    """`measured`: what decodes really cost here, by the reference of an option."""
+    """`measured`: what decodes really cost here, by the reference of an option.
+
+    Raises UsageError where GPUs are asked for that the rig does not have.
+    """
     search = _Search(rig, asked, measured or {})
     chosen = search.run(options)
-    rejected = [*search.rejected, *search.outdone(chosen), *unusable(options)]
-    return Outcome(rig=rig, asked=asked, chosen=chosen, rejected=tuple(rejected))
+    rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(options)]
+    return Outcome(rig=rig_with(rig, asked), asked=asked, chosen=chosen, rejected=tuple(rejected))
+
+
+def scale_for(rig: Rig, asked: Asked, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
+    """Raises UsageError where GPUs are asked for that the rig does not have."""
+    return Scale(
+        rig_with(rig, asked),
+        num_slots=asked.num_slots,
+        measured=measured or {},
+        shares=asked.shares,
+        flash_attention=asked.flash_attention,
+    )
 
 
 def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
     """Contexts, cache types and windows to try, roomiest first; never beyond what the model was trained for."""
-    most = option.max_context or max(CONTEXTS)
+    most = min(option.max_context or max(CONTEXTS), asked.most_ctx or max(CONTEXTS))
     contexts = (asked.ctx,) if asked.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
     windows = (True, False) if option.shape.has_windows else (True,)
     return tuple(
         Setup(n_ctx=ctx, kv_type=kv_type, whole_windows=whole)
         for ctx in contexts
-        for kv_type in KV_TYPES
+        for kv_type in kv_types_for(asked)
         for whole in windows
     )
 
 
-def small_setups(setups: Sequence[Setup]) -> Iterator[Setup]:
-    """Those for a target that does not fit its GPUs: no more context than is comfortable, no whole windows."""
+def kv_types_for(asked: Asked) -> tuple[str, ...]:
+    """As asked; only flash attention reads a quantized cache."""
+    if asked.kv_type is not None:
+        return (asked.kv_type,)
+    return KV_TYPES[:1] if asked.flash_attention == "off" else KV_TYPES
+
+
+def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
+    """Those for a target that does not fit its GPUs: no more context than is comfortable, no whole windows.
+
+    Then, for where that does not fit either, the least context.
+    """
     contexts = {setup.n_ctx for setup in setups}
-    n_ctx = COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts)
     windows = min(setup.whole_windows for setup in setups)
-    yield from (setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
+    for n_ctx in dict.fromkeys((COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts), min(contexts))):
+        yield tuple(setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
+
+
+def is_too_long(option: Option, asked: Asked) -> bool:
+    """Is more context asked for than the model was trained for?"""
+    return bool(asked.ctx and option.max_context and asked.ctx > option.max_context)
 
 
 @dataclass(order=True, slots=True)
@@ -120,77 +110,78 @@ class _Node:
     order: int
     way: Way = field(compare=False)
     weighed: Weighed | None = field(compare=False, default=None)  # None: a bound
-    missed: Weighed | None = field(compare=False, default=None)  # whole and at its smallest, where that did not fit
+    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound for some layers on the host
 
 
 class _Search:
     def __init__(self, rig: Rig, asked: Asked, measured: Mapping[str, MeasuredCosts]) -> None:
-        self._scale = Scale(rig, num_slots=asked.num_slots, measured=measured)
+        self._scale = scale_for(rig, asked, measured)
         self._asked = asked
         self._heap: list[_Node] = []
         self._order = 0
         self.rejected: list[Rejected] = []
 
     def run(self, options: Sequence[Option]) -> Chosen | None:
-        for option in options:
-            self._push_bounds(option)
+        too_large = [option for option in options if not self._push_bounds(option)]
         while self._heap:
             node = heapq.heappop(self._heap)
             if node.weighed is not None:
+                self.rejected += [self._too_large(option) for option in too_large]
                 return Chosen(way=node.way, weighed=node.weighed)
-            if node.missed is None:
-                self._try_whole(node.way)
+            if node.is_split:
+                self._try_on_host(node.way)
             else:
-                self._try_on_host(node.way, node.missed)
+                self._try_at_once(node.way)
+        self.rejected += [self._nearest_of(option) for option in too_large]
         return None
 
-    def outdone(self, chosen: Chosen | None) -> Iterator[Rejected]:
+    def outdone(self, chosen: Chosen) -> Iterator[Rejected]:
         """What is left: it would have scored lower, whether it fits or not."""
         for node in sorted(self._heap):
-            way = node.way
-            too_large = node.weighed is None and self._scale.lacks_gpu_bytes(way.option)
-            if too_large:
-                reason = f"too large for the GPU: {gib(way.option.shape.weights_bytes)} of weights; slower from RAM"
-            else:
-                reason = why_lower(way, chosen.way, self._asked.goal) if chosen else "it does not fit"
+            way, is_bound = node.way, node.weighed is None
+            if is_bound and way.gpu_layers is None and self._may_split and self._scale.lacks_gpu_bytes(way.option):
+                way = self._way(way.option, way.draft, way.setup, self._scale.layers_at_best(way.option, way.draft))
+            reason = self._why_idle(way) or why_lower(way, chosen.way, self._asked.goal, is_bound=is_bound)
             yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
 
     # ---- inside
-    def _push_bounds(self, option: Option) -> None:
-        setups = setups_for(option, self._asked)
-        if self._asked.ctx and option.max_context and self._asked.ctx > option.max_context:
+    @property
+    def _may_split(self) -> bool:
+        return self._scale.has_gpus and self._asked.gpu_layers is None
+
+    def _layers(self, option: Option) -> int | None:
+        """On the GPUs, as asked, else all; None: all."""
+        blocks = option.shape.n_layer + option.shape.n_layer_ahead
+        asked = self._asked.gpu_layers
+        return None if asked is None or asked > blocks or not self._scale.has_gpus else asked
+
+    def _push_bounds(self, option: Option) -> bool:
+        """False: not even its weights fit."""
+        if is_too_long(option, self._asked):
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._asked.ctx}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
-            return
+            return True
         free = self._scale.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
-            reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
-            way = self._way(option, option.drafts[-1], setups[-1], 0)
-            weighed = self._scale.weigh(option, way.draft, way.setup, 0)
-            self.rejected.append(Rejected(option=option, draft="", reason=reason, way=way, weighed=weighed))
-            return
+            return False
+        roomiest, *_ = setups_for(option, self._asked)
         for draft in option.drafts:
-            way = self._way(option, draft, setups[0], None)
-            if draft.kind == NGRAM and not way.prediction.num_draft_tokens:
-                way = replace(way, draft=NO_LOOKUP)
-            if draft.shape is not None and not way.prediction.num_draft_tokens:
-                self.rejected.append(Rejected(option=option, draft=draft.id, reason=DOES_NOT_PAY, way=way))
-            else:
-                self._push(way)
+            self._push(self._way(option, draft, roomiest, self._layers(option)))
+        return True
 
-    def _push(self, way: Way, *, weighed: Weighed | None = None, missed: Weighed | None = None) -> None:
+    def _push(self, way: Way, *, weighed: Weighed | None = None, is_split: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, missed))
+        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, is_split))
 
     def _way(self, option: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> Way:
         prediction = self._scale.predict(option, draft, gpu_layers)
         return Way(
             option=option,
-            draft=draft,
+            draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
             setup=setup,
             gpu_layers=gpu_layers,
             prediction=prediction,
-            score=score(
+            terms=terms(
                 self._asked.goal,
                 quality_b=option.quality_b,
                 tok_s=prediction.spec_tok_s,
@@ -204,76 +195,78 @@ class _Search:
             ),
         )
 
-    def _try_whole(self, bound: Way) -> None:
-        """All layers where they are quickest: on the GPUs, if there are any."""
-        option, draft = bound.option, bound.draft
+    def _try_at_once(self, bound: Way) -> None:
+        """With the layers that were asked for; else with all where they are quickest: on the GPUs, if there are any."""
+        option, draft, layers = bound.option, bound.draft, bound.gpu_layers
         setups = setups_for(option, self._asked)
-        smallest = self._scale.weigh(option, draft, setups[-1], None)
+        smallest = self._scale.weigh(option, draft, setups[-1], layers)
         if smallest.fits:
-            self._push_roomiest(option, draft, setups)
-        elif self._scale.has_gpus:
+            self._push_roomiest(bound, setups)
+        elif self._may_split:
             layers = self._scale.layers_at_best(option, draft)
-            self._push(self._way(option, draft, setups[0], layers), missed=smallest)
+            self._push(self._way(option, draft, setups[0], layers), is_split=True)
         else:
-            self._reject(bound, setups[-1], smallest)
+            self._miss(replace(bound, setup=setups[-1]), smallest)
 
-    def _push_roomiest(self, option: Option, draft: DraftWay, setups: Sequence[Setup]) -> None:
-        """The setup with the highest score among those that fit whole; the smallest does."""
-        for way in sorted((self._way(option, draft, setup, None) for setup in setups), key=lambda way: -way.score):
-            weighed = self._scale.weigh(option, draft, way.setup, None)
+    def _push_roomiest(self, bound: Way, setups: Sequence[Setup]) -> None:
+        """The setup with the highest score among those that fit; the smallest does."""
+        ways = (self._way(bound.option, bound.draft, setup, bound.gpu_layers) for setup in setups)
+        for way in sorted(ways, key=lambda way: -way.score):
+            weighed = self._scale.weigh(way.option, way.draft, way.setup, way.gpu_layers)
             if weighed.fits:
-                return self._push(way, weighed=weighed)
+                return self._push_if_used(way, weighed)
         raise AssertionError("the smallest setup fitted a moment ago")
 
-    def _try_on_host(self, bound: Way, missed: Weighed) -> None:
+    def _try_on_host(self, bound: Way) -> None:
         """Layers that the GPUs cannot take stay in main memory; a small cache leaves room for more of them."""
         option, draft = bound.option, bound.draft
-        setups = setups_for(option, self._asked)
-        found = []
-        for setup in small_setups(setups):
-            layers = self._scale.most_layers(option, draft, setup)
-            found += [] if layers is None else [self._way(option, draft, setup, layers)]
-        if not found:
-            return self._reject(bound, setups[-1], missed)
-        best = max(found, key=lambda way: way.score)
-        weighed = self._scale.weigh(option, draft, best.setup, best.gpu_layers)
-        return self._push(best, weighed=weighed)
+        tried = []
+        for group in small_setups(setups_for(option, self._asked)):
+            split = [self._split(option, draft, setup) for setup in group]
+            found = [(way, weighed) for way, weighed in split if weighed.fits]
+            if found:
+                return self._push_if_used(*max(found, key=lambda each: each[0].score))
+            tried += split
+        return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
 
-    def _reject(self, way: Way, setup: Setup, weighed: Weighed) -> None:
-        reason = why_not_fits(weighed, setup)
+    def _split(self, option: Option, draft: DraftWay, setup: Setup) -> tuple[Way, Weighed]:
+        layers, weighed = self._scale.best_split(option, draft, setup)
+        return self._way(option, draft, setup, layers), weighed
+
+    def _push_if_used(self, way: Way, weighed: Weighed) -> None:
+        idle = self._why_idle(way)
+        if idle:
+            rejected = Rejected(option=way.option, draft=way.draft.id, reason=idle, way=way, weighed=weighed)
+            return self.rejected.append(rejected)
+        return self._push(way, weighed=weighed)
+
+    def _why_idle(self, way: Way) -> str:
+        return DOES_NOT_PAY if way.drafts_nothing and not self._asked.named_draft else ""
+
+    def _miss(self, way: Way, weighed: Weighed) -> None:
+        reason = why_not_fits(way, weighed)
         self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
+
+    def _too_large(self, option: Option) -> Rejected:
+        free = self._scale.total_free_bytes or 0
+        reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
+        return Rejected(option=option, draft="", reason=reason)
+
+    def _nearest_of(self, option: Option) -> Rejected:
+        """Weighed where it comes nearest to fitting, for nothing else did."""
+        draft, setup = option.drafts[-1], setups_for(option, self._asked)[-1]
+        if self._may_split:
+            way, weighed = self._split(option, draft, setup)
+        else:
+            way = self._way(option, draft, setup, self._layers(option))
+            weighed = self._scale.weigh(option, draft, setup, way.gpu_layers)
+        return replace(self._too_large(option), way=way, weighed=weighed)
 
 
 DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
 
 
 NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",))
-
-
-def why_not_fits(weighed: Weighed, setup: Setup) -> str:
-    """The room that lacks most, with its sum."""
-    load = weighed.worst
-    free = load.room.free_bytes or 0
-    return (
-        f"{gib(load.total)} on {load.room.device} even with {setup.n_ctx} tokens in {setup.kv_type}, {gib(free)} to use"
-    )
-
-
-def why_lower(way: Way, chosen: Way, goal: Goal) -> str:
-    """What it lacks beside the chosen one."""
-    speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
-    where = "" if way.gpu_layers is None else f" with {way.gpu_layers} layers on the GPU"
-    if way.option is chosen.option:
-        if speed > best:
-            return f"{speed:.1f} tokens/s{where}, but room for {way.setup.n_ctx} tokens in {way.setup.kv_type} only"
-        return f"{speed:.1f} tokens/s with it{where}, {best:.1f} with {chosen.draft.id}"
-    if way.option.quality_b < 0.999 * chosen.option.quality_b:
-        lesser = f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
-        return lesser if speed <= best else f"{lesser} (though {speed:.0f} tokens/s)"
-    if speed >= 0.999 * best:
-        return f"less room: {way.setup.n_ctx} tokens in {way.setup.kv_type}"
-    pace = f", --goal {goal.name} wants {goal.pace:.0f}" if speed < goal.pace else ""
-    return f"slower: {speed:.1f} tokens/s{where}, the plan {best:.1f}{pace}"
 
 
 def unusable(options: Sequence[Option]) -> Iterator[Rejected]:
@@ -284,7 +277,3 @@ def unusable(options: Sequence[Option]) -> Iterator[Rejected]:
             if (option.target, draft.id) not in seen:
                 seen.add((option.target, draft.id))
                 yield Rejected(option=option, draft=draft.id, reason=draft.reason)
-
-
-def gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"

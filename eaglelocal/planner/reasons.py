@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelocal.backend.fit import Asked as Sizes
-from eaglelocal.backend.fit import ways_out
-from eaglelocal.planner.plan import Chosen, Outcome, Rejected, gib
+from eaglelocal.planner.plan import Outcome
+from eaglelocal.planner.way import Chosen
 
 
 def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
@@ -15,7 +14,7 @@ def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
     return (
         *_about_goal(outcome, chosen),
         *_about_draft(chosen),
-        *_about_memory(chosen),
+        *_about_memory(outcome, chosen),
         *way.option.notes,
         *outcome.rig.notes,
     )
@@ -34,7 +33,9 @@ def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
 def _about_draft(chosen: Chosen) -> Iterator[str]:
     way = chosen.way
     count, acceptance = way.prediction.num_draft_tokens, way.draft.acceptance
-    if acceptance is not None:
+    if way.drafts_nothing:
+        yield "the draft is predicted not to pay, and taken as asked"
+    elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
         tokens = acceptance.tokens(count)
         yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {tokens:.1f} tokens a step, {source}"
@@ -45,28 +46,15 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
     yield from way.draft.notes
 
 
-def _about_memory(chosen: Chosen) -> Iterator[str]:
-    way = chosen.way
-    if way.setup.kv_type != "f16":
+def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    way, asked = chosen.way, outcome.asked
+    if asked.kv_type is not None:
+        yield f"the cache is {way.setup.kv_type}, as asked"
+    elif way.setup.kv_type != "f16":
         yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
     if not way.setup.whole_windows and way.option.shape.has_windows:
         yield "layers with a window keep only that: a chat that branches is read again"
     if way.gpu_layers is not None:
         layers = way.option.shape.n_layer + 1
-        yield f"{way.gpu_layers} of {layers} layers fit the GPU; the others run from main memory, prompts slowly"
-
-
-def nearest_miss(outcome: Outcome, miss: Rejected) -> tuple[str, str]:
-    """(what lacks least and how much, what would make it fit) where nothing fits."""
-    name = f"{miss.option.target} {miss.option.quant}".strip()
-    if miss.weighed is None or miss.way is None:
-        return f"{name}: {miss.reason}", ""
-    load = miss.weighed.worst
-    message = (
-        f"nothing fits {outcome.rig.name}: the nearest, {name}, needs {gib(load.total)} on {load.room.device} "
-        f"where {gib(load.room.free_bytes or 0)} may be used"
-    )
-    setup, asked = miss.way.setup, outcome.asked
-    sizes = Sizes(n_ctx=setup.n_ctx, num_slots=asked.num_slots, gpu_layers=miss.way.gpu_layers)
-    ways = [way for way in ways_out(load, miss.weighed.loads, sizes) if "gpu-layers" not in way]
-    return message, " or ".join([f"free {gib(load.missing_bytes)} on {load.room.device}", *ways])
+        why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
+        yield f"{way.gpu_layers} of {layers} layers {why}; the others run from main memory, prompts slowly"

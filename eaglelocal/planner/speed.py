@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.machines import CPU, CUDA, METAL
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.gguf.footprint import row_bytes
@@ -177,7 +176,7 @@ def curve_of(
     model: Model, where: Sequence[str], rig: Rig, draft: Shape | None, *, kv_type: str, measured: MeasuredCosts | None
 ) -> Curve:
     """Computed, or as it was measured on this machine."""
-    device = rig.device(where[-1]) if where[-1] != RAM or not rig.gpus else rig.gpus[0]
+    device = rig.device(where[-1])  # without any layer on a GPU the draft has none there either
     draft_s = draft_step_s(draft, device) if draft else 0.0
     readings = readings_of(model, where, rig, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:

@@ -69,10 +69,20 @@ class Weighed:
 
 
 class Scale:
-    """Weighs options for one machine and a number of slots."""
+    """Weighs options for one machine and a number of slots. `shares`, `flash_attention`: as in core/plan.py."""
 
-    def __init__(self, rig: Rig, *, num_slots: int, measured: Mapping[str, MeasuredCosts]) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        *,
+        num_slots: int,
+        measured: Mapping[str, MeasuredCosts],
+        shares: tuple[float, ...] = (),
+        flash_attention: str = "auto",
+    ) -> None:
         self._rig = rig
+        self._shares = shares
+        self._attention = flash_attention
         self._num_slots = num_slots
         self._measured = measured
         self.rooms: tuple[Room, ...] = safe_rooms(rig.rooms)
@@ -111,14 +121,15 @@ class Scale:
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
-        """More layers than the GPUs could ever take: weights alone, no cache, no buffers."""
+        """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
         shape = option.shape
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
         free = self._gpu_bytes - shape.read_output_bytes - drafting
-        return 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
+        layers = 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
+        return min(layers, shape.n_layer + shape.n_layer_ahead)
 
-    def most_layers(self, option: Option, way: DraftWay, setup: Setup) -> int | None:
-        """As many layers on the GPUs as fit there, the output counted; None: the rest does not fit the host.
+    def best_split(self, option: Option, way: DraftWay, setup: Setup) -> tuple[int, Weighed]:
+        """As many layers on the GPUs as fit there, the output counted; the rest may not fit main memory.
 
         With the output alone there, all that is no layer is known; the layers are counted from the last one on, and the
         count is put right, for several GPUs are never filled evenly.
@@ -128,7 +139,7 @@ class Scale:
         layers = range(shape.n_layer)
         each = [shape.bytes_of_layer(layer) + cache_bytes_of_layer(shape, layer, sizes) for layer in layers]
         settled = self._settled(option, way, setup, 1 + fitting(each, self._gpu_bytes - held))
-        return settled if self.weigh(option, way, setup, settled).fits else None
+        return settled, self.weigh(option, way, setup, settled)
 
     def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: int) -> int:
         """The most layers that the GPUs hold, looked for from a guess on."""
@@ -150,6 +161,7 @@ class Scale:
             gpu_layers=gpu_layers,
             kv_type=setup.kv_type,
             flash_attention=self._flash_attention(option, setup, gpu_layers),
+            shares=self._shares,
             whole_windows=setup.whole_windows,
         )
 
@@ -157,7 +169,7 @@ class Scale:
         """What `auto` means there."""
         cells = setup.n_ctx * (self._num_slots if self._num_slots <= MAX_UNIFIED_SLOTS else 1)
         return settled(
-            "auto",
+            self._attention,
             on_gpu=self.has_gpus and gpu_layers != 0,
             kv_type=setup.kv_type,
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
@@ -167,7 +179,7 @@ class Scale:
         shape = option.shape
         names = [room.device for room in self._gpus]
         blocks = shape.n_layer + shape.n_layer_ahead
-        return places(blocks, names, shares_of(self._gpus, ()), gpu_layers=gpu_layers)
+        return places(blocks, names, shares_of(self._gpus, self._shares), gpu_layers=gpu_layers)
 
 
 def fitting(sizes: Sequence[int], free_bytes: int) -> int:

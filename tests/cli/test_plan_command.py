@@ -84,6 +84,75 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
     assert f"--target {reference} --ctx {chosen['ctx']} --kv-type {chosen['kv_type']}" in chosen["commands"]["run"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["qwen3-8b:Q8_0", "--parallel", "4"], "serve --target qwen3-8b:Q8_0 --ctx 32768 --kv-type q8_0 --parallel 4"),
+        (["gemma-4-31b:Q5_K_M"], "--kv-type q8_0 --draft ngram"),
+        (["qwen3-8b:Q4_K_M", "--draft", "none"], "--draft none"),
+        (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
+        (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),
+        (["qwen3-8b:Q4_K_M", "--gpu-layers", "10", "--ctx", "4096"], "--ctx 4096 --gpu-layers 10"),
+        (["qwen3-8b:Q4_K_M", "--device", "CUDA0", "--flash-attn", "off"], "--device CUDA0 --flash-attn off"),
+    ],
+)
+def test_the_command_runs_what_was_planned(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], flags: str
+) -> None:
+    chosen = told(capsys, *arguments, "--machine", "rtx-3090")["chosen"]
+    assert flags in chosen["commands"]["run"]
+    assert ("chat" in chosen["commands"]["run"]) == (chosen["parallel"] == 1)
+
+
+def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 32768"
+    hybrid = told(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    assert hybrid["draft"] == "none" and "--draft" not in hybrid["commands"]["run"]
+
+
+def test_several_answers_say_that_the_speed_is_that_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "for an answer alone" in " ".join(
+        screen(capsys, "qwen3-8b", "--machine", "a6000", "--parallel", "4").split()
+    )
+    assert "alone" not in screen(capsys, "qwen3-8b", "--machine", "a6000")
+
+
+def test_what_people_settled_is_planned_with(capsys: pytest.CaptureFixture[str]) -> None:
+    free = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    said = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--kv-type", "f16")["chosen"]
+    assert (free["kv_type"], said["kv_type"]) == ("q8_0", "f16") and said["ctx"] < free["ctx"]
+    layers = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "10")["chosen"]
+    assert layers["gpu_layers"] == 10 and layers["predicted"]["plain_tok_s"] < 5
+    one = told(capsys, "qwen3-8b:Q8_0", "--machine", "2x-rtx-3090", "--device", "CUDA1")["chosen"]
+    assert [each["device"] for each in one["memory"]["devices"]] == ["RAM", "CUDA1"]
+
+
+def test_the_config_is_planned_with_but_its_gpus_are_of_this_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "config" / "eaglelocal"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(
+        'kv_type = "q4_0"\ndraft = "none"\ndevice = "Vulkan3"\ngpu_layers = 3\nsplit = "2,1"\n'
+    )
+    chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    assert (chosen["kv_type"], chosen["draft"], chosen["gpu_layers"]) == ("q4_0", "none", None)
+    with pytest.raises(UsageError, match="Vulkan3"):
+        main.run(["plan", "qwen3-8b:Q4_K_M"])
+
+
+def test_a_draft_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    content = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
+    assert content["chosen"]["draft"] == "e3-qwen3-8b-tengyunw"
+    every = told(capsys, "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
+    assert every["chosen"]["target"] == "qwen3-8b"
+
+
+def test_one_token_of_context_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert " 1 token of context" in screen(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090", "--ctx", "1")
+
+
 def test_a_target_a_quantization_and_a_context(capsys: pytest.CaptureFixture[str]) -> None:
     content = told(capsys, "qwen3-8b:q5_k_m", "--machine", "rtx-3090", "--ctx", "12345", "--parallel", "3")
     chosen = content["chosen"]
@@ -156,7 +225,23 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["a b"], UsageError, "cannot read the reference"),
         (["missing.gguf"], EagleLocalError, "does not exist"),
         (["llama-3.3-70b", "--machine", "m1-8gb"], ResourceError, "nothing fits Apple M1"),
-        (["qwen3-8b", "--ctx", "99999999", "--machine", "a6000"], ResourceError, "trained for 40960"),
+        (
+            ["qwen3-8b", "--ctx", "99999999", "--machine", "a6000"],
+            ResourceError,
+            "for 40960 tokens --ctx 40960",
+        ),
+        (["--ctx", "99999999", "--machine", "a6000"], ResourceError, "the most of all --ctx 262144"),
+        (["qwen3-8b", "--machine", "rtx-3090", "--device", "CUDA1"], UsageError, "one of: CUDA0, CPU"),
+        (["qwen3-8b", "--machine", "rtx-3090", "--split", "3,1"], UsageError, "leave --split out"),
+        (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, row, none"),
+        (["qwen3-8b", "--kv-type", "q5_0"], UsageError, "f16, q8_0, q4_0"),
+        (["qwen3-8b", "--gpu-layers", "some"], UsageError, "gpu_layers must be auto or a whole number"),
+        (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
+        (
+            ["qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "65", "--ctx", "40960", "--kv-type", "f16"],
+            ResourceError,
+            "--kv-type q",
+        ),
     ],
 )
 def test_errors_have_a_way_out(arguments: list[str], kind: type[EagleLocalError], words: str) -> None:
@@ -171,4 +256,4 @@ def test_nothing_fits_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert content["chosen"] is None
     assert len(content["rejected"]) >= 6 and all(each["reason"] for each in content["rejected"])
-    assert "free" in wrong.value.hint
+    assert wrong.value.hint == "a smaller model"

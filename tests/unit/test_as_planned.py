@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal import as_planned as module
+from eaglelocal import locations
 from eaglelocal.as_planned import Settled, as_planned
-from eaglelocal.backend.fit import RAM
+from eaglelocal.backend.fit import RAM, load_of
+from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.machines import CPU, CUDA
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
+from eaglelocal.hub.pulled_drafts import remember_draft
+from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import Device, Rig
+from eaglelocal.planner.memory import estimate, safe_rooms
 
 GIB, GIGA = 2**30, 10**9
 COMMIT = "a" * 40
@@ -43,6 +51,7 @@ def card(gib: float) -> Device:
 
 
 SLOW = Rig(name="a slow processor", host=host(16, gb_s=8))
+LARGE_RAM = Rig(name="much memory", host=host(60), gpus=(card(24),))
 CPU_ONLY, SMALL_CARD, LARGE_CARD = (
     Rig(name="a processor", host=host(16)),
     Rig(name="a small card", host=host(32), gpus=(card(7.5),)),
@@ -57,8 +66,16 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing was written or noted yet."""
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path / "cache"
+
+
 def on(rig: Rig, monkeypatch: pytest.MonkeyPatch, wish: Wish) -> Settled:
-    monkeypatch.setattr(module, "this_rig", lambda: rig)
+    monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
     return as_planned(wish)
 
 
@@ -130,8 +147,148 @@ def test_a_processor_keeps_the_usual_context(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("target", ["demo", "demo@native", "demo@8b:q4_0"])
-def test_the_embedded_model_is_not_planned(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+def test_an_embedded_model_that_fits_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     assert on(SMALL_CARD, monkeypatch, Wish(target=target)) == Settled(Wish(target=target))
+
+
+def test_a_large_embedded_model_keeps_layers_on_the_host(
+    tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = on(LARGE_RAM, monkeypatch, Wish(target="demo@70b:q4_0"))
+    assert found.wish.gpu_layers is not None and 20 < found.wish.gpu_layers < 60
+    assert found.wish.ctx is None
+    assert found.note.startswith(f"{found.wish.gpu_layers} of 81 layers on the GPU")
+    assert not list(caches.rglob("*.gguf")), "it is planned before it is written"
+    said = Wish(target="demo@70b:q4_0", gpu_layers=3)
+    assert on(LARGE_RAM, monkeypatch, said).wish.gpu_layers == 3
+
+
+@pytest.mark.parametrize("target", ["demo@70b:q4_0", "demo@0b", "demo@8b:q9"])
+def test_an_embedded_model_without_a_gpu_or_of_no_size_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    assert on(CPU_ONLY, monkeypatch, Wish(target=target)) == Settled(Wish(target=target))
+    if "70b" not in target:
+        assert on(SMALL_CARD, monkeypatch, Wish(target=target)) == Settled(Wish(target=target))
+
+
+# ---- the draft that is planned is the draft that is loaded
+@pytest.fixture
+def drafted(hub: Path, caches: Path) -> str:
+    """A model with a draft that was pulled for it, 8.1 and 0.6 GiB."""
+    target = pulled(hub, "qwen3-8b")
+    pulled(hub, "qwen3-0.6b")
+    file = locations.pulled_drafts_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    remember_draft(file, target_repo="maker/qwen3-8b-GGUF", draft_repo="maker/qwen3-0.6b-GGUF", draft_tag="Q8_0")
+    return target
+
+
+def with_card(gib: float) -> Rig:
+    return Rig(name="a card", host=host(32), gpus=(card(gib),))
+
+
+def check_it_fits(settled: Settled, rig: Rig) -> str:
+    """What would be loaded, weighed; the kind of draft."""
+    found = resolve(settled.wish, on_progress=lambda fraction, what: None)
+    shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
+    sized = dataclasses.replace(found, whole_windows=True, flash_attention="on")
+    rooms = safe_rooms(rig.rooms)
+    buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, rooms)
+    for room in rooms:
+        assert load_of(room, buffers, rooms).missing_bytes <= 0, (settled, room)
+    return found.draft_kind
+
+
+@pytest.mark.parametrize("gib", [8, 9, 10, 10.5, 11, 12, 14, 16, 24])
+@pytest.mark.parametrize("draft", ["auto", "ngram", "none", "maker/qwen3-0.6b-GGUF:Q8_0"])
+def test_what_is_loaded_fits(drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float, draft: str) -> None:
+    found = on(with_card(gib), monkeypatch, Wish(target=drafted, draft=draft))
+    kind = check_it_fits(found, with_card(gib))
+    if draft != "auto":
+        assert found.wish.draft == draft and kind == {"ngram": "ngram", "none": "none"}.get(draft, "draft_model")
+
+
+@pytest.mark.parametrize("gib", [9, 10])
+def test_a_draft_without_room_is_left_out_and_that_is_said(
+    drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float
+) -> None:
+    found = on(with_card(gib), monkeypatch, Wish(target=drafted))
+    assert found.wish.draft == "ngram"
+    assert "a lookup in place of draft model qwen3-0.6b-Q8_0.gguf, which lacks " in found.note
+    assert "GiB on CUDA0" in found.note
+    assert resolve(found.wish, on_progress=lambda fraction, what: None).draft_reason == found.wish.draft_reason
+    assert found.wish.draft_reason in found.note
+
+
+@pytest.mark.parametrize("gib", [11, 12, 14, 16])
+def test_a_draft_goes_before_context_that_nobody_asked_for(
+    drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float
+) -> None:
+    found = on(with_card(gib), monkeypatch, Wish(target=drafted))
+    assert (found.wish.draft, found.wish.gpu_layers) == ("auto", None)
+    assert found.wish.ctx is not None and 8192 <= found.wish.ctx <= 16384
+    without = on(with_card(gib), monkeypatch, Wish(target=drafted, spec="off"))
+    assert without.wish.ctx is not None and without.wish.ctx > found.wish.ctx
+
+
+# ---- what was said is planned with
+@pytest.mark.parametrize(("kv_type", "ctx"), [("q4_0", 32768), ("q8_0", 16384), ("f16", 8192)])
+def test_a_cache_that_was_said_decides_over_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_type: str, ctx: int
+) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
+    found = on(with_card(11), monkeypatch, Wish(target=path, kv_type=kv_type, draft="ngram"))
+    assert (found.wish.kv_type, found.wish.ctx, found.wish.gpu_layers) == (kv_type, ctx, None)
+    check_it_fits(found, with_card(11))
+
+
+def test_layers_that_were_said_leave_room_for_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
+    found = on(with_card(10), monkeypatch, Wish(target=path, gpu_layers=10))
+    assert (found.wish.ctx, found.wish.kv_type, found.wish.gpu_layers) == (32768, "f16", 10)
+    check_it_fits(found, with_card(10))
+    on_host = on(with_card(10), monkeypatch, Wish(target=path, gpu_layers=0))
+    assert on_host.wish.ctx == 4096, "as on a processor"
+
+
+TWO_CARDS = Rig(name="two cards", host=host(32), gpus=(card(24), dataclasses.replace(card(7.5), name="CUDA1")))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_whole"), [({"device": "CUDA0"}, True), ({"device": "CUDA1"}, False), ({"split": "none"}, True)]
+)
+def test_only_cards_that_were_said_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], is_whole: bool
+) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
+    found = on(TWO_CARDS, monkeypatch, dataclasses.replace(Wish(target=path), **said))
+    assert (found.wish.gpu_layers is None) == is_whole
+
+
+@pytest.mark.parametrize("said", [{"device": "Vulkan9"}, {"split": "1,2,3"}])
+def test_cards_that_are_not_known_are_left_to_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
+) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
+    wish = dataclasses.replace(Wish(target=path), **said)
+    assert on(TWO_CARDS, monkeypatch, wish) == Settled(wish)
+
+
+def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled(hub, "qwen3-8b")
+    pulled(hub, "qwen3-0.6b")
+    asked: list[Rig] = []
+
+    def probed(catalog: Catalog) -> Rig:
+        asked.append(SMALL_CARD)
+        return SMALL_CARD
+
+    monkeypatch.setattr(module, "this_rig", probed)
+    found = as_planned(Wish())
+    assert len(asked) == 1
+    assert found.wish.gpu_layers is not None and "layers on the GPU" in found.note
+    assert on(SMALL_CARD, monkeypatch, Wish(target=found.wish.target)).wish == found.wish
 
 
 def test_what_cannot_be_read_is_left_to_whoever_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

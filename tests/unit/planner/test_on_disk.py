@@ -14,7 +14,7 @@ from eaglelocal.catalog.machines import CPU
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.planner.machine import Device, Rig
-from eaglelocal.planner.on_disk import best_on_disk
+from eaglelocal.planner.on_disk import AS_USUAL, best_on_disk
 from eaglelocal.planner.options import Option, option_of_file
 
 GIB = 2**30
@@ -38,7 +38,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Option]:
 
 
 def best(options: dict[str, Option], rig: Rig, **asked: int) -> str | None:
-    way = best_on_disk(list(options.values()), rig, **asked)
+    way = best_on_disk(list(options.values()), rig, replace(AS_USUAL, **asked))
     return None if way is None else way.option.reference
 
 
@@ -69,7 +69,7 @@ def test_what_was_measured_outweighs_what_was_computed(options: dict[str, Option
 
 def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, Option]) -> None:
     eight = [options["qwen3-8b"]]
-    roomy, tight = (best_on_disk(eight, processor(gib), ctx=16384) for gib in (32, 11))
+    roomy, tight = (best_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
     assert roomy is not None and roomy.setup.kv_type == "f16"
     assert tight is not None and tight.setup.kv_type != "f16"
 

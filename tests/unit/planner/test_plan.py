@@ -1,188 +1,34 @@
-"""Plans for each machine of a table of recommendations and for machines of every size: nothing that does not fit."""
+"""Plans for machines of every size: nothing that does not fit, and nothing better left out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from doubles.catalogue_plans import (
+    GIB,
+    check_fits,
+    chosen_of,
+    every_option,
+    machine_of,
+    option,
+    planned,
+    rig,
+    score_of,
+    some_options,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.fit import RAM, load_of
-from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.planner.goals import GOALS
-from eaglelocal.planner.machine import Device, Rig, rig_of_known
-from eaglelocal.planner.memory import estimate, safe_rooms
-from eaglelocal.planner.options import Option, options_of
-from eaglelocal.planner.plan import Asked, Chosen, Outcome, plan
-from eaglelocal.planner.reasons import nearest_miss, reasons
+from eaglelocal.backend.fit import RAM
+from eaglelocal.planner.asked import Asked
+from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
+from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.plan import DOES_NOT_PAY, plan, setups_for
+from eaglelocal.planner.reasons import reasons
+from eaglelocal.planner.way_out import nothing_fits
 from eaglelocal.planner.weighing import Scale, Setup
-
-GIB = 2**30
-
-
-@cache
-def catalog() -> Catalog:
-    return load(user_folder=Path("/nonexistent"))
-
-
-@cache
-def every_option() -> tuple[Option, ...]:
-    return tuple(option for target in catalog().targets.values() for option in options_of(target, catalog()))
-
-
-def option(target: str, quant: str) -> Option:
-    return next(each for each in every_option() if (each.target, each.quant) == (target, quant))
-
-
-def rig(name: str) -> Rig:
-    return rig_of_known(catalog().machine(name))
-
-
-@cache
-def planned(machine: str, goal: str = "balanced") -> Outcome:
-    return plan(every_option(), rig(machine), Asked(goal=GOALS[goal]))
-
-
-def check_fits(outcome: Outcome) -> None:
-    """Weighed once more, by the arithmetic of memory alone."""
-    assert outcome.chosen is not None
-    way = outcome.chosen.way
-    scale = Scale(outcome.rig, num_slots=outcome.asked.num_slots, measured={})
-    settled = scale.plan_of(way.option, way.draft, way.setup, way.gpu_layers)
-    rooms = safe_rooms(outcome.rig.rooms)
-    buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)
-    for room in rooms:
-        assert load_of(room, buffers, rooms).missing_bytes <= 0, room
-    assert outcome.chosen.weighed.sum.total_bytes <= outcome.chosen.weighed.budget_bytes
-
-
-# ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
-@dataclass(frozen=True)
-class Row:
-    machine: str
-    target: str
-    quant: str
-    draft: str | None
-    ctx: int
-    kv_type: str
-    gib: float
-
-    @property
-    def id(self) -> str:
-        return f"{self.machine}-{self.target}-{self.quant}"
-
-
-ROWS = [
-    Row("cuda-8gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "q8_0", 5.82),
-    Row("cuda-8gb", "qwen3-4b", "Q6_K", "e3-qwen3-4b-angelslim", 16384, "q8_0", 4.99),
-    Row("cuda-12gb", "qwen3-8b", "Q6_K", "e3-qwen3-8b-angelslim", 16384, "q8_0", 7.90),
-    Row("cuda-12gb", "qwen3-14b", "Q4_K_M", "e3-qwen3-14b-angelslim", 8192, "q8_0", 9.71),
-    Row("cuda-12gb", "llama-3.1-8b", "Q6_K", "e3-llama31-8b-specforge", 16384, "q8_0", 7.61),
-    Row("cuda-16gb", "qwen3-14b", "Q5_K_M", "e3-qwen3-14b-angelslim", 16384, "q8_0", 11.72),
-    Row("cuda-16gb", "gpt-oss-20b", "MXFP4", "e3-gpt-oss-20b-redhat", 32768, "f16", 12.34),
-    Row("rtx-3090", "qwen3-32b", "Q4_K_M", "e3-qwen3-32b-angelslim", 16384, "q8_0", 21.37),
-    Row("rtx-4090", "qwen3.6-27b", "Q4_K_M", "mtp-qwen3.6-27b", 65536, "q8_0", 18.82),
-    Row("rtx-4090", "gemma-4-31b", "IQ4_XS", "e3-gemma4-31b-redhat", 16384, "q8_0", 17.89),
-    Row("rtx-5090", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 25.77),
-    Row("rtx-5090", "qwen3-32b", "Q5_K_M", "e3-qwen3-32b-angelslim", 32768, "q8_0", 26.67),
-    Row("a6000", "llama-3.3-70b", "Q4_K_M", "e3-llama33-70b-yuhuili", 16384, "q8_0", 44.57),
-    Row("a6000", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 131072, "f16", 35.53),
-    Row("2x-rtx-3090", "llama-3.3-70b", "IQ4_XS", "e3-llama33-70b-yuhuili", 16384, "q8_0", 40.52),
-    Row("2x-rtx-3090", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 65536, "f16", 31.76),
-    Row("m2-16gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "f16", 6.67),
-    Row("m2-max-32gb", "qwen3-14b", "Q6_K", "e3-qwen3-14b-angelslim", 16384, "f16", 14.89),
-    Row("m2-max-32gb", "gpt-oss-20b", "MXFP4", None, 32768, "f16", 12.46),
-    Row("m2-max-64gb", "qwen3-32b", "Q6_K", "e3-qwen3-32b-angelslim", 16384, "f16", 30.26),
-    Row("m2-max-64gb", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 26.60),
-    Row("m3-max-128gb", "gpt-oss-120b", "MXFP4", "e3-gpt-oss-120b-lmsys", 65536, "f16", 62.22),
-    Row("m3-max-128gb", "llama-3.3-70b", "Q6_K", "e3-llama33-70b-yuhuili", 16384, "f16", 61.77),
-    Row("cpu-16gb", "qwen3-4b", "Q4_K_M", "ngram", 8192, "f16", 3.74),
-    Row("cpu-16gb", "qwen3-8b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 7.72),
-    Row("cpu-32gb", "qwen3-30b-a3b", "Q4_K_M", "ngram", 16384, "f16", 19.12),
-    Row("cpu-32gb", "qwen3-14b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 11.54),
-]
-ids = [row.id for row in ROWS]
-
-
-@pytest.mark.parametrize("row", ROWS, ids=ids)
-def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -> None:
-    """By the goal's own score; a row whose draft is not run yet is compared without it."""
-    outcome = planned(row.machine)
-    check_fits(outcome)
-    assert outcome.chosen is not None
-    alone = plan((option(row.target, row.quant),), rig(row.machine), Asked(goal=GOALS["balanced"]))
-    if alone.chosen is not None:
-        assert outcome.chosen.way.score >= alone.chosen.way.score - 1e-9
-
-
-@pytest.mark.parametrize("row", ROWS, ids=ids)
-def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_reason(row: Row) -> None:
-    outcome = planned(row.machine)
-    assert outcome.chosen is not None
-    chosen = outcome.chosen.way.option
-    found = [each.reason for each in outcome.rejected if each.option is option(row.target, row.quant)]
-    assert chosen is option(row.target, row.quant) or (found and all(found))
-    drafts = {each.draft: each.reason for each in outcome.rejected if each.option.target == row.target}
-    if row.draft is not None and row.draft.startswith("mtp-"):
-        assert drafts[row.draft] == "MTP drafting is not run yet"
-
-
-@pytest.mark.parametrize("row", ROWS, ids=ids)
-def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
-    """Without the process and drivers, which the table leaves to its budget; of an MTP row without its draft."""
-    chosen = option(row.target, row.quant)
-    way = next((each for each in chosen.drafts if each.id == row.draft), chosen.drafts[-1])
-    windows = not chosen.shape.has_windows
-    scale = Scale(rig(row.machine), num_slots=1, measured={})
-    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows), None)
-    device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
-    counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
-    used = sum(each.num_bytes for each in counted)
-    assert used / GIB == pytest.approx(row.gib, rel=0.10)
-
-
-def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
-    """Rows with little room left: the arithmetic must neither refuse what works nor take what does not."""
-    for row in ROWS:
-        if row.draft is None or row.draft.startswith("mtp-"):
-            continue
-        chosen = option(row.target, row.quant)
-        way = next(each for each in chosen.drafts if each.id == row.draft)
-        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
-        scale = Scale(rig(row.machine), num_slots=1, measured={})
-        assert scale.weigh(chosen, way, setup, None).fits, row.id
-
-
-# ---- machines of every size
-SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")
-
-
-@cache
-def some_options() -> tuple[Option, ...]:
-    quants = ("Q4_K_M", "Q8_0")
-    return tuple(each for each in every_option() if each.target in SOME and each.quant in quants)
-
-
-def machine_of(ram_gib: float, gpus_gib: tuple[float, ...]) -> Rig:
-    cards = tuple(
-        Device(
-            name=f"CUDA{index}",
-            label="card",
-            kind="cuda",
-            total_bytes=int(free * GIB),
-            free_bytes=int(free * GIB),
-            bytes_s=500e9,
-            flops=40e12,
-        )
-        for index, free in enumerate(gpus_gib)
-    )
-    ram = int(ram_gib * GIB)
-    host = Device(name=RAM, label="RAM", kind="cpu", total_bytes=ram, free_bytes=ram, bytes_s=40e9, flops=100e9)
-    return Rig(name="random", host=host, gpus=cards)
-
 
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
@@ -199,9 +45,8 @@ def test_what_is_chosen_always_fits(
         check_fits(outcome)
         assert ctx is None or outcome.chosen.way.setup.n_ctx == ctx
     else:
-        assert outcome.nearest is not None
-        message, hint = nearest_miss(outcome, outcome.nearest)
-        assert "nothing fits" in message and hint.startswith("free ")
+        message, hint = nothing_fits(outcome)
+        assert "nothing fits" in message and hint
     for each in outcome.rejected:
         assert each.reason
 
@@ -217,23 +62,32 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
         assert large.chosen.way.score >= small.chosen.way.score - 1e-9
 
 
-def test_best_first_finds_what_trying_everything_finds() -> None:
-    """The search against an exhaustive one over whole fits."""
-    chosen_rig = machine_of(16, (14.0,))
-    asked = Asked(goal=GOALS["balanced"])
-    found = plan(some_options(), chosen_rig, asked).chosen
-    assert found is not None
-    best = max(
-        (alone.chosen.way.score for each in some_options() if (alone := plan((each,), chosen_rig, asked)).chosen),
-        default=float("-inf"),
-    )
-    assert found.way.score == pytest.approx(best)
+@pytest.mark.parametrize(("ram_gib", "gpus"), [(16, (14.0,)), (12, (7.0,)), (40, (8.0, 6.0)), (24, ())])
+def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: tuple[float, ...]) -> None:
+    """Every setup with every number of layers; with layers on the host no more context than is comfortable."""
+    targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b")
+    options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
+    asked, machine = Asked(goal=GOALS["balanced"]), machine_of(ram_gib, gpus)
+    scale, best = Scale(machine, num_slots=1, measured={}), float("-inf")
+    for each, draft, setup, layers in everything(options, asked, has_gpus=bool(gpus)):
+        value = score_of(scale, each, draft, setup, layers)
+        if value > best and scale.weigh(each, draft, setup, layers).fits:
+            best = value
+    assert chosen_of(plan(options, machine, asked)).way.score == pytest.approx(best, abs=1e-9)
+
+
+def everything(
+    options: list[Option], asked: Asked, *, has_gpus: bool
+) -> Iterator[tuple[Option, DraftWay, Setup, int | None]]:
+    for each in options:
+        for draft in each.drafts:
+            for setup in setups_for(each, asked):
+                yield each, draft, setup, None
+                if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
+                    yield from ((each, draft, setup, layers) for layers in range(each.shape.n_layer + 1))
 
 
 # ---- what is said
-def chosen_of(outcome: Outcome) -> Chosen:
-    assert outcome.chosen is not None
-    return outcome.chosen
 
 
 def test_only_what_the_engine_runs_is_picked() -> None:
@@ -269,20 +123,6 @@ def test_two_cards_hold_what_one_cannot() -> None:
     assert all(15 * GIB < load.total <= (load.room.free_bytes or 0) for load in cards)
 
 
-def test_nothing_fits() -> None:
-    outcome = plan((option("llama-3.3-70b", "Q4_K_M"),), rig("m1-8gb"), Asked(goal=GOALS["quality"]))
-    assert outcome.chosen is None and outcome.nearest is not None
-    message, hint = nearest_miss(outcome, outcome.nearest)
-    assert "llama-3.3-70b Q4_K_M" in message and "GiB on RAM" in message
-    assert "free" in hint and "a smaller model" in hint
-
-
-def test_more_context_than_it_was_trained_for() -> None:
-    outcome = plan((option("qwen3-8b", "Q4_K_M"),), rig("a6000"), Asked(goal=GOALS["quality"], ctx=50_000))
-    assert outcome.chosen is None
-    assert outcome.rejected[0].reason == "it was trained for 40960 tokens, --ctx asks for 50000"
-
-
 def test_slots_take_memory() -> None:
     asked = Asked(goal=GOALS["quality"], ctx=8192)
     one, four = (
@@ -290,3 +130,31 @@ def test_slots_take_memory() -> None:
     )
     alone, shared = (chosen_of(each).weighed.sum.kv_bytes for each in (one, four))
     assert shared == 4 * alone
+
+
+@pytest.mark.parametrize("machine", ["cuda-8gb", "cuda-12gb", "rtx-3090", "2x-rtx-3090"])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
+    """A draft that pays with all layers on the GPU may not with some on the host; then neither it nor a lookup is."""
+    for each in every_option():
+        chosen = plan((each,), rig(machine), Asked(goal=GOALS["balanced"], num_slots=slots)).chosen
+        if chosen is not None:
+            assert (chosen.way.draft.kind == "none") == (chosen.way.prediction.num_draft_tokens == 0), each.reference
+
+
+def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
+    outcome = plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), Asked(goal=GOALS["balanced"]))
+    way = chosen_of(outcome).way
+    assert way.gpu_layers is not None and way.draft.kind == "none"
+    drafts = {each.draft: each.reason for each in outcome.rejected if each.way is not None}
+    assert drafts["e3-gpt-oss-120b-lmsys"] == DOES_NOT_PAY
+
+
+def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
+    chosen = option("gpt-oss-120b", "F16")
+    head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
+    asked = Asked(goal=GOALS["balanced"], named_draft=head.id)
+    outcome = plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
+    assert chosen_of(outcome).way.draft is head
+    assert "the draft is predicted not to pay, and taken as asked" in reasons(outcome, chosen_of(outcome))
+    check_fits(outcome)

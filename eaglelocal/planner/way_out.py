@@ -1,0 +1,108 @@
+"""What to say where nothing fits: what came nearest, what it lacks, and what would make it fit. Pure.
+
+Every way out was tried: it is named because a plan that takes it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from eaglelocal.backend.fit import Load
+from eaglelocal.planner.asked import Asked
+from eaglelocal.planner.machine import Rig
+from eaglelocal.planner.plan import KV_TYPES, Outcome, is_too_long, plan
+from eaglelocal.planner.way import Chosen, Rejected, Way, gib
+from eaglelocal.planner.why import layers_text
+
+CTX_STEP = 256  # a hinted --ctx is a multiple of it
+
+
+def nothing_fits(outcome: Outcome) -> tuple[str, str]:
+    """(what lacks least and how much, what would make it fit)."""
+    miss = outcome.nearest
+    if miss is None:
+        return _too_long(outcome) or _unweighed(outcome)
+    if miss.way is None or miss.weighed is None:
+        raise AssertionError("what lacks memory was weighed")
+    load = miss.weighed.worst
+    message = (
+        f"nothing fits {outcome.rig.name}: the nearest, {name_of(miss)}, needs {gib(load.total)} on {load.room.device} "
+        f"{with_setup(miss.way, outcome.asked)} where {gib(load.room.free_bytes or 0)} may be used"
+    )
+    ways = [*_freed(load, outcome.rig), *_other_asks(miss, outcome)]
+    return message, " or ".join(ways or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
+
+
+SMALLER = "a smaller model or quantization"
+
+
+def name_of(rejected: Rejected) -> str:
+    return f"{rejected.option.target} {rejected.option.quant}".strip()
+
+
+def with_setup(way: Way, asked: Asked) -> str:
+    slots = f"{asked.num_slots} x " if asked.num_slots > 1 else ""
+    return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{layers_text(way)}"
+
+
+def _too_long(outcome: Outcome) -> tuple[str, str] | None:
+    """Where more context is asked for than anything was trained for."""
+    long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.asked)]
+    if not long:
+        return None
+    most = max(long, key=lambda option: option.max_context)
+    is_one = all(option.target == most.target for option in long)
+    message = f"--ctx {outcome.asked.ctx} is too much: {most.target} was trained for {most.max_context} tokens"
+    return message + ("" if is_one else ", the most of all"), f"--ctx {most.max_context}"
+
+
+def _unweighed(outcome: Outcome) -> tuple[str, str]:
+    miss = next(iter(outcome.rejected), None)
+    return ("there is nothing to plan" if miss is None else f"{name_of(miss)}: {miss.reason}"), ""
+
+
+def _freed(load: Load, rig: Rig) -> Iterator[str]:
+    """Only what others hold can be freed, and only on a machine that runs."""
+    device = rig.device(load.room.device)
+    held = (device.total_bytes or 0) - (device.free_bytes or 0)
+    if rig.is_here and load.missing_bytes <= held:
+        yield f"free {gib(load.missing_bytes)} on {load.room.device}"
+
+
+def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+    """What a person may ask for instead so that this option fits, the least loss first; each by itself."""
+    asked = outcome.asked
+
+    def planned(other: Asked) -> Chosen | None:
+        return plan([miss.option], outcome.rig, other).chosen
+
+    if asked.gpu_layers is not None and (chosen := planned(replace(asked, gpu_layers=None))):
+        layers = chosen.way.gpu_layers
+        yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
+    if asked.kv_type is not None:
+        smaller = (each for each in KV_TYPES[KV_TYPES.index(asked.kv_type) + 1 :] if asked.flash_attention != "off")
+        yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(asked, kv_type=each))), 1)
+    n_ctx = asked.ctx or (miss.way.setup.n_ctx if miss.way else 0)
+    steps = most_that(lambda count: planned(replace(asked, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP)
+    if steps:
+        yield f"--ctx {steps * CTX_STEP}"
+    slots = most_that(lambda count: planned(replace(asked, num_slots=count)) is not None, asked.num_slots - 1)
+    if slots:
+        yield f"--parallel {slots}"
+
+
+def most_that(fits: Callable[[int], bool], most: int) -> int:
+    """The largest count up to `most` that fits, where fewer always do; 0: none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _has_smaller_tried(miss: Rejected, outcome: Outcome) -> bool:
+    """Was a smaller file of the same target too large as well?"""
+    tried = {each.option.quant for each in outcome.rejected if each.option.target == miss.option.target}
+    return len(tried) > 1

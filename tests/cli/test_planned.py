@@ -1,0 +1,53 @@
+"""What `pull` takes of a catalogue entry: as planned for this machine, with the settings that `chat` will have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.cli.planned import planned_for_here
+from eaglelocal.errors import UsageError
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    file = tmp_path / "config" / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_a_quantization_and_a_draft_of_the_entry(config: Path) -> None:
+    found = planned_for_here("qwen3-0.6b")
+    assert found is not None and found.quant and not found.problem
+
+
+@pytest.mark.parametrize("target", ["qwen3-0.6b:Q8_0", "user/repo", "./x.gguf", "demo"])
+def test_where_there_is_nothing_to_choose(config: Path, target: str) -> None:
+    assert planned_for_here(target) is None
+
+
+def test_no_draft_where_none_is_wanted(config: Path) -> None:
+    asked = planned_for_here("qwen2.5-7b", draft="none")
+    config.write_text('draft = "none"\n')
+    settled = planned_for_here("qwen2.5-7b")
+    assert asked == settled and asked is not None and asked.draft == "none"
+
+
+def test_settings_decide_what_fits(config: Path) -> None:
+    config.write_text('parallel = 16\nctx = 131072\nkv_type = "f16"\n')
+    many = planned_for_here("llama-3.3-70b")
+    assert many is not None and "to use" in many.problem, "16 caches of 131072 tokens are more than 600 GiB"
+
+
+def test_a_gpu_that_is_not_here_stops_no_download(config: Path) -> None:
+    config.write_text('device = "Vulkan9"\n')
+    found = planned_for_here("qwen3-0.6b")
+    assert found is not None and "Vulkan9" in found.problem
+
+
+def test_an_entry_that_there_is_not(config: Path) -> None:
+    with pytest.raises(UsageError, match="qwen3-8x"):
+        planned_for_here("qwen3-8x")

@@ -1,0 +1,100 @@
+"""Options and machines of the catalogue for tests of the planner, and a second weighing of what it chose."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from eaglelocal.backend.fit import RAM, load_of
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.planner.asked import Asked
+from eaglelocal.planner.goals import GOALS, Comfort, score
+from eaglelocal.planner.machine import Device, Rig, rig_of_known
+from eaglelocal.planner.memory import estimate, safe_rooms
+from eaglelocal.planner.options import DraftWay, Option, options_of
+from eaglelocal.planner.plan import Outcome, plan, scale_for
+from eaglelocal.planner.way import Chosen
+from eaglelocal.planner.weighing import Scale, Setup
+
+GIB = 2**30
+SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")
+
+
+@cache
+def catalog() -> Catalog:
+    return load(user_folder=Path("/nonexistent"))
+
+
+@cache
+def every_option() -> tuple[Option, ...]:
+    return tuple(option for target in catalog().targets.values() for option in options_of(target, catalog()))
+
+
+def option(target: str, quant: str) -> Option:
+    return next(each for each in every_option() if (each.target, each.quant) == (target, quant))
+
+
+def rig(name: str) -> Rig:
+    return rig_of_known(catalog().machine(name))
+
+
+@cache
+def planned(machine: str, goal: str = "balanced") -> Outcome:
+    return plan(every_option(), rig(machine), Asked(goal=GOALS[goal]))
+
+
+def check_fits(outcome: Outcome) -> None:
+    """Weighed once more, by the arithmetic of memory alone."""
+    assert outcome.chosen is not None
+    way = outcome.chosen.way
+    scale = scale_for(outcome.rig, outcome.asked)
+    settled = scale.plan_of(way.option, way.draft, way.setup, way.gpu_layers)
+    rooms = safe_rooms(outcome.rig.rooms)
+    buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)
+    for room in rooms:
+        assert load_of(room, buffers, rooms).missing_bytes <= 0, room
+    assert outcome.chosen.weighed.sum.total_bytes <= outcome.chosen.weighed.budget_bytes
+
+
+def chosen_of(outcome: Outcome) -> Chosen:
+    assert outcome.chosen is not None
+    return outcome.chosen
+
+
+def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> float:
+    return score(
+        GOALS["balanced"],
+        quality_b=chosen.quality_b,
+        tok_s=scale.predict(chosen, draft, gpu_layers).spec_tok_s,
+        comfort=Comfort(
+            n_ctx=setup.n_ctx,
+            kv_type=setup.kv_type,
+            whole_windows=setup.whole_windows,
+            on_host=gpu_layers is not None,
+            is_unseen=chosen.is_unseen,
+        ),
+    )
+
+
+@cache
+def some_options() -> tuple[Option, ...]:
+    quants = ("Q4_K_M", "Q8_0")
+    return tuple(each for each in every_option() if each.target in SOME and each.quant in quants)
+
+
+def machine_of(ram_gib: float, gpus_gib: tuple[float, ...]) -> Rig:
+    cards = tuple(
+        Device(
+            name=f"CUDA{index}",
+            label="card",
+            kind="cuda",
+            total_bytes=int(free * GIB),
+            free_bytes=int(free * GIB),
+            bytes_s=500e9,
+            flops=40e12,
+        )
+        for index, free in enumerate(gpus_gib)
+    )
+    ram = int(ram_gib * GIB)
+    host = Device(name=RAM, label="RAM", kind="cpu", total_bytes=ram, free_bytes=ram, bytes_s=40e9, flops=100e9)
+    return Rig(name="random", host=host, gpus=cards)

@@ -1,0 +1,171 @@
+"""Plans for each machine of a table of recommendations: none that does not fit, none worse, and true reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from doubles.catalogue_plans import (
+    GIB,
+    check_fits,
+    chosen_of,
+    option,
+    planned,
+    rig,
+    score_of,
+)
+
+from eaglelocal.backend.fit import RAM
+from eaglelocal.planner.goals import GOALS
+from eaglelocal.planner.options import DraftWay
+from eaglelocal.planner.plan import KV_TYPES
+from eaglelocal.planner.way import Chosen, Rejected
+from eaglelocal.planner.weighing import Scale, Setup
+
+
+# ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
+@dataclass(frozen=True)
+class Row:
+    machine: str
+    target: str
+    quant: str
+    draft: str | None
+    ctx: int
+    kv_type: str
+    gib: float
+
+    @property
+    def id(self) -> str:
+        return f"{self.machine}-{self.target}-{self.quant}"
+
+
+ROWS = [
+    Row("cuda-8gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "q8_0", 5.82),
+    Row("cuda-8gb", "qwen3-4b", "Q6_K", "e3-qwen3-4b-angelslim", 16384, "q8_0", 4.99),
+    Row("cuda-12gb", "qwen3-8b", "Q6_K", "e3-qwen3-8b-angelslim", 16384, "q8_0", 7.90),
+    Row("cuda-12gb", "qwen3-14b", "Q4_K_M", "e3-qwen3-14b-angelslim", 8192, "q8_0", 9.71),
+    Row("cuda-12gb", "llama-3.1-8b", "Q6_K", "e3-llama31-8b-specforge", 16384, "q8_0", 7.61),
+    Row("cuda-16gb", "qwen3-14b", "Q5_K_M", "e3-qwen3-14b-angelslim", 16384, "q8_0", 11.72),
+    Row("cuda-16gb", "gpt-oss-20b", "MXFP4", "e3-gpt-oss-20b-redhat", 32768, "f16", 12.34),
+    Row("rtx-3090", "qwen3-32b", "Q4_K_M", "e3-qwen3-32b-angelslim", 16384, "q8_0", 21.37),
+    Row("rtx-4090", "qwen3.6-27b", "Q4_K_M", "mtp-qwen3.6-27b", 65536, "q8_0", 18.82),
+    Row("rtx-4090", "gemma-4-31b", "IQ4_XS", "e3-gemma4-31b-redhat", 16384, "q8_0", 17.89),
+    Row("rtx-5090", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 25.77),
+    Row("rtx-5090", "qwen3-32b", "Q5_K_M", "e3-qwen3-32b-angelslim", 32768, "q8_0", 26.67),
+    Row("a6000", "llama-3.3-70b", "Q4_K_M", "e3-llama33-70b-yuhuili", 16384, "q8_0", 44.57),
+    Row("a6000", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 131072, "f16", 35.53),
+    Row("2x-rtx-3090", "llama-3.3-70b", "IQ4_XS", "e3-llama33-70b-yuhuili", 16384, "q8_0", 40.52),
+    Row("2x-rtx-3090", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 65536, "f16", 31.76),
+    Row("m2-16gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "f16", 6.67),
+    Row("m2-max-32gb", "qwen3-14b", "Q6_K", "e3-qwen3-14b-angelslim", 16384, "f16", 14.89),
+    Row("m2-max-32gb", "gpt-oss-20b", "MXFP4", None, 32768, "f16", 12.46),
+    Row("m2-max-64gb", "qwen3-32b", "Q6_K", "e3-qwen3-32b-angelslim", 16384, "f16", 30.26),
+    Row("m2-max-64gb", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 26.60),
+    Row("m3-max-128gb", "gpt-oss-120b", "MXFP4", "e3-gpt-oss-120b-lmsys", 65536, "f16", 62.22),
+    Row("m3-max-128gb", "llama-3.3-70b", "Q6_K", "e3-llama33-70b-yuhuili", 16384, "f16", 61.77),
+    Row("cpu-16gb", "qwen3-4b", "Q4_K_M", "ngram", 8192, "f16", 3.74),
+    Row("cpu-16gb", "qwen3-8b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 7.72),
+    Row("cpu-32gb", "qwen3-30b-a3b", "Q4_K_M", "ngram", 16384, "f16", 19.12),
+    Row("cpu-32gb", "qwen3-14b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 11.54),
+]
+ids = [row.id for row in ROWS]
+
+
+def way_of(row: Row) -> DraftWay:
+    """The row's draft; where it is not run yet, what needs no model."""
+    ways = option(row.target, row.quant).drafts
+    return next((each for each in ways if each.id == row.draft), ways[-1])
+
+
+def row_score(row: Row, *, whole_windows: bool) -> float | None:
+    """As the row would run, by the goal's own score; None where that does not fit."""
+    chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
+    setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=whole_windows)
+    if not scale.weigh(chosen, way_of(row), setup, None).fits:
+        return None
+    return score_of(scale, chosen, way_of(row), setup, None)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -> None:
+    """With the row's own draft, context and cache; a row whose draft is not run yet is compared without it."""
+    outcome = planned(row.machine)
+    check_fits(outcome)
+    scores = [each for windows in (True, False) if (each := row_score(row, whole_windows=windows)) is not None]
+    assert scores, "the table says that it fits"
+    assert chosen_of(outcome).way.score >= max(scores) - 1e-9
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_true_reason(row: Row) -> None:
+    outcome = planned(row.machine)
+    chosen, rows = chosen_of(outcome), option(row.target, row.quant)
+    found = [each for each in outcome.rejected if each.option is rows and each.way is not None]
+    ours = [each for each in found if each.draft in (row.draft, "ngram", "none")]
+    assert chosen.way.option is rows or ours
+    for each in found:
+        check_true(each, chosen)
+    if row.draft is not None and row.draft.startswith("mtp-"):
+        drafts = {each.draft: each.reason for each in outcome.rejected if each.option.target == row.target}
+        assert drafts[row.draft] == "MTP drafting is not run yet"
+
+
+def check_true(rejected: Rejected, chosen: Chosen) -> None:
+    """What the reason claims, against the figures of both ways."""
+    way, best, reason = rejected.way, chosen.way, rejected.reason
+    assert way is not None
+    slower, claims = way.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
+    facts = {
+        "lesser answers": way.option.quality_b < best.option.quality_b,
+        "slower": slower,
+        "(though": not slower,
+        "less context": way.setup.n_ctx < best.setup.n_ctx,
+        "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
+        "keeps windows only": not way.setup.whole_windows and best.setup.whole_windows,
+        "not all layers fit": way.gpu_layers is not None and best.gpu_layers is None,
+        "nobody has seen": way.option.is_unseen and not best.option.is_unseen,
+        "predicted not to pay": way.prediction.num_draft_tokens == 0 and way.draft.shape is not None,
+        "as good as": way.score == pytest.approx(best.score, abs=0.05),
+        "to use": rejected.weighed is not None and not rejected.weighed.fits,
+        "at best": rejected.weighed is None,
+    }
+    for words, is_so in facts.items():
+        if words in reason:
+            claims += 1
+            assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
+    assert claims, reason
+
+
+@pytest.mark.parametrize("machine", ["m1-16gb", "m1-ultra-128gb", "cuda-8gb", "rtx-3090", "2x-rtx-3090", "cpu-16gb"])
+@pytest.mark.parametrize("goal", sorted(GOALS))
+def test_reasons_are_true(machine: str, goal: str) -> None:
+    outcome = planned(machine, goal)
+    for each in outcome.rejected:
+        if each.way is not None:
+            check_true(each, chosen_of(outcome))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
+    """Without the process and drivers, which the table leaves to its budget; of an MTP row without its draft."""
+    chosen = option(row.target, row.quant)
+    way = way_of(row)
+    windows = not chosen.shape.has_windows
+    scale = Scale(rig(row.machine), num_slots=1, measured={})
+    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows), None)
+    device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
+    counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
+    used = sum(each.num_bytes for each in counted)
+    assert used / GIB == pytest.approx(row.gib, rel=0.10)
+
+
+def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
+    """Rows with little room left: the arithmetic must neither refuse what works nor take what does not."""
+    for row in ROWS:
+        if row.draft is None or row.draft.startswith("mtp-"):
+            continue
+        chosen = option(row.target, row.quant)
+        way = next(each for each in chosen.drafts if each.id == row.draft)
+        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
+        scale = Scale(rig(row.machine), num_slots=1, measured={})
+        assert scale.weigh(chosen, way, setup, None).fits, row.id
