@@ -53,7 +53,8 @@ class Rig:
     host: Device
     gpus: tuple[Device, ...] = ()
     notes: tuple[str, ...] = ()
-    machine: Machine | None = None  # as it was probed; None: one of the catalogue
+    is_here: bool = False
+    machine: Machine | None = None  # as it was probed, where it is this one: what was measured of it is known by it
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -127,7 +128,7 @@ def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
         device, said = _apple(machine, machine.unified, known)
         notes += said
         gpus += [device] if device else []
-    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), machine=machine)
+    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine)
 
 
 def _host(machine: Machine) -> tuple[Device, list[str]]:
