@@ -6,8 +6,8 @@ those count as here that `--draft auto` or their own name would find. Reads head
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
@@ -20,7 +20,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.builds import canonical
 from eaglelocal.hub.cache import models_of, repo_folder
-from eaglelocal.hub.drafts import find_draft
+from eaglelocal.hub.drafts import draft_at, find_draft
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.references import draft_reference, hub_reference
 from eaglelocal.hub.targets import FoundTarget, read_target
@@ -46,14 +46,15 @@ def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
         return option
     try:
         exact = option_of_file(found.header, reference=option.reference, label=target.id, catalog=catalog)
+        drafts = tuple(_drafts(option, found, catalog))
     except EagleLocalError:  # whoever loads it meets it again, and says it
         return option
-    return dataclasses.replace(
+    return replace(
         option,
         model=exact.model,
         quality_b=exact.quality_b,
         max_context=exact.max_context or option.max_context,
-        drafts=tuple(_drafts(option, found, catalog)),
+        drafts=drafts,
         is_here=True,
         is_unseen=False,
         notes=(),
@@ -62,16 +63,21 @@ def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
 
 
 def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[Option]:
-    """Quantizations on disk that the catalogue does not list: they are planned as their nearest listed one is drafted
-    for."""
-    wanted = None if quant is None else canonical(quant)
-    for name in _quants_on_disk(target, cache):
-        if target.quantization(name) is not None or wanted not in (None, name):
-            continue
-        found, like = _found(target, name, catalog), next(options_of(target, catalog))
-        if found is not None:
-            entry = dataclasses.replace(like, quant=name, reference=f"{target.id}:{name}")
-            yield fetched(entry, target, catalog)
+    """Quantizations on disk that the catalogue does not list; what drafts for a target drafts for all of them."""
+    like = next(options_of(target, catalog))
+    for name in _unlisted(target, _quants_on_disk(target, cache), quant):
+        option = fetched(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
+        if option.is_here:
+            yield option
+
+
+def _unlisted(target: Target, names: Sequence[str], quant: str | None) -> list[str]:
+    """The one that is named; else all, without those that stand for a listed one that is not here (UD-Q4_K_M)."""
+    unlisted = [name for name in names if target.quantization(name) is None]
+    if quant is not None:
+        return [name for name in unlisted if name == canonical(quant)]
+    plain = {name: name.removeprefix("UD-") for name in unlisted}
+    return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
 
 
 def _quants_on_disk(target: Target, cache: Path) -> list[str]:
@@ -83,7 +89,7 @@ def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
     """As `chat --target ID:QUANT` would find it."""
     try:
         model = find_cached(locations.hub_cache_dir(), hub_reference(Profile(target.id, quant), catalog))
-        return dataclasses.replace(read_target(model.path), repo=model.repo)
+        return replace(read_target(model.path), repo=model.repo)
     except EagleLocalError:
         return None
 
@@ -97,12 +103,12 @@ def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[Dr
     for way in option.drafts:
         if way is own:
             continue
-        header = _draft_header(way, catalog) if way.shape is not None else None
-        yield way if header is None else dataclasses.replace(_exact(way, header), needs_naming=True)
+        header = _draft_header(way, found, catalog) if way.shape is not None else None
+        yield way if header is None else replace(_exact(way, header), needs_naming=True)
 
 
 def _exact(way: DraftWay, header: Header) -> DraftWay:
-    return dataclasses.replace(way, shape=shape_of(header), is_here=True, import_from="", notes=())
+    return replace(way, shape=shape_of(header), is_here=True, import_from="", notes=())
 
 
 def _auto_draft(found: FoundTarget) -> FileDraft | None:
@@ -113,12 +119,14 @@ def _auto_draft(found: FoundTarget) -> FileDraft | None:
         return None
 
 
-def _draft_header(way: DraftWay, catalog: Catalog) -> Header | None:
-    """Of a draft of the catalogue that is here as a GGUF under its own name."""
+def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
+    """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
     if way.import_from:
         return None
     try:
-        return read_header(find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path)
+        path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
+        draft_at(path, found)
+        return read_header(path)
     except EagleLocalError:
         return None
 

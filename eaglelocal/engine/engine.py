@@ -30,9 +30,10 @@ from eaglelocal.core.ports import Constraints, Context, Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
-from eaglelocal.drafters.base import Committed, Drafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.answering import Answering, Clock
 from eaglelocal.engine.branches import Branches
+from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
@@ -40,7 +41,7 @@ from eaglelocal.engine.ledger import Ledger, StepTimes
 from eaglelocal.engine.pacing import Pacing
 from eaglelocal.engine.runner import Decoded, Filler, Runner
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
-from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Controller, StepReport
 from eaglelocal.speculation.mind import Seat
@@ -67,8 +68,9 @@ class Engine:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
-        self._branches = Branches(context, info.num_slots)
-        self._runner = Runner(context, self._branches)
+        branches = Branches(context, info.num_slots)
+        self._caches = Caches(context, branches, drafters, scheduler, info.num_slots)
+        self._runner = Runner(context, branches)
         self._pacing = Pacing(controller.costs, scheduler.num_cached, is_unified=context.is_unified)
         self._intake = Intake(vocabulary, context.n_ctx, constraints)
         self._pieces = Pieces(vocabulary)
@@ -129,7 +131,7 @@ class Engine:
             self._ledger.mark(self._drafters_s)
             verdicts = self._judge(plan, drafts, decoded)
             self._ledger.mark()
-            self._commit(plan, drafts, decoded, verdicts)
+            self._caches.keep(plan, drafts, decoded, verdicts, self._controller.is_awake)
         except ResourceError as error:
             self._ledger.rest()
             return self._told(self._give_up(plan, error))
@@ -168,13 +170,8 @@ class Engine:
         )
 
     def miscounted_slots(self) -> list[int]:
-        """Slots whose cache, or a branch of it, holds other positions than the books say; to be asked between steps."""
-        return [
-            slot
-            for slot in range(self.info.num_slots)
-            if self._context.last_position(slot) + 1 != self._scheduler.num_cached(slot)
-            or self._branches.overhang(slot, self._scheduler.num_cached(slot))
-        ]
+        """See Caches.miscounted."""
+        return self._caches.miscounted()
 
     def warm_up(self, *, max_rows: int, stored: object | None = None) -> None:
         """Measure what decodes cost, so that weights are in memory and drafting begins well.
@@ -271,7 +268,7 @@ class Engine:
     def _admit(self) -> None:
         for admission in self._scheduler.admit():
             sequence = admission.sequence
-            self._cut(admission)
+            self._caches.begin(admission)
             sampler = self._context.sampler(sequence.request.params, sequence.request.constraint)
             sampler.accept(last(sequence.tokens, sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
@@ -292,27 +289,15 @@ class Engine:
         """What waited for a prefix that another slot was reading starts now."""
         for admission in self._scheduler.resume():
             sequence = admission.sequence
-            self._cut(admission)
+            self._caches.begin(admission)
             self._outbox.append(self._started(sequence))
-
-    def _cut(self, admission: Admission) -> None:
-        """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
-        slot, source = admission.sequence.slot, admission.source
-        if source is not None:
-            self._branches.fork(source, slot, admission.sequence.num_reused)
-            for drafter in self._drafters:
-                drafter.fork(source, slot, admission.num_unchanged)
-        elif admission.is_cut:
-            self._branches.cut(slot, admission.sequence.num_reused)
-            for drafter in self._drafters:
-                drafter.drop(slot, admission.num_unchanged)
 
     def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
         """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""
         answers = [self._answers[s.slot] for s in sequences_of(plan)]
         for answer in answers:
             self._release(answer)
-            self._forget(answer.sequence.slot)
+            self._caches.forget(answer.sequence.slot)
         return [Failed(answer.request_id, error) for answer in answers]
 
     def _judge(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
@@ -334,36 +319,6 @@ class Engine:
             is_end=is_never_end if sequence.request.goes_on_behind_end else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
-
-    def _commit(
-        self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded, verdicts: dict[int, Verdict]
-    ) -> None:
-        """Drop rejected cells, and show the drafters what stays."""
-        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
-        for sequence in plan.decode:
-            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
-        awake: list[Committed] = []
-        asleep: list[Committed] = []
-        for rows in kept:
-            (awake if self._controller.is_awake(rows.slot) else asleep).append(rows)
-        for drafter in self._drafters:
-            if awake:
-                drafter.observe(awake)
-            if asleep:
-                drafter.doze(asleep)
-
-    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
-        slot, tokens = chunk.sequence.slot, chunk.tokens
-        self._scheduler.cached(chunk.sequence, tokens)
-        return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
-
-    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
-        slot, first = sequence.slot, len(sequence.tokens) - 1
-        tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
-        rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
-        self._branches.keep(slot, draft, verdict.path, first)
-        self._scheduler.cached(sequence, tokens)
-        return Committed(slot, first, tokens, decoded.features(rows))
 
     def _tell(self, verdicts: dict[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes) -> list[RequestEvent]:
         events: list[RequestEvent] = []
@@ -418,12 +373,6 @@ class Engine:
             drafter.end(answer.sequence.slot)
         self._scheduler.release(answer.sequence)
         del self._answers[answer.sequence.slot]
-
-    def _forget(self, slot: int) -> None:
-        self._branches.cut(slot, 0)
-        for drafter in self._drafters:
-            drafter.drop(slot, 0)
-        self._scheduler.forget(slot)
 
     def _state(self, slot: int) -> tuple[str, str]:
         """Whether an answer is drafted for, and how or why not."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.probe.machine import Gpu, Machine
 
+MAX_DIGITS = 9  # of a number that is read at all
 CUDA_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 # of a backend, one after the other; of several names the first that is set
 STAGES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -75,7 +76,7 @@ def chosen(text: str, cards: Sequence[Gpu]) -> list[Gpu]:
 
 def _named(name: str, cards: Sequence[Gpu]) -> Gpu | None:
     if name.isdecimal():
-        return cards[int(name)] if int(name) < len(cards) else None
+        return cards[int(name)] if len(name) <= MAX_DIGITS and int(name) < len(cards) else None
     if name.startswith("MIG-GPU-"):  # of older drivers: MIG-GPU-UUID/3/0, without an own name of the instance
         return _with_uuid(name.removeprefix("MIG-").partition("/")[0], cards)
     if name.startswith("MIG-"):

@@ -87,6 +87,21 @@ def test_a_quantization_that_the_catalogue_does_not_list(hub: Path, catalog: Cat
     assert not options(catalog, quant="Q5_0")
 
 
+def test_a_dynamic_one_that_stands_for_a_listed_one_counts_once(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-UD-Q4_K_M", EIGHT)
+    assert [quant for quant, option in options(catalog).items() if option.is_here] == ["Q4_K_M"]
+    assert options(catalog, quant="UD-Q4_K_M").keys() == {"UD-Q4_K_M"}
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    assert {quant for quant, option in options(catalog).items() if option.is_here} == {"Q4_K_M", "UD-Q4_K_M"}
+
+
+def test_a_draft_that_does_not_fit_is_not_at_hand(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", replace(SMALL, n_vocab=SMALL.n_vocab - 5000))
+    way = next(way for way in options(catalog)["Q4_K_M"].drafts if way.id == "plain-qwen3-0.6b")
+    assert not way.is_here
+
+
 def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catalog) -> None:
     pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
     header = read_header(pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL))

@@ -54,6 +54,7 @@ def test_the_fastest_card_is_cudas_first() -> None:
         ("", []),
         ("-1", []),
         ("9", []),
+        ("9" * 5000, []),
         ("0,9,1", ["quick"]),  # nothing is read behind what there is not
         ("0,0", []),
         ("NoDevFiles", []),

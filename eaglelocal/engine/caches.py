@@ -1,0 +1,90 @@
+"""What the slots hold: the target's cells, the scheduler's books of them, and what drafters know of both.
+
+All three change together or not at all: this is the only place that cuts, forks, keeps and forgets. Knows nothing of
+requests, texts or times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
+
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.ports import Context
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.drafters.base import Committed, Drafter
+from eaglelocal.engine.branches import Branches
+from eaglelocal.engine.runner import Decoded
+from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+
+
+class Caches:
+    """Of all slots."""
+
+    def __init__(
+        self, context: Context, branches: Branches, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
+    ) -> None:
+        self._context, self._branches = context, branches
+        self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+
+    def begin(self, admission: Admission) -> None:
+        """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
+        slot, source = admission.sequence.slot, admission.source
+        if source is not None:
+            self._branches.fork(source, slot, admission.sequence.num_reused)
+            for drafter in self._drafters:
+                drafter.fork(source, slot, admission.num_unchanged)
+        elif admission.is_cut:
+            self._branches.cut(slot, admission.sequence.num_reused)
+            for drafter in self._drafters:
+                drafter.drop(slot, admission.num_unchanged)
+
+    def keep(
+        self,
+        plan: StepPlan,
+        drafts: Mapping[int, Draft],
+        decoded: Decoded,
+        verdicts: Mapping[int, Verdict],
+        is_awake: Callable[[int], bool],
+    ) -> None:
+        """Drop rejected cells, and show the drafters what stays; they do no work for slots that sleep."""
+        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        for sequence in plan.decode:
+            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+        awake: list[Committed] = []
+        asleep: list[Committed] = []
+        for rows in kept:
+            (awake if is_awake(rows.slot) else asleep).append(rows)
+        for drafter in self._drafters:
+            if awake:
+                drafter.observe(awake)
+            if asleep:
+                drafter.doze(asleep)
+
+    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
+        slot, tokens = chunk.sequence.slot, chunk.tokens
+        self._scheduler.cached(chunk.sequence, tokens)
+        return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
+
+    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
+        slot, first = sequence.slot, len(sequence.tokens) - 1
+        tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
+        rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
+        self._branches.keep(slot, draft, verdict.path, first)
+        self._scheduler.cached(sequence, tokens)
+        return Committed(slot, first, tokens, decoded.features(rows))
+
+    def forget(self, slot: int) -> None:
+        """A decode failed: nobody knows what the slot holds now."""
+        self._branches.cut(slot, 0)
+        for drafter in self._drafters:
+            drafter.drop(slot, 0)
+        self._scheduler.forget(slot)
+
+    def miscounted(self) -> list[int]:
+        """Slots whose cells, or a branch of them, hold other positions than the books say; asked between steps."""
+        return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
+
+    def _is_miscounted(self, slot: int) -> bool:
+        num_cached = self._scheduler.num_cached(slot)
+        return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))
