@@ -19,7 +19,7 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
 from eaglelocal.cli.joining import joined_model, spec_of
-from eaglelocal.cli.loading import load_model, make_plan, sampling_of, settings_of, settle, wish_of
+from eaglelocal.cli.loading import find_files, load_model, make_plan, sampling_of, settings_of, settle, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -112,14 +112,17 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
 def open_session(settings: Settings, voice: Voice, choice: Choice) -> Session:
     """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say."""
     joined = joined_model(settings, voice) if choice.target is None else None
+    model = joined
     if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
-        settings = replace(settings, target=settle(wish_of(settings, choice), voice).target)
+        first = settle(wish_of(settings, choice), voice)
+        settings = replace(settings, target=first.target)
+        model = load_model(find_files(first, voice), voice)
     garage = Garage(
         plan=lambda choice: make_plan(wish_of(settings, choice), voice), load=lambda plan: load_model(plan, voice)
     )
     return Session(
         garage=garage,
-        model=joined or garage.load(garage.plan(choice)),
+        model=model or garage.load(garage.plan(choice)),
         params=sampling_of(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else spec_of(settings, joined),

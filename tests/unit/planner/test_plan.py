@@ -28,7 +28,7 @@ from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.plan import DOES_NOT_PAY, plan, setups_for
 from eaglelocal.planner.reasons import reasons
 from eaglelocal.planner.way_out import nothing_fits
-from eaglelocal.planner.weighing import Scale, Setup
+from eaglelocal.planner.weighing import Scale, Setup, fits_gpus
 
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
@@ -85,6 +85,17 @@ def everything(
                 yield each, draft, setup, None
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, layers) for layers in range(each.shape.n_layer + 1))
+
+
+@pytest.mark.parametrize("gpus", [(7.0,), (14.0,), (8.0, 6.0), (6.0, 10.0, 5.0)])
+def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) -> None:
+    scale, setup = Scale(machine_of(100, gpus), num_slots=1, measured={}), Setup(n_ctx=8192, kv_type="f16")
+    for each in some_options():
+        for draft in each.drafts:
+            layers, weighed = scale.best_split(each, draft, setup)
+            assert fits_gpus(weighed)
+            blocks = each.shape.n_layer + each.shape.n_layer_ahead + 1
+            assert layers == blocks or not fits_gpus(scale.weigh(each, draft, setup, layers + 1))
 
 
 # ---- what is said

@@ -134,6 +134,8 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
             claims += 1
             assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
     assert claims, reason
+    if rejected.weighed is None and any(words in reason for words in ("slower", "less context", "(though")):
+        assert "at best" in reason, "it was not weighed"
 
 
 @pytest.mark.parametrize("machine", ["m1-16gb", "m1-ultra-128gb", "cuda-8gb", "rtx-3090", "2x-rtx-3090", "cpu-16gb"])

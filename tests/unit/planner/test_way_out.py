@@ -38,6 +38,7 @@ def taken(asked: Asked, hint: str) -> list[Asked]:
 
 
 CASES = [
+    ("cpu-16gb", "qwen3-8b", "Q4_K_M", Asked(goal=GOALS["balanced"], ctx=16384, num_slots=16), 2),
     ("cpu-16gb", "qwen3-8b", "Q4_K_M", Asked(goal=GOALS["balanced"], ctx=40960, num_slots=4), 2),
     ("cuda-8gb", "qwen3-14b", "Q8_0", Asked(goal=GOALS["balanced"], ctx=40960, num_slots=16), 2),
     ("rtx-3090", "llama-3.3-70b", "Q4_K_M", Asked(goal=GOALS["balanced"], gpu_layers=60, ctx=4096), 1),

@@ -1,0 +1,49 @@
+"""How a chat opens: what answers is chosen and planned once, while all memory is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doubles.scripted_client import ScriptedClient, says
+
+from eaglelocal.as_planned import Settled
+from eaglelocal.cli import chat
+from eaglelocal.cli.output import standard_output
+from eaglelocal.core.plan import Plan
+from eaglelocal.hub.wish import Wish
+from eaglelocal.settings import Settings
+from eaglelocal.talk.session import Choice, Model
+from eaglelocal.talk.voice import Voice
+
+
+@pytest.fixture
+def wishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+    """Those that were planned; the planner finds the embedded model with a context of 700."""
+    seen: list[Wish] = []
+
+    def planned(wish: Wish) -> Settled:
+        seen.append(wish)
+        return Settled(Wish(target=wish.target or "demo@native", ctx=700))
+
+    def loaded(plan: Plan, voice: Voice) -> Model:
+        client = ScriptedClient((says("yes"),))
+        return Model(client, plan, client.info)
+
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setattr("eaglelocal.as_planned.as_planned", planned)
+    monkeypatch.setattr(chat, "load_model", loaded)
+    return seen
+
+
+def test_without_a_target_the_model_is_planned_once_and_loaded_so(wishes: list[Wish]) -> None:
+    session = chat.open_session(Settings(url="none"), standard_output(), Choice())
+    assert [wish.target for wish in wishes] == [None]
+    assert session.model.plan is not None and session.model.plan.n_ctx == 700
+
+
+def test_a_named_target_is_planned_once(wishes: list[Wish]) -> None:
+    session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), Choice())
+    assert [wish.target for wish in wishes] == ["demo@native"]
+    assert session.model.plan is not None and session.model.plan.n_ctx == 700
