@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes as C
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -66,7 +67,7 @@ class LlamaConstraints:
         grammar, tokenizer, limits = grammar_of(constraint), self._of_vocabulary(), parser_limits()
         is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar, tokenizer, limits=limits)
         if is_wrong:
-            raise RequestError(f"the {noun(constraint)} cannot be used: {first_line(reasons[0])}")
+            raise RequestError(f"the {noun(constraint)} cannot be used: {reason_in(reasons[0])}")
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         mask = matcher.compute_bitmask()
         if matcher.is_error() or not any(mask):
@@ -141,7 +142,7 @@ class ConstrainedSampler:
         return token
 
     def _give_up(self) -> Sampled:
-        reason = first_line(self._matcher.get_error()) or "the model has no token that fits"
+        reason = reason_in(self._matcher.get_error()) or "the model has no token that fits"
         self.problem = RequestError(f"the answer cannot go on as it is bound to: {reason}", parameter="response_format")
         return Sampled(self._end_token)
 
@@ -201,5 +202,17 @@ def noun(constraint: Constraint) -> str:
     return names.get(constraint.syntax, "schema")
 
 
-def first_line(text: str) -> str:
-    return text.strip().split("\n", 1)[0]
+_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # in a grammar that nobody wrote by hand
+
+
+def reason_in(text: str) -> str:
+    """What llguidance objects to, in one line: the rest of what it says is the grammar.
+
+    at 6(9): failed to compile JSON schema: regex parse error:
+         ^(?=a)
+    error: look-around is not supported         ->  regex parse error: look-around is not supported
+    """
+    first, *more = text.strip().split("\n")
+    first = _PLACE.sub("", first, count=1)
+    errors = (line.removeprefix("error:") for line in more if line.startswith("error:"))
+    return f"{first}{next(errors, '')}" if first.endswith(":") else first

@@ -30,6 +30,13 @@ class LlamaVocabulary:
         return raw.decode("utf-8", "replace")
 
     @functools.cached_property
+    def fill_tokens(self) -> tuple[int, int, int] | None:
+        api, handle = self._api, self._handle
+        prefix, suffix = int(api.llama_vocab_fim_pre(handle)), int(api.llama_vocab_fim_suf(handle))
+        middle = int(api.llama_vocab_fim_mid(handle))
+        return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
+
+    @functools.cached_property
     def control_texts(self) -> tuple[str, ...]:
         attributes = self._api.llama_vocab_get_attr
         found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)

@@ -136,6 +136,10 @@ class Vocabulary(Protocol):
     def control_texts(self) -> tuple[str, ...]:
         """How the tokens are spelled that only a chat template may write."""
 
+    @property
+    def fill_tokens(self) -> tuple[int, int, int] | None:
+        """What stands before a prefix, before a suffix, and before the text between them, where the model fills in."""
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int) -> bytes:

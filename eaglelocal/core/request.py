@@ -78,13 +78,16 @@ class ChatRequest:
     """A question as a client sends it. Exactly one of messages, text, tokens is given.
 
     messages  rendered with the target's chat template
-    text      tokenized as it stands, without a template
+    text      tokenized as it stands, without a template; control tokens may be spelled in it
     tokens    used as they are (evaluation, benchmarks)
 
     tools, tool_choice  functions offered to the model (messages only)
     constraint          what the answer's text must look like
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
     is_split            reasoning and tool calls are told apart from the answer's text, as the template marks them
+    suffix              what stands behind the answer: text or tokens are what stands before it (fill in the middle)
+    continues_last      the last message is an answer's beginning, and what is told goes on behind it
+    is_counted          only the prompt's tokens are counted: it starts and finishes without an answer
     """
 
     id: str
@@ -99,6 +102,9 @@ class ChatRequest:
     constraint: Constraint | None = None
     template_values: tuple[tuple[str, str], ...] = ()
     is_split: bool = False
+    suffix: str = ""
+    continues_last: bool = False
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

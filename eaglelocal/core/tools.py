@@ -13,6 +13,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: str = "{}"  # JSON schema of its arguments, as JSON
+    is_strict: bool = False  # arguments must fit the schema as tightly as their notation can be bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class Split:
     thought: tuple[str, str] | None = None  # the markers around a thought, where they are not the form's own
     thought_label: str = ""  # a word behind the first of them that is no thought
     in_thought: bool = False  # the prompt has opened one
+    in_said: bool = False  # the prompt has begun what is said: no thought comes
     said: tuple[str, str] = ("", "")  # markers around what is said behind it
     marks: tuple[tuple[int, str], ...] = ()  # control tokens among the markers, and how they are spelled
     tools: tuple[Tool, ...] = ()  # that may be called; none: what looks like a call is text

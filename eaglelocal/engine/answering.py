@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.events import Piece, ToolCalled
+from eaglelocal.core.events import Finished, Piece, RequestEvent, Started, ToolCalled
 from eaglelocal.core.ports import Sampler, Vocabulary
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
@@ -117,3 +117,17 @@ def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
     """A draw with the bytes of its tokens, so that it can be told without a vocabulary."""
     top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
     return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)
+
+
+def never_started(request_id: str) -> Finished:
+    return _without_answer(request_id, "cancelled", 0, "cancelled before it started")
+
+
+def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
+    """All that there is to tell of a request whose prompt is only counted."""
+    return Started(request_id, num_prompt, 0), _without_answer(request_id, "stop", num_prompt, "nothing was answered")
+
+
+def _without_answer(request_id: str, reason: str, num_prompt: int, why: str) -> Finished:
+    stats = SpeculationCounter().stats(state="off", reason=why, speedup_estimate=None)
+    return Finished(request_id, reason, "", num_prompt, 0, Clock(0.0).timings(0), stats)

@@ -29,9 +29,8 @@ from eaglelocal.core.events import (
 from eaglelocal.core.ports import Constraints, Context, Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.drafters.base import Drafter
-from eaglelocal.engine.answering import Answering, Clock
+from eaglelocal.engine.answering import Answering, Clock, counted, never_started
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
@@ -95,6 +94,9 @@ class Engine:
         if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
             raise RequestError(f"a request with the id {request.id} is still running")
         try:
+            if request.is_counted:
+                self._outbox += counted(request.id, self._intake.count(request))
+                return
             self._scheduler.add(self._intake.read(request))
         except EagleLocalError as error:
             self._outbox.append(Failed(request.id, error))
@@ -416,18 +418,6 @@ def last(tokens: list[int], count: int) -> list[int]:
 
 def is_never_end(token: int) -> bool:
     return False
-
-
-def never_started(request_id: str) -> Finished:
-    return Finished(
-        request_id,
-        "cancelled",
-        "",
-        0,
-        0,
-        Clock(0.0).timings(0),
-        SpeculationCounter().stats(state="off", reason="cancelled before it started", speedup_estimate=None),
-    )
 
 
 def peak_rss_bytes() -> int:

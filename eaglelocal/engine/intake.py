@@ -13,12 +13,15 @@ from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, Vocabulary
 from eaglelocal.core.request import ChatRequest, Request
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, ToolUse
+from eaglelocal.engine.binding import Binding, Wish
 from eaglelocal.errors import RequestError
+from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
-from eaglelocal.text.tool_grammar import callable_tools, constraint_of
+from eaglelocal.text.tool_grammar import callable_tools
 
 
 class NoConstraints:
@@ -30,10 +33,11 @@ class NoConstraints:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model is given, and the text of its end where a template wrote it."""
+    """What the model is given, and where in its answer that ends: within a thought, or within what is said."""
 
     tokens: tuple[int, ...]
-    rendered: str = ""
+    in_thought: bool = False
+    in_said: bool = False
 
 
 class Intake:
@@ -41,7 +45,7 @@ class Intake:
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None) -> None:
         self._vocabulary, self._n_ctx = vocabulary, n_ctx
-        self._constraints = NoConstraints() if constraints is None else constraints
+        self._binding = Binding(NoConstraints() if constraints is None else constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
     @functools.cached_property
@@ -58,18 +62,28 @@ class Intake:
         prompt = self._prompt(asked)
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
-        self._check_room(len(prompt.tokens), asked.params.max_tokens, is_chat=bool(asked.messages))
+        self._check_room(len(prompt.tokens), is_chat=bool(asked.messages))
         self._checked(tuple(token for token, _ in asked.params.logit_bias))
-        split = self._split(asked, prompt.rendered) if asked.messages else None
+        split = self._split(asked, prompt) if asked.messages else None
         return Request(
             id=asked.id,
             prompt=prompt.tokens,
-            params=dataclasses.replace(asked.params, stop=self.stops(asked)),
+            params=self._params(asked, len(prompt.tokens)),
             spec=asked.spec,
             owner=asked.owner,
             constraint=self._constraint(asked, split),
             split=split if asked.is_split and split and markers_of(split) else None,
         )
+
+    def count(self, asked: ChatRequest) -> int:
+        """Tokens of the prompt, however many. Raises RequestError."""
+        return len(self._prompt(asked).tokens)
+
+    def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
+        """No more tokens than there is room for: the answer then ends for its length, as the context's end ends it."""
+        wanted, room = asked.params.max_tokens, self._n_ctx - num_prompt
+        max_tokens = None if wanted is None else min(wanted, room)
+        return dataclasses.replace(asked.params, stop=self.stops(asked), max_tokens=max_tokens)
 
     # ---- the prompt
     def _prompt(self, asked: ChatRequest) -> Prompt:
@@ -77,9 +91,29 @@ class Intake:
             return self._chat_prompt(asked)
         if asked.tools:
             raise RequestError("tools need messages, not a raw prompt", parameter="tools")
+        if asked.suffix:
+            return Prompt(self._fill_prompt(asked))
         if asked.text is not None:
-            return Prompt(tuple(self._vocabulary.tokenize(asked.text, add_special=True, parse_special=False)))
+            return Prompt(tuple(self._raw_tokens(asked.text)))
         return Prompt(self._checked(asked.tokens))
+
+    def _raw_tokens(self, text: str) -> list[int]:
+        """Who sends a prompt as the model reads it writes its control tokens too, templates and FIM markers alike."""
+        add_special = not starts_with_bos(text, self._vocabulary)
+        return self._vocabulary.tokenize(text, add_special=add_special, parse_special=True)
+
+    def _fill_prompt(self, asked: ChatRequest) -> tuple[int, ...]:
+        """What stands before and behind the answer; there control tokens are text."""
+        marks = self._vocabulary.fill_tokens
+        if marks is None:
+            what = "this model has no tokens for a suffix: it cannot fill in the middle"
+            raise RequestError(what, parameter="suffix", code="unsupported_parameter")
+        begin = self._vocabulary.tokenize("", add_special=True, parse_special=False)
+        before = self._checked(asked.tokens) if asked.text is None else self._plain_tokens(asked.text)
+        return (*begin, marks[0], *before, marks[1], *self._plain_tokens(asked.suffix), marks[2])
+
+    def _plain_tokens(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         for token in tokens:
@@ -89,13 +123,28 @@ class Intake:
 
     def _chat_prompt(self, asked: ChatRequest) -> Prompt:
         """Only the template may write control tokens: where a message spells one it is put in as plain text."""
-        literals = Literals(self._spellings)
+        literals, beginning = Literals(self._spellings), self._beginning(asked)
         text = self.template.render(
-            asked.messages,
+            beginning.messages,
             tools=() if asked.tool_choice.use is ToolUse.NONE else asked.tools,
             values=values_of(asked.template_values),
             literals=literals,
+            continues=beginning.is_said,
         )
+        if beginning.thought:
+            text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
+        in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
+        return Prompt(self._tokens(text, literals), in_thought, beginning.is_said)
+
+    def _beginning(self, asked: ChatRequest) -> Beginning:
+        """What a bound answer must be, it is as a whole: it begins behind the last message."""
+        last = asked.messages[-1]
+        is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
+        if not asked.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
+            return Beginning(asked.messages)
+        return beginning_of(asked.messages, self.template.family)
+
+    def _tokens(self, text: str, literals: Literals) -> tuple[int, ...]:
         tokens: list[int] = []
         for span, is_literal in literals.spans(text):
             tokens += self._vocabulary.tokenize(
@@ -103,25 +152,25 @@ class Intake:
                 add_special=not tokens and not starts_with_bos(text, self._vocabulary),
                 parse_special=not is_literal,
             )
-        return Prompt(tuple(tokens), text)
+        return tuple(tokens)
 
-    def _check_room(self, num_prompt: int, max_tokens: int | None, *, is_chat: bool) -> None:
-        if num_prompt + (max_tokens or 1) <= self._n_ctx:
+    def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
+        if num_prompt < self._n_ctx:
             return
-        asked = f"{num_prompt} tokens" + (f" and max_tokens {max_tokens}" if max_tokens else "")
         raise RequestError(
-            f"the prompt of {asked} exceeds the context of {self._n_ctx}",
+            f"the prompt of {num_prompt} tokens leaves no room for an answer in the context of {self._n_ctx}",
             hint="a larger --ctx",
             parameter="messages" if is_chat else "prompt",
             code="context_length_exceeded",
         )
 
     # ---- the answer
-    def _split(self, asked: ChatRequest, rendered: str) -> Split:
+    def _split(self, asked: ChatRequest, prompt: Prompt) -> Split:
         family = self.template.family
         split = dataclasses.replace(
             family.split(),
-            in_thought=family.has_begun(rendered),
+            in_thought=prompt.in_thought,
+            in_said=prompt.in_said,
             tools=callable_tools(asked.tools, asked.tool_choice),
             parallel=asked.tool_choice.parallel,
         )
@@ -138,19 +187,16 @@ class Intake:
 
     def _constraint(self, asked: ChatRequest, split: Split | None) -> Constraint | None:
         """What binds the answer, compiled once to see that it can be."""
-        constraint = asked.constraint
-        if split is not None:
-            tokens = self._marker_tokens(split)
-            constraint = constraint_of(split, asked.tool_choice, constraint, tokens=tokens, is_split=asked.is_split)
-        if constraint is None:
-            return None
-        try:
-            self._constraints.check(constraint)
-        except RequestError as error:
-            is_call = asked.tool_choice.use is ToolUse.REQUIRED
-            parameter = "tools" if is_call else "response_format"
-            raise RequestError(error.message, hint=error.hint, parameter=parameter) from None
-        return constraint
+        if split is None:
+            return self._binding.of_text(asked.constraint)
+        wish = Wish(
+            split=split,
+            choice=asked.tool_choice,
+            wanted=asked.constraint,
+            tokens=self._marker_tokens(split),
+            is_split=asked.is_split,
+        )
+        return self._binding.of_split(wish)
 
 
 def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:

@@ -17,7 +17,8 @@ MAX_RETRY_AFTER_S = 60
 class Admission:
     """A bounded queue. The order in which it is served is the engine's business.
 
-    is_shared  several keys: nobody may fill more than three quarters, so that the others still get in
+    is_shared  several keys: nobody may hold more than three quarters of what the others leave, so that however many
+               come there is room for one more: of 68 places 51, then 12, then 4
     """
 
     def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
@@ -36,13 +37,19 @@ class Admission:
 
     @property
     def share(self) -> int:
-        """Of one owner."""
-        return max(self.capacity - self.capacity // 4, self.num_slots) if self._is_shared else self.capacity
+        """Of one owner, who is alone."""
+        return self._share_of(self.capacity)
+
+    def _share_of(self, places: int) -> int:
+        """Of places that others leave to one owner; a few are not worth dividing."""
+        return max(places * 3 // 4, min(self.num_slots, places)) if self._is_shared else places
 
     @contextmanager
     def place(self, owner: str, count: int = 1) -> Iterator[None]:
         """Room for `count` answers. Raises Problem: 429 where there is none, 400 where there never will be."""
-        if self.num_inside + count > self.capacity or self._inside[owner] + count > self.share:
+        held = self._inside[owner]
+        left = self.capacity - (self.num_inside - held)
+        if held + count > self._share_of(left):
             raise self._full(count)
         self._inside[owner] += count
         try:

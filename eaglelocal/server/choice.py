@@ -73,6 +73,11 @@ class Choice:
         return self.finished is not None or self.error is not None
 
     @property
+    def is_counted(self) -> bool:
+        """Nothing is answered, so there is nothing to remember."""
+        return isinstance(self.request, ChatRequest) and self.request.is_counted
+
+    @property
     def params(self) -> SamplingParams:
         """How it is sampled."""
         assert isinstance(self.request, ChatRequest)

@@ -38,7 +38,10 @@ class Problem(Exception):
         return {"error": error}
 
     def anthropic_body(self) -> dict[str, object]:
-        return {"type": "error", "error": {"type": self.type, "message": self.message}}
+        """Clients know a prompt that does not fit by the words that Anthropic has for it, and shorten it then."""
+        is_too_long = self.code == "context_length_exceeded"
+        message = f"prompt is too long: {self.message}" if is_too_long else self.message
+        return {"type": "error", "error": {"type": self.type, "message": message}}
 
 
 def unsupported(parameter: str, why: str) -> Problem:

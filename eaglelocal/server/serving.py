@@ -146,6 +146,8 @@ class Call:
         for choice in self.choices:
             serving = self._serving
             del serving.active[choice.request.id]
+            if choice.is_counted:
+                continue
             serving.recent.append((self.model, choice))
             serving.metrics.ended(choice)
             choice.forget()

@@ -38,8 +38,8 @@ def calibrated(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
 
 
 def answer_room(n_ctx: int, max_tokens: int | None) -> int:
-    """Tokens to keep free for the answer."""
-    return n_ctx // 4 if max_tokens is None else max_tokens
+    """Tokens to keep free for the answer; a limit that the engine would clip must not cost the whole conversation."""
+    return n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4)
 
 
 def turns_to_forget(

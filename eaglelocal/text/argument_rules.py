@@ -31,7 +31,7 @@ _SCALARS = {
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
     """Rules of which the first has this name."""
     schema = json.loads(tool.parameters or "{}")
-    rules = _Rules(name, written, tokens, schema)
+    rules = _Rules(name, written, tokens, schema, is_strict=tool.is_strict)
     match form.notation:
         case Notation.TAGS:
             return rules.tagged(form, schema)
@@ -39,18 +39,23 @@ def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, toke
             return rules.gemma(schema)
         case _ if form.call.endswith("(«args»)"):
             return rules.python(schema)
-    return [f"{name}: {json_rule({'type': 'object', **schema})}"]
+    return [f"{name}: {json_rule({'type': 'object', **schema}, is_strict=tool.is_strict)}"]
 
 
-def json_rule(schema: Schema) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE}})}"
+def json_rule(schema: Schema, *, is_strict: bool) -> str:
+    """Strict: what llguidance cannot bind is an error; else such parts of a schema bind nothing."""
+    ways = {} if is_strict else {"lenient": True, "coerce_one_of": True}
+    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE, **ways}})}"
 
 
 class _Rules:
     """The rules of one call's arguments."""
 
-    def __init__(self, name: str, written: Written, tokens: Mapping[str, int], root: Schema) -> None:
+    def __init__(
+        self, name: str, written: Written, tokens: Mapping[str, int], root: Schema, *, is_strict: bool
+    ) -> None:
         self._name, self._written, self._tokens, self._root = name, written, tokens, root
+        self._is_strict = is_strict
         self._rules: list[str] = []
 
     def _add(self, body: str) -> str:
@@ -60,7 +65,7 @@ class _Rules:
         return name
 
     def _json(self, schema: Schema) -> str:
-        return self._add(json_rule({**schema, **definitions_of(self._root)}))
+        return self._add(json_rule({**schema, **definitions_of(self._root)}, is_strict=self._is_strict))
 
     def _plain(self, schema: Schema) -> str:
         """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""

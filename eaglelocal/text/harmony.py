@@ -32,10 +32,11 @@ class Kind(Enum):
 class HarmonyParser:
     """Implements tool_calls.CallParser."""
 
-    def __init__(self, found: Gathering, *, may_call: bool) -> None:
+    def __init__(self, found: Gathering, *, may_call: bool, begun: Kind | None = None) -> None:
+        """`begun`: the message that the prompt has begun."""
         self._found, self._may_call = found, may_call
         self._header, self._said_in_header = "", ""  # with its markers, and its text alone
-        self._kind: Kind | None = None  # of the message; None: still its header
+        self._kind: Kind | None = begun  # of the message; None: still its header
         self._recipient = self._arguments = ""
 
     def push(self, item: Item) -> None:

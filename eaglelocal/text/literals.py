@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 OPEN, CLOSE = "\ue000", "\ue001"
+HERE = "\ue002"  # stands for a place in the rendered text; nobody can write it
 MAX_LEVELS = 16  # of prefixes that are told apart; below them the texts are tried one by one
 _MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
 
@@ -22,7 +23,7 @@ class Spellings:
     """How the control tokens of a vocabulary are spelled, made ready to be searched for. One per model."""
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
-        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE})))
+        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE, HERE})))
         self._begins = {text[:length] for text in controls for length in range(1, len(text))}
         self._longest = max(map(len, self._begins), default=0)
 

@@ -29,10 +29,10 @@ class ThoughtParser:
         self._found, self._said = found, said
         self._open, self._close = split.thought
         self._say, self._said_so = split.said
-        self._place = Place.THOUGHT if split.in_thought else Place.BEFORE
+        self._place = Place.THOUGHT if split.in_thought else Place.BEHIND if split.in_said else Place.BEFORE
         self._label = "" if split.in_thought else split.thought_label  # still to come
         self._begun = ""  # what may be the label
-        self._is_framed = not self._say  # what is said has a closing marker
+        self._is_framed = split.in_said or not self._say  # what is said has a closing marker
         self._space = ""
 
     def push(self, item: Item) -> None:

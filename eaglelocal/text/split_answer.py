@@ -15,7 +15,7 @@ from eaglelocal.text.block_calls import BlockCalls
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.families import is_harmony, is_spelled, markers_of
 from eaglelocal.text.gathering import Gathering, NewId, hex_id, short_id
-from eaglelocal.text.harmony import HarmonyParser
+from eaglelocal.text.harmony import HarmonyParser, Kind
 from eaglelocal.text.marks import MarkReader, control_char
 from eaglelocal.text.reasoning import ThoughtParser
 from eaglelocal.text.stops import StopMatcher
@@ -84,7 +84,8 @@ def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerTex
 
 def parser_of(split: Split, found: Gathering) -> CallParser:
     if is_harmony(split):
-        return HarmonyParser(found, may_call=bool(split.tools))
+        begun = Kind.THOUGHT if split.in_thought else Kind.TEXT if split.in_said else None
+        return HarmonyParser(found, may_call=bool(split.tools), begun=begun)
     said = calls_parser(split, found)
     return said if split.thought is None else ThoughtParser(found, said, split)
 

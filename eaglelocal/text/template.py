@@ -20,15 +20,17 @@ from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.families import family_of
-from eaglelocal.text.literals import Literals, Spellings
+from eaglelocal.text.literals import HERE, Literals, Spellings
 from eaglelocal.text.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
 from eaglelocal.text.turns import (
     Turn,
     in_hermes_form,
     tools_of,
     turns_of,
+    with_argument_objects,
     with_argument_texts,
     with_joined_turns,
+    with_remarks_in_results,
     with_short_ids,
     with_single_calls,
     with_system_for_developer,
@@ -81,17 +83,20 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
         values: Mapping[str, object] | None = None,
         literals: Literals | None = None,
-        add_generation_prompt: bool = True,
+        continues: bool = False,
     ) -> str:
         """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
 
         values    more variables, such as enable_thinking
         literals  hides in all of these texts what must not become control tokens
+        continues  the prompt ends behind the text of the last message, which the answer goes on with
         """
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = Literals(Spellings()) if literals is None else literals
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
+        if continues:  # the mark at the end also keeps white space before it from being trimmed
+            turns[-1] = {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}
         if not self._knows_developers:
             turns = with_system_for_developer(turns)
         turns, offered = self._with_tools(turns, offered)
@@ -100,9 +105,22 @@ class ChatTemplate:
             **self._special,
             "tools": offered or None,
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": not continues,
         }
-        return self._first_of(self._ways(turns), variables)
+        text = self._first_of(self._ways(turns), variables)
+        return self._up_to_here(text) if continues else text
+
+    def _up_to_here(self, text: str) -> str:
+        """Up to the end of the last message; a few templates begin a thought before what was said, which is ended."""
+        shown, mark, _ = text.rpartition(HERE)
+        if not mark:
+            what = "the model's chat template does not show the last message, so it cannot be continued"
+            raise RequestError(what, parameter="messages")
+        before, _, said = shown.rpartition(HERE)
+        thoughts = self.family.thoughts
+        if thoughts is not None and self.family.has_begun(before):
+            before = before.rstrip() + thoughts.end
+        return before + said
 
     def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
         """Tools, calls and results in the places where this template looks for them."""
@@ -125,7 +143,10 @@ class ChatTemplate:
         for plain in (*contents, *map(with_system_for_user, contents), *map(with_joined_turns, contents)):
             yield plain
             yield with_argument_texts(plain)
+            yield with_argument_objects(plain)
         yield with_joined_turns(with_system_for_user(turns))
+        yield with_remarks_in_results(turns)
+        yield with_remarks_in_results(with_system_for_user(turns))
 
     def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
         """Of the first way that the template takes; its objection to the usual one, if it takes none."""

@@ -1,11 +1,14 @@
 """What an answer is bound to when a call is required, or when a thought or a call may stand before a bound text.
 
 Grammars in llguidance's dialect of Lark, in the form that the family's parser reads; arguments fit the tool's schema.
-Where both a bound text and calls may come, `@answer` stands for the text. Does not compile.
+Where both a bound text and calls may come, `@answer` stands for the text. Where a strict tool may be called but need
+not be, any text may come that opens no call. Does not compile.
 
     required, Hermes   start: calls
                        calls: call (GAP? call){0,15}
                        call: <[151657]> "\\n{\\"name\\": \\"f\\", \\"arguments\\": " args_0 "}\\n" <[151658]>
+    strict, Hermes     start: (SAID? calls?)
+                       SAID: /(.|\\n)+/ & ~/(.|\\n)*<tool_call>(.|\\n)*/
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.tools import Notation, Split, Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
-from eaglelocal.text.argument_rules import argument_rules, quoted, shared_rules
+from eaglelocal.text.argument_rules import argument_rules, json_rule, quoted, shared_rules
 from eaglelocal.text.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.families import is_harmony, markers_of
 from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, ENDS, MESSAGE, START
+from eaglelocal.text.tool_schemas import definitions_of
 
 MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
 _FIELDS = {
@@ -33,6 +38,14 @@ _FIELD = re.compile(f"({'|'.join((ARGS, *_FIELDS))})")
 _BREAK = re.compile(r"( *\n *)")  # white space that models write or not
 
 
+class Beside(Enum):
+    """What may come instead of calls."""
+
+    NOTHING = "nothing"
+    ANSWER = "answer"  # that is bound too
+    TEXT = "text"  # any, before calls as well
+
+
 def constraint_of(
     split: Split, choice: ToolChoice, wanted: Constraint | None, *, tokens: Mapping[str, int], is_split: bool
 ) -> Constraint | None:
@@ -41,17 +54,32 @@ def constraint_of(
     tokens     of the markers that are one token each
     required   calls and nothing else, behind a thought; `wanted` says nothing then
     otherwise  `wanted`, behind a thought, or calls instead of it
+    strict     without either: any text, and calls that fit their tools
     is_split   the reader tells thoughts from text; else the whole text is bound
     """
     if choice.use is ToolUse.REQUIRED:
-        frame = _Frame(split, choice, tokens, has_calls=True, has_answer=False)
-        return Constraint(Syntax.LARK, frame.text())
-    if wanted is None or not is_split:
+        return Constraint(Syntax.LARK, _Frame(split, choice, tokens, Beside.NOTHING).text())
+    if not is_split:
         return wanted
-    # a call of Llama's looks like an answer in JSON: where an answer is bound there are no calls
-    has_calls = bool(split.tools) and split.form is not None and split.form.notation is not Notation.BARE
-    frame = _Frame(split, choice, tokens, has_calls=has_calls, has_answer=True)
-    return Constraint(wanted.syntax, wanted.source, frame.text())
+    if wanted is not None:
+        return Constraint(wanted.syntax, wanted.source, _Frame(split, choice, tokens, Beside.ANSWER).text())
+    if any(tool.is_strict for tool in split.tools) and can_bind_beside_text(split):
+        return Constraint(Syntax.LARK, _Frame(split, choice, tokens, Beside.TEXT).text())
+    return None
+
+
+def can_bind_beside_text(split: Split) -> bool:
+    """Does a marker tell where a call begins? Nothing marks Llama's, and of harmony's the prompt may have taken it."""
+    if is_harmony(split):
+        return not split.in_said
+    return split.form is not None and bool(opening_of(split))
+
+
+def opening_of(split: Split) -> str:
+    """The marker that calls begin with; "" where there is none."""
+    assert split.form is not None
+    first = split.form.around[0] or split.form.call
+    return max((name for name in markers_of(split) if first.startswith(name)), key=len, default="")
 
 
 def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...]:
@@ -70,29 +98,72 @@ def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...
 class _Frame:
     """One grammar, rule by rule."""
 
-    def __init__(
-        self, split: Split, choice: ToolChoice, tokens: Mapping[str, int], *, has_calls: bool, has_answer: bool
-    ) -> None:
+    def __init__(self, split: Split, choice: ToolChoice, tokens: Mapping[str, int], beside: Beside) -> None:
         self._split, self._parallel, self._tokens = split, choice.parallel, tokens
-        self._has_calls, self._has_answer = has_calls, has_answer
+        self._has_calls, self._beside = bool(split.tools) and split.form is not None, beside
+        self._opening = opening_of(split) if beside is Beside.TEXT and not is_harmony(split) else ""
         names = sorted(markers_of(split), key=len, reverse=True)
         self._markers = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)")
 
     def text(self) -> str:
-        bodies = ["calls"] if self._has_calls else []
-        bodies += [self._answer()] if self._has_answer else []
-        rules = [f"start: {self._thought()} ({' | '.join(bodies)})", "GAP: /[ \\n]{1,6}/"]
-        return "\n".join([*rules, *self._thought_rules(), *(self._call_rules() if self._has_calls else [])])
+        rules = [f"start: {self._thought()} ({self._body()})", "GAP: /[ \\n]{1,6}/", *self._thought_rules()]
+        rules += self._text_rules()
+        return "\n".join([*rules, *(self._call_rules() if self._has_calls else [])])
+
+    def _body(self) -> str:
+        """What comes behind the thought."""
+        calls = ["calls"] if self._has_calls else []
+        match self._beside:
+            case Beside.NOTHING:
+                return "calls"
+            case Beside.ANSWER:
+                return " | ".join([*calls, self._answer("@answer")])
+        if is_harmony(self._split):
+            before = f'({self._mark(CHANNEL)} "commentary" {self._mark(MESSAGE)} SAID {self._end_of_message()})?'
+            return f"{self._answer('SAID?')} | {before} calls"
+        if self._is_spelled:
+            return "told? | spoken calls"
+        return "told? | told? calls"
+
+    @property
+    def _is_spelled(self) -> bool:
+        """The opening marker is text, which ends where the marker begins (`spoken`, with the marker)."""
+        return bool(self._opening) and self._opening not in self._tokens
+
+    def _text_rules(self) -> list[str]:
+        """Free text, in which no call is opened."""
+        if self._beside is not Beside.TEXT:
+            return []
+        if is_harmony(self._split):
+            return ["SAID: /(.|\\n)+/"]
+        free, anything = self._no_thought(), "(.|\\n)*"
+        begin, end = (f"{self._mark(name)}?" if name else "" for name in self._split.said)
+        rules = [f"SAID: /(.|\\n)+/{free} & ~/{anything}{in_regex(self._opening)}{anything}/"]
+        rules.append(f"told: {begin} SAID {end}")
+        if self._is_spelled:
+            rules += [f"FREE: /{anything}/{free}", f"spoken[suffix={json.dumps(self._opening)}]: FREE"]
+        return rules
+
+    def _no_thought(self) -> str:
+        """Text does not begin as a thought does, or the thought would be read as text."""
+        if self._split.thought is None or self._split.in_thought or self._split.in_said:
+            return ""
+        return f" & ~/{in_regex(self._split.thought[0])}(.|\\n)*/"
 
     # ---- what is free
     def _thought(self) -> str:
         if is_harmony(self._split):
             begin = f'{self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)}'
-            return f'({begin} THOUGHT {self._mark(ENDS[0])} {self._mark(START)} "assistant")?'
-        if self._split.thought is None:
+            return f"({begin} THOUGHT {self._end_of_message()})?"
+        if self._split.thought is None or self._split.in_said:
             return ""
         opening, _ = self._split.thought
-        return "thought GAP?" if self._split.in_thought else f"({self._mark(opening)} thought GAP?)?"
+        gap = "" if self._beside is Beside.TEXT else "GAP?"  # text may begin with white space
+        return f"thought {gap}" if self._split.in_thought else f"({self._mark(opening)} thought {gap})?"
+
+    def _end_of_message(self) -> str:
+        """Harmony's, and the beginning of the next."""
+        return f'{self._mark(ENDS[0])} {self._mark(START)} "assistant"'
 
     def _thought_rules(self) -> list[str]:
         """Free text up to the closing marker, whether that is a token or spelled."""
@@ -105,21 +176,36 @@ class _Frame:
             return [f"thought: THOUGHT {self._mark(closing)}", "THOUGHT: /(.|\\n)*/"]
         return [f"thought[suffix={json.dumps(closing)}]: /(.|\\n)*/"]
 
-    def _answer(self) -> str:
+    def _answer(self, text: str) -> str:
         if is_harmony(self._split):
-            return f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)} @answer'
-        return "@answer"
+            return f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)} {text}'
+        return text
 
     # ---- calls
     def _call_rules(self) -> list[str]:
         form, tools = self._split.form, self._split.tools
         assert form is not None
-        ways = " | ".join(f"call_{index}" for index in range(len(tools)))
-        rules = [self._calls(), f"call: {ways}", *shared_rules(form)]
+        rules = [self._calls(), self._one_of("call"), *shared_rules(form)]
+        rules += [self._one_of("first")] if self._is_first_cut else []
         for index, tool in enumerate(tools):
+            if is_json_call(form):
+                rules.append(f"call_{index}: {json_call(form, tool)}")
+                continue
             rules.append(f"call_{index}: {self._call(form.call, tool, f'args_{index}')}")
+            if self._is_first_cut:
+                rest = form.call.removeprefix(self._opening)
+                rules.append(f"first_{index}: {self._call(rest, tool, f'args_{index}')}")
             rules += argument_rules(form, tool, f"args_{index}", self._written, self._tokens)
         return rules
+
+    def _one_of(self, name: str) -> str:
+        """A rule for the call of any tool."""
+        return f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(self._split.tools)))}"
+
+    @property
+    def _is_first_cut(self) -> bool:
+        """The first call's opening marker was read with the text before it."""
+        return self._is_spelled and self._split.form is not None and not self._split.form.around[0]
 
     def _calls(self) -> str:
         form = self._split.form
@@ -127,7 +213,10 @@ class _Frame:
         first, joint, last = form.around
         is_one = form.is_one_call or not self._parallel
         between = self._written(joint) if joint.strip() else ("GAP? " if joint else "")
-        calls = "call" if is_one else f"call ({between} call){{0,{MAX_CALLS - 1}}}"
+        name = "first" if self._is_first_cut else "call"
+        calls = name if is_one else f"{name} ({between} call){{0,{MAX_CALLS - 1}}}"
+        if self._is_spelled:
+            first = first.removeprefix(self._opening)
         return f"calls: {self._written(first)} {calls} {self._written(last)}"
 
     def _call(self, written: str, tool: Tool, arguments: str) -> str:
@@ -160,3 +249,24 @@ class _Frame:
         """A marker as its token, where it is one, else spelled."""
         token = self._tokens.get(name)
         return quoted(name) if token is None else f"<[{token}]>"
+
+
+def in_regex(text: str) -> str:
+    """A text within a regular expression between slashes."""
+    return re.escape(text).replace("/", "\\/")
+
+
+def is_json_call(form: CallForm) -> bool:
+    """The whole call is a JSON object that nothing marks."""
+    return form.notation is Notation.BARE and form.call.startswith("{")
+
+
+def json_call(form: CallForm, tool: Tool) -> str:
+    """The whole call as JSON, not letter by letter: an answer in JSON may begin as it does, and both must stay open."""
+    schema = json.loads(tool.parameters or "{}")
+    fields = json.loads(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
+    properties = {
+        key: {"type": "object", **schema} if value == ARGS else {"const": value} for key, value in fields.items()
+    }
+    whole = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
+    return json_rule({**whole, **definitions_of(schema)}, is_strict=tool.is_strict)

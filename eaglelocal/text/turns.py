@@ -21,7 +21,8 @@ from eaglelocal.text.written_calls import written_calls
 Turn = dict[str, object]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
-TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+UNREAD = "arguments"  # the name under which arguments that are no object are shown
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # as long as the longest that an API allows
 
 HERMES_TOOLS = """\
 # Tools
@@ -40,7 +41,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def turns_of(messages: Sequence[Message], literals: Literals) -> list[Turn]:
-    """Raises RequestError for a role or arguments that no template can know."""
+    """Raises RequestError for a role that no template can know."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     return [turn_of(message, literals, names) for message in messages]
 
@@ -65,13 +66,17 @@ def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn
 
 
 def call_of(call: ToolCall, literals: Literals) -> Turn:
-    try:
-        arguments = read_json(call.arguments or "{}")
-    except ValueError as error:
-        what = f"the arguments of the call of {call.name} cannot be read: {error}"
-        raise RequestError(what, parameter="messages") from None
-    function = {"name": literals.hide(call.name), "arguments": literals.hide_all(arguments)}
+    """Arguments are an object, or as text what a model wrote that is none: one broken call must not end a chat."""
+    function = {"name": literals.hide(call.name), "arguments": literals.hide_all(_arguments(call.arguments))}
     return {"id": literals.hide(call.id), "type": "function", "function": function}
+
+
+def _arguments(text: str) -> object:
+    try:
+        value = read_json(text.strip() or "{}")
+    except ValueError:
+        return text
+    return {} if value is None else value if isinstance(value, dict) else text
 
 
 def tools_of(tools: Sequence[Tool], literals: Literals) -> list[Turn]:
@@ -81,7 +86,7 @@ def tools_of(tools: Sequence[Tool], literals: Literals) -> list[Turn]:
 def tool_of(tool: Tool, literals: Literals) -> Turn:
     if not TOOL_NAME.fullmatch(tool.name):
         what = f"a tool cannot have the name {tool.name!r}"
-        raise RequestError(what, hint="at most 64 letters, digits, _, . and -", parameter="tools")
+        raise RequestError(what, hint="at most 128 letters, digits, _, . and -", parameter="tools")
     try:
         parameters = read_json(tool.parameters or "{}")
     except ValueError as error:
@@ -103,6 +108,12 @@ def with_argument_texts(turns: Sequence[Turn]) -> list[Turn]:
     return [{**turn, "tool_calls": texts} if texts else turn for turn, texts in zip(turns, calls, strict=True)]
 
 
+def with_argument_objects(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that look into arguments: what is no object becomes one."""
+    calls = [[_as_object(call) for call in _calls(turn)] for turn in turns]
+    return [{**turn, "tool_calls": objects} if objects else turn for turn, objects in zip(turns, calls, strict=True)]
+
+
 def with_system_for_developer(turns: Sequence[Turn]) -> list[Turn]:
     """OpenAI's newer name, for templates that do not know it."""
     return [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
@@ -120,6 +131,17 @@ def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
     joined: list[Turn] = []
     for turn in turns:
         if joined and joined[-1]["role"] == turn["role"] == "user":
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def with_remarks_in_results(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that want an answer behind a tool's result: what a person says there is said with the result."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and turn["role"] == "user" and joined[-1]["role"] == "tool":
             joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
         else:
             joined.append(turn)
@@ -174,7 +196,7 @@ def _with_written_calls(turn: Turn, form: CallForm) -> Turn:
     if not calls:
         return turn
     pairs = [(str(call["name"]), call["arguments"]) for call in calls if isinstance(call, dict)]
-    text = written_calls(form, [(name, arguments) for name, arguments in pairs if isinstance(arguments, dict)])
+    text = written_calls(form, [(name, _object(arguments)) for name, arguments in pairs])
     return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": f"{turn['content']}{text}"}
 
 
@@ -237,7 +259,19 @@ def _calls(turn: Turn) -> list[Turn]:
 def _as_text(call: Turn) -> Turn:
     function = call["function"]
     assert isinstance(function, dict)
-    return {**call, "function": {**function, "arguments": _json(function["arguments"])}}
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else _json(arguments)
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _as_object(call: Turn) -> Turn:
+    function = call["function"]
+    assert isinstance(function, dict)
+    return {**call, "function": {**function, "arguments": _object(function["arguments"])}}
+
+
+def _object(arguments: object) -> dict[str, object]:
+    return arguments if isinstance(arguments, dict) else {UNREAD: arguments}
 
 
 def _json(value: object) -> str:

@@ -82,6 +82,10 @@ def embedding(request: EmbedRequest) -> list[RequestEvent]:
     ]
 
 
+def counted(request_id: str, num_prompt: int) -> Finished:
+    return Finished(request_id, "stop", "", num_prompt, 0, Timings(), SpeculationStats())
+
+
 class DirectedEngine:
     """One direction a request and a step, all requests at once."""
 
@@ -118,6 +122,9 @@ class DirectedEngine:
             self._held += embedding(request)
             return
         script = script_of(request)
+        if request.is_counted:
+            self._held += [Started(request.id, len(script), 0), counted(request.id, len(script))]
+            return
         if script.startswith("refuse"):
             _, parameter, code = script.split()
             error = RequestError("the script refuses this", parameter=parameter, code=code)

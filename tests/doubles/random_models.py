@@ -27,6 +27,7 @@ class TargetShape:
     layer_gain: float = 1.0  # what layers add to the residual stream; near 0 the last token alone decides
     arch: str = "llama"
     tokenizer: str = "gpt2"  # byte-level BPE; or "llama", SentencePiece with a token for each byte
+    controls: tuple[str, ...] = ()  # control tokens besides the one that ends (byte-level BPE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +45,16 @@ class HeadShape:
     seed: int = 1
 
 
-def vocabulary(n_vocab: int) -> tuple[list[str], list[int]]:
-    """256 bytes, then made-up words, then one end token; byte-level BPE without merges."""
+def vocabulary(n_vocab: int, controls: tuple[str, ...] = ()) -> tuple[list[str], list[int]]:
+    """256 bytes, then made-up words, control tokens, and one that ends; byte-level BPE without merges."""
     taken = set(range(33, 127)) | set(range(161, 173)) | set(range(174, 256))
     letters, extra = [], 0
     for byte in range(256):
         letters.append(chr(byte) if byte in taken else chr(256 + extra))
         extra += byte not in taken
-    words = [f"w{i}" for i in range(n_vocab - 257)]
-    return [*letters, *words, "<|end|>"], [1] * (n_vocab - 1) + [3]
+    words = [f"w{i}" for i in range(n_vocab - 257 - len(controls))]
+    kinds = [1] * (n_vocab - 1 - len(controls)) + [3] * (1 + len(controls))
+    return [*letters, *words, *controls, "<|end|>"], kinds
 
 
 def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int | None = None) -> Path:
@@ -67,7 +69,7 @@ def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int |
     if s.tokenizer == "llama":
         write_sentencepiece(writer, s.n_vocab)
     else:
-        write_vocabulary(writer, s.n_vocab)
+        write_vocabulary(writer, s.n_vocab, s.controls)
     matrix = Matrices(writer, rng, s.type)
     matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
     matrix("output.weight", s.n_vocab, s.n_embd)
@@ -201,8 +203,8 @@ def write_shape(
     writer.add_rope_freq_base(10000.0)
 
 
-def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    tokens, types = vocabulary(n_vocab)
+def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int, controls: tuple[str, ...] = ()) -> None:
+    tokens, types = vocabulary(n_vocab, controls)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)

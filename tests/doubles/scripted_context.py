@@ -381,6 +381,7 @@ class LetterVocabulary:
     bos_text = ""
     eos_text = ""
     control_texts = ()
+    fill_tokens = None
 
     def __init__(self, n_tokens: int = 24) -> None:
         self.n_tokens = n_tokens

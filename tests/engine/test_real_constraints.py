@@ -49,6 +49,7 @@ OF = {
     "$defs": {"s": {"enum": ["server", "monitor"]}},
 }
 PORT = Tool("port", "the port of a server", json.dumps(OF))
+BAD = Tool("bad", "", '{"not": {}}', is_strict=True)
 QUESTION = (Message("user", "Which port does the server use?"),)
 PARAMS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=300),
@@ -250,7 +251,10 @@ def test_tools_are_not_shown_where_none_may_be_called(demo: Engine) -> None:
         ({"tools": (Tool("two words"),)}, "tools"),
         ({"tools": (Tool("a", "", "[]"),)}, "tools"),
         ({"tools": (Tool("a", "", "{"),)}, "tools"),
-        ({"tools": (Tool("a", "", '{"not": {}}'),), "tool_choice": ToolChoice(use=ToolUse.REQUIRED)}, "tools"),
+        (
+            {"tools": (Tool("a", "", '{"not": {}}', is_strict=True),), "tool_choice": ToolChoice(use=ToolUse.REQUIRED)},
+            "tools",
+        ),
         ({"messages": (), "text": "hello"}, "tools"),
     ],
 )
@@ -280,8 +284,44 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
-        constraints = engine._intake._constraints
+        constraints = engine._intake._binding._constraints
         assert isinstance(constraints, LlamaConstraints)
         assert (constraints._tokenizer is not None) is binds_answers
     finally:
         engine.close()
+
+
+def test_a_strict_tool_is_bound_where_the_answer_may_be_free(demo: Engine) -> None:
+    """Whatever is drafted, and whatever the model says first: what it calls fits."""
+    strict = tuple(replace(tool, is_strict=True) for tool in (LOOK, PORT))
+    asked = bound(None, tools=strict, is_split=True)
+    plain, drafted = say(demo, replace(asked, spec=OFF)), say(demo, asked)
+    assert (plain.text, [call.arguments for call in plain.calls]) == (
+        drafted.text,
+        [call.arguments for call in drafted.calls],
+    )
+    for call in plain.calls:
+        assert json.loads(call.arguments).get("of", "server") in ("server", "monitor")
+
+
+def test_odd_schemas_bind_what_can_be_bound(demo: Engine) -> None:
+    odd = {"type": "object", "properties": {"of": {"enum": ["a", "b"]}, "x": {"type": "string", "pattern": "(?=a)a"}}}
+    tool = Tool("odd", "", json.dumps({**odd, "required": ["of"], "additionalProperties": False, "not": {}}))
+    choice = ToolChoice(use=ToolUse.REQUIRED, name="odd", parallel=False)
+    told = say(demo, bound(None, tools=(tool, LOOK), tool_choice=choice, is_split=True))
+    assert told.failed is None
+    for call in told.calls:
+        assert json.loads(call.arguments)["of"] in ("a", "b")
+
+
+def test_an_answer_goes_on_where_its_beginning_ends(demo: Engine) -> None:
+    """What the model says by itself, cut anywhere and sent again, ends as it would have."""
+    whole = say(demo, ChatRequest(id="a", messages=QUESTION, params=PARAMS["greedy"], is_split=True))
+    words = whole.text.split(" ")
+    assert len(words) > 4
+    begun = " ".join(words[: len(words) // 2])
+    messages = (*QUESTION, Message("assistant", begun))
+    rest = say(
+        demo, ChatRequest(id="a", messages=messages, params=PARAMS["greedy"], is_split=True, continues_last=True)
+    )
+    assert begun + rest.text == whole.text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.random_models import HeadShape, write_head, write_target
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.rig import drive
 
 from eaglelocal.assembly import build
@@ -51,3 +52,37 @@ def test_every_dialect_of_head_gives_the_plain_text(target: Path, tmp_path: Path
     for name, answer in plain.items():
         assert drafted[name].tokens == answer.tokens
     assert all(one.finished and one.finished.speculation.draft_tokens > 0 for one in drafted.values())
+
+
+# ---- prompts as they are sent
+FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+
+@pytest.mark.parametrize("controls", [FIM, ()])
+def test_tokens_to_fill_in_are_found_where_the_vocabulary_has_them(tmp_path: Path, controls: tuple[str, ...]) -> None:
+    """A prompt that spells them and one that leaves them to us are the same; others may ask for the first only."""
+    shape = TargetShape(controls=controls)
+    engine = build(plan_of(write_target(tmp_path / "fim.gguf", shape)), lambda _: None)
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    filled = ChatRequest(id="filled", text="def f(", suffix=")<|end|>", params=params)
+    spelled = ChatRequest(id="spelled", text=f"{FIM[0]}def f({FIM[1]})x{FIM[2]}", params=params)
+    told = drive(engine, [filled, spelled])
+    assert told["spelled"].started is not None
+    if not controls:
+        assert told["filled"].failed is not None and "cannot fill in" in str(told["filled"].failed.error)
+        assert told["spelled"].started.prompt_tokens == len(f"{FIM[0]}def f({FIM[1]})x{FIM[2]}")
+        return
+    assert told["spelled"].started.prompt_tokens == 3 + len("def f()x")
+    assert told["filled"].started is not None and len(told["filled"].tokens) == 8
+    assert told["filled"].started.prompt_tokens == 3 + len("def f()<|end|>")  # which is text there
+    alike = replace(filled, id="alike", suffix=")x")
+    assert drive(engine, [alike])["alike"].tokens == told["spelled"].tokens
+
+
+def test_counting_takes_no_slot_and_no_time(target: Path) -> None:
+    engine = build(plan_of(target, num_slots=1), lambda _: None)
+    asked = ChatRequest(id="long", text="x" * 5000, is_counted=True)
+    told = drive(engine, [asked])["long"]
+    assert told.started is not None and told.started.prompt_tokens == 5000
+    assert told.finished is not None and (told.finished.reason, told.finished.prompt_tokens) == ("stop", 5000)
+    assert engine.snapshot().prompt_tokens == 0 and not engine.has_work

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 from doubles.running_server import Server, Setup, served
 
@@ -85,3 +86,45 @@ def test_a_stop_sequence_is_told_to_anthropics_client(demo: Server) -> None:
         model="demo", max_tokens=60, messages=QUESTION, stop_sequences=["average"]
     )
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "average")
+
+
+def test_an_answer_that_was_begun_goes_on_through_either_client(demo: Server) -> None:
+    whole = demo.openai().chat.completions.create(model="demo", messages=QUESTION).choices[0].message.content or ""
+    begun = whole[: whole.index(" ", len(whole) // 2)]
+    messages: list[Any] = [*QUESTION, {"role": "assistant", "content": begun}]
+    rest = demo.openai().chat.completions.create(model="demo", messages=messages).choices[0].message.content or ""
+    assert rest and begun + rest == whole
+    answer = demo.anthropic().messages.create(model="demo", max_tokens=64, messages=messages)
+    assert answer.content[0].text == rest  # type: ignore[union-attr]
+
+
+def test_what_is_counted_is_what_is_prompted(demo: Server) -> None:
+    counted = demo.anthropic().messages.count_tokens(model="demo", messages=QUESTION, system="Be brief.")
+    usage = demo.anthropic().messages.create(model="demo", max_tokens=1, messages=QUESTION, system="Be brief.").usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_a_template_written_by_the_client_is_read_as_one(demo: Server) -> None:
+    """The raw prompt is what the chat's template writes, control tokens included."""
+    prompt = f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n"
+    raw = demo.openai().completions.create(model="demo", prompt=prompt, max_tokens=64)
+    chat = demo.openai().chat.completions.create(model="demo", messages=QUESTION)
+    assert raw.choices[0].text == chat.choices[0].message.content
+    assert raw.usage is not None and chat.usage is not None
+    assert raw.usage.prompt_tokens == chat.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_strict_tools_and_odd_ones_side_by_side(demo: Server, choice: Any) -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)", "format": "password"}}}
+    strict: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    tools = [strict, {"type": "function", "function": {"name": "odd", "parameters": odd}}]
+    answer = demo.openai().chat.completions.create(model="demo", messages=QUESTION, tools=tools, tool_choice=choice)
+    for call in answer.choices[0].message.tool_calls or ():
+        assert call.type == "function"
+        given = json.loads(call.function.arguments)
+        assert fits(given) if call.function.name == "weather" else isinstance(given, dict)
+    refused: Any = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
+    with pytest.raises(openai.BadRequestError, match="odd, a strict tool, cannot be bound") as caught:
+        demo.openai().chat.completions.create(model="demo", messages=QUESTION, tools=[refused], tool_choice=choice)
+    assert caught.value.param == "tools"

@@ -45,6 +45,7 @@ class WordVocabulary:
     )
     bos_text = eos_text = ""
     control_texts = ("<tool_call>", "</tool_call>")
+    fill_tokens = None
     n_tokens = TABLE.n_vocab
 
     def __init__(self, template_end: str = "") -> None:

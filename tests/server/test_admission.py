@@ -16,21 +16,22 @@ from eaglelocal.server.errors import Problem
     num_slots=st.integers(1, 8),
     max_waiting=st.integers(0, 20),
     is_shared=st.booleans(),
-    asked=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), max_size=40),
+    asked=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 6)), max_size=40),
 )
 def test_places_are_bounded_and_given_back(
     num_slots: int, max_waiting: int, is_shared: bool, asked: list[tuple[str, int]]
 ) -> None:
     admission = Admission(num_slots=num_slots, max_waiting=max_waiting, is_shared=is_shared)
     assert num_slots <= admission.share <= admission.capacity == num_slots + max_waiting
-    held = {"a": 0, "b": 0}
+    held = dict.fromkeys("abcd", 0)
     with ExitStack() as stack:
         for owner, count in asked:
             try:
                 stack.enter_context(admission.place(owner, count))
             except Problem as problem:
                 assert problem.status == (400 if count > admission.share else 429)
-                assert held[owner] + count > admission.share or sum(held.values()) + count > admission.capacity
+                left = admission.capacity - sum(held.values()) + held[owner]
+                assert held[owner] + count > (max(left * 3 // 4, min(num_slots, left)) if is_shared else left)
             else:
                 held[owner] += count
             assert admission.num_inside == sum(held.values()) <= admission.capacity
@@ -62,3 +63,17 @@ def test_a_failure_inside_gives_the_place_back() -> None:
     with pytest.raises(ValueError, match="inside"), admission.place("a"):
         raise ValueError("inside")
     assert admission.num_inside == 0
+
+
+def test_two_who_take_all_they_get_lock_no_third_out() -> None:
+    """Nor a fourth: each takes places until it is refused."""
+    admission = Admission(num_slots=4, max_waiting=64, is_shared=True)
+    held: dict[str, int] = {}
+    with ExitStack() as stack:
+        for owner in ("a", "b", "a", "b", "c", "a", "b", "d"):
+            with pytest.raises(Problem) as caught:
+                while True:
+                    stack.enter_context(admission.place(owner))
+                    held[owner] = held.get(owner, 0) + 1
+            assert caught.value.status == 429
+        assert held == {"a": 51, "b": 12, "c": 4, "d": 1}

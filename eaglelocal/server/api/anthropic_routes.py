@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.server.api.anthropic_schema import AnthropicToolChoice, Block, MessagesBody, Turn
+from eaglelocal.server.api.anthropic_schema import (
+    AnthropicTool,
+    AnthropicToolChoice,
+    Block,
+    CountBody,
+    MessagesBody,
+    OutputConfig,
+    Turn,
+)
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
-from eaglelocal.server.api.exchange import conversation
+from eaglelocal.server.api.exchange import Exchange, Wire, conversation
 from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import as_json, chat_question
+from eaglelocal.server.api.reading import Question, as_json, chat_question
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
+from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["Anthropic"])
 
-FIELDS = {"stop": "stop_sequences", "chat_template_kwargs": "thinking", "parallel_tool_calls": "tool_choice"}
+FIELDS = {
+    "stop": "stop_sequences",
+    "chat_template_kwargs": "thinking",
+    "parallel_tool_calls": "tool_choice",
+    "reasoning_effort": "output_config.effort",
+    "chat_template_kwargs.reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format.schema",
+}
+SERVER_TOOLS = "only tools of the caller's can be called here"
 
 
 class MessagesReply(BaseModel):
@@ -28,43 +48,101 @@ class MessagesReply(BaseModel):
     stop_reason: str | None
 
 
+class CountReply(BaseModel):
+    input_tokens: int
+
+
 @router.post("/v1/messages", response_model=MessagesReply, responses=STREAMED)
 async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response:
     """Answer a conversation in the shape of Anthropic's messages."""
-    placed = placed_messages(body)
-    names = Names(FIELDS, tuple(place for place, _ in placed))
-    with names.told():
-        question = chat_question(as_chat(chat_of(body, [message for _, message in placed])), serving.defaults, owner)
-    name = serving.models.name_of(question.model)
-    return conversation(serving, question, AnthropicTeller(question.requests[0].id, name), names)
-
-
-def chat_of(body: MessagesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same as a body of /v1/chat/completions."""
-    chat: dict[str, Any] = {
-        "model": body.model,
+    sampled = {
         "stream": body.stream,
-        "messages": messages,
         "max_tokens": body.max_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
         "stop": body.stop_sequences or None,
     }
+    question, names = read(body, sampled, serving, owner)
+    name = serving.models.name_of(question.model)
+    teller = AnthropicTeller(question.requests[0].id, name, tells_thoughts=tells_thoughts(body))
+    return conversation(serving, question, teller, names)
+
+
+@router.post("/v1/messages/count_tokens", response_model=CountReply)
+async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Response:
+    """How many tokens a conversation has for the model, with its template and tools; the model answers nothing."""
+    question, names = read(body, {}, serving, owner)
+    request = dataclasses.replace(question.requests[0], is_counted=True)
+    return Exchange(Counting(serving, dataclasses.replace(question, requests=(request,)), names), serving.limits)
+
+
+class Counting:
+    """Tokens of a prompt. Implements Talk."""
+
+    def __init__(self, serving: Serving, question: Question, names: Names) -> None:
+        self._serving, self._question, self._names = serving, question, names
+
+    async def answer(self, wire: Wire) -> None:
+        async with self._serving.ask(self._question.model, self._question.requests) as call:
+            (choice,) = await call.complete()
+            await wire.json(200, {"input_tokens": choice.prompt_tokens})
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return self._names.own(problem).anthropic_body()
+
+    def breaking(self, problem: Problem) -> str:
+        return ""  # nothing is streamed
+
+
+def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str) -> tuple[Question, Names]:
+    """The question in a chat's shape, and what its fields are called here. Raises Problem."""
+    placed = placed_messages(body)
+    names = Names(FIELDS, tuple(place for place, _ in placed))
+    with names.told():
+        chat = chat_of(body, [message for _, message in placed]) | sampled
+        return chat_question(as_chat(chat), serving.defaults, owner), names
+
+
+def thinks(body: CountBody) -> bool:
+    return body.thinking is not None and body.thinking.type != "disabled"
+
+
+def tells_thoughts(body: CountBody) -> bool:
+    return thinks(body) and (body.thinking is None or body.thinking.display != "omitted")
+
+
+def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same as a body of /v1/chat/completions, but for how it is sampled."""
+    chat: dict[str, Any] = {
+        "model": body.model,
+        "messages": messages,
+        "chat_template_kwargs": {"enable_thinking": thinks(body)},
+    }
     if body.tools is not None:
-        chat["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-            }
-            for tool in body.tools
-        ]
-    if body.thinking is not None:
-        chat["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
+        chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
+    config = body.output_config or OutputConfig()
+    chat["reasoning_effort"] = config.effort
+    if wanted := config.format or body.output_format:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
     return chat | choice_of(body.tool_choice)
 
 
-def placed_messages(body: MessagesBody) -> list[tuple[str, dict[str, Any]]]:
+def tool_of(tool: AnthropicTool, index: int) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise unsupported(f"tools.{index}.type", f"{SERVER_TOOLS}, not tools of type {tool.type!r}")
+    if tool.input_schema is None:
+        raise Problem(400, "a tool needs an input_schema", parameter=f"tools.{index}.input_schema")
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": tool.strict,
+    }
+    return {"type": "function", "function": function}
+
+
+def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     """The system's message and the turns, with their places in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
     if body.system:
@@ -98,6 +176,7 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
             case "tool_result":
                 content = block.content or ""
                 text = content if isinstance(content, str) else text_in(content, at)
+                text = f"Error: {text}" if block.is_error else text  # templates have no other way to say so
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": text})
             case "tool_use":
                 function = {"name": block.name or "", "arguments": as_json(block.input or {}, at)}

@@ -6,13 +6,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from eaglelocal.server.api.schema import MAX_MESSAGES, MAX_PARTS, MAX_STOPS, MAX_TOOLS, Body, Count, Name, Stop, Text
+from eaglelocal.server.api.schema import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    MAX_TOOLS,
+    STRICT,
+    Body,
+    Count,
+    Name,
+    Stop,
+    Text,
+    Word,
+)
 
 
 class Block(Body):
     """A piece of a message. `type` decides which of the fields count."""
 
-    type: Annotated[str, Field(max_length=64)]
+    type: Word
     text: Text | None = None
     thinking: Text | None = None
     id: Name | None = None
@@ -20,6 +32,7 @@ class Block(Body):
     input: dict[str, Any] | None = None
     tool_use_id: Name | None = None
     content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    is_error: bool | None = None
 
 
 class Turn(Body):
@@ -28,10 +41,13 @@ class Turn(Body):
 
 
 class AnthropicTool(Body):
-    type: Literal["custom"] | None = None
+    """Only tools of the caller's can be called; those that Anthropic runs are refused by their name."""
+
+    type: Word | None = None
     name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
     description: Text | None = None
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
 class AnthropicToolChoice(Body):
@@ -41,21 +57,39 @@ class AnthropicToolChoice(Body):
 
 
 class Thinking(Body):
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    display: Literal["summarized", "omitted"] | None = None
 
 
-class MessagesBody(Body):
-    """POST /v1/messages"""
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class CountBody(Body):
+    """POST /v1/messages/count_tokens: what a prompt is made of."""
 
     model: Name = ""
-    max_tokens: Count
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # where older clients have it
+
+
+class MessagesBody(CountBody):
+    """POST /v1/messages"""
+
+    max_tokens: Count
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: AnthropicToolChoice | None = None
-    thinking: Thinking | None = None

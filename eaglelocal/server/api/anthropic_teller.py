@@ -17,17 +17,20 @@ FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_del
 
 
 class AnthropicTeller:
-    """Implements Teller. The first choice is the only one."""
+    """Implements Teller. The first choice is the only one.
 
-    def __init__(self, call_id: str, model: str) -> None:
-        self._id, self._model = call_id, model
+    tells_thoughts  clients that did not ask for thoughts do not know their blocks
+    """
+
+    def __init__(self, call_id: str, model: str, *, tells_thoughts: bool) -> None:
+        self._id, self._model, self._tells_thoughts = call_id, model, tells_thoughts
         self._open = ""  # kind of the block that is being filled
         self._index = -1  # of the newest block
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         choice, content = choices[0], list[dict[str, Any]]()
         new = choice.news()
-        if new.reasoning:
+        if new.reasoning and self._tells_thoughts:
             content.append({"type": "thinking", "thinking": new.reasoning, "signature": ""})
         if new.text or not new.calls:
             content.append({"type": "text", "text": new.text})
@@ -44,7 +47,8 @@ class AnthropicTeller:
         return named({"type": "message_start", "message": message})
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        told = self._add("thinking", new.reasoning) + self._add("text", new.text)
+        thought = new.reasoning if self._tells_thoughts else ""
+        told = self._add("thinking", thought) + self._add("text", new.text)
         for _, call in new.calls:
             told += self._close() + self._begin("tool_use", block_of(call, {}))
             told += self._fill({"type": "input_json_delta", "partial_json": call.arguments}) + self._close()

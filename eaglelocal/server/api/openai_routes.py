@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from eaglelocal.server.api.chat_teller import ChatTeller
 from eaglelocal.server.api.completion_teller import CompletionTeller
-from eaglelocal.server.api.exchange import conversation
+from eaglelocal.server.api.exchange import CHAT, conversation
 from eaglelocal.server.api.reading import chat_question, completion_question
 from eaglelocal.server.api.replies import STREAMED, ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
 from eaglelocal.server.api.schema import ChatBody, CompletionBody
+from eaglelocal.server.api.translation import Names
 from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["OpenAI"])
@@ -59,7 +60,8 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
         num_prompts=question.num_prompts,
         has_usage=question.has_usage,
     )
-    return conversation(serving, question, teller)
+    names = Names({"n": "prompt"}) if question.num_prompts > 1 else CHAT  # of which there may be too many
+    return conversation(serving, question, teller, names)
 
 
 @router.get("/v1/models")

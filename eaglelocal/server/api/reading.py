@@ -18,6 +18,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.server.api.schema import (
     Asked,
+    CallGiven,
     ChatBody,
     CompletionBody,
     MessageGiven,
@@ -31,9 +32,7 @@ from eaglelocal.server.errors import Problem, unsupported
 REFUSED = {
     "audio": "audio is out of scope here",
     "functions": "functions are called tools now",
-    "function_call": "function_call is called tool_choice now",
     "lora": "LoRA adapters are out of scope here",
-    "suffix": "filling in the middle is out of scope here",
     **dict.fromkeys(
         (
             "grammar",
@@ -49,6 +48,8 @@ REFUSED = {
     **dict.fromkeys(("dry_multiplier", "mirostat", "xtc_probability"), "this server has no such sampler"),
     "web_search_options": "this server searches nothing",
 }
+ONLY_FUNCTIONS = "only functions of the caller's can be called here"
+TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 MAX_ANSWERS = 128  # of a call
 PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "repeat_last_n", "frequency_penalty", "presence_penalty")
 
@@ -72,13 +73,15 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
     if any(modality != "text" for modality in body.modalities or ()):
         raise unsupported("modalities", "only text comes out of this server")
     params = params_of(body, defaults)
+    if body.function_call not in (None, "none", "auto"):
+        raise unsupported("function_call", "function_call is called tool_choice now")
     if body.max_completion_tokens is not None:
-        params = dataclasses.replace(params, max_tokens=body.max_completion_tokens)
+        params = dataclasses.replace(params, max_tokens=limit_of(body.max_completion_tokens))
     if body.top_logprobs is not None and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
-    tools = tuple(tool_of(tool) for tool in body.tools or ())
+    tools = tuple(tool_of(tool, i) for i, tool in enumerate(body.tools or ()))
     request = ChatRequest(
         id=new_id(),
         messages=tuple(message_of(message, i) for i, message in enumerate(body.messages)),
@@ -90,6 +93,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         constraint=constraint_of(body.response_format),
         template_values=template_values(body),
         is_split=True,
+        continues_last=continues_last(body),
     )
     return _question(body, _choices(request, body.n or 1))
 
@@ -112,6 +116,7 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
             id=new_id(),
             text=prompt if isinstance(prompt, str) else None,
             tokens=() if isinstance(prompt, str) else prompt,
+            suffix=body.suffix or "",
             params=params,
             spec=spec_of(body),
             owner=owner,
@@ -173,8 +178,22 @@ def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
     if body.stop is not None:
         given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     if body.max_tokens is not None:
-        given["max_tokens"] = body.max_tokens
+        given["max_tokens"] = limit_of(body.max_tokens)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), **given)
+
+
+def limit_of(given: int) -> int | None:
+    """Of an answer's tokens; None: until the context is full."""
+    return None if given < 0 else given
+
+
+def continues_last(body: ChatBody) -> bool:
+    """Is the last message, where it is the assistant's, the beginning of the answer?"""
+    last = body.messages[-1]
+    if body.continue_final_message and (last.role != "assistant" or last.tool_calls):
+        what = "only a last message of the assistant without calls can be continued"
+        raise Problem(400, what, parameter="continue_final_message")
+    return body.continue_final_message is not False
 
 
 def spec_of(body: Asked) -> Spec | None:
@@ -192,10 +211,17 @@ def message_of(given: MessageGiven, index: int) -> Message:
         role=role,
         content=text_of(given.content, f"messages.{index}.content"),
         reasoning=given.reasoning_content or "",
-        tool_calls=tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in calls),
+        tool_calls=tuple(call_of(call, f"messages.{index}.tool_calls.{i}") for i, call in enumerate(calls)),
         tool_call_id=given.tool_call_id or "",
         name=given.name or "",
     )
+
+
+def call_of(given: CallGiven, place: str) -> ToolCall:
+    arguments = given.function.arguments
+    if not isinstance(arguments, str):
+        arguments = as_json(arguments or {}, f"{place}.function.arguments")
+    return ToolCall(given.id or "", given.function.name, arguments)
 
 
 def text_of(content: str | list[Part] | None, place: str) -> str:
@@ -204,23 +230,32 @@ def text_of(content: str | list[Part] | None, place: str) -> str:
         return content or ""
     texts = []
     for i, part in enumerate(content):
-        text = part.text if part.type in ("text", "input_text", "output_text") else part.refusal
+        text = part.text if part.type in TEXTS else part.refusal
         if text is None:
             raise unsupported(f"{place}.{i}", f"only text can be read here, not parts of type {part.type!r}")
         texts.append(text)
     return "".join(texts)
 
 
-def tool_of(given: ToolGiven) -> Tool:
+def tool_of(given: ToolGiven, index: int) -> Tool:
     function = given.function
+    if given.type != "function":
+        raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {given.type!r}")
+    if function is None:
+        raise Problem(400, "a tool of type function needs a function", parameter=f"tools.{index}.function")
     parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
-    return Tool(function.name, function.description or "", as_json(parameters, f"tools.{function.name}"))
+    schema = as_json(parameters, f"tools.{function.name}")
+    return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
 
 
 def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     match body.tool_choice:
-        case NamedTool(function=function):
+        case NamedTool(type=kind, function=function):
+            if kind != "function":
+                raise unsupported("tool_choice", f"a tool_choice names a function here, it cannot be of type {kind!r}")
+            if function is None:
+                raise Problem(400, "a tool_choice of type function needs it", parameter="tool_choice.function")
             if function.name not in {tool.name for tool in tools}:
                 raise Problem(
                     400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from eaglelocal.server.api.exchange import conversation
 from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import chat_question, text_of
+from eaglelocal.server.api.reading import ONLY_FUNCTIONS, chat_question, text_of
 from eaglelocal.server.api.replies import STREAMED
-from eaglelocal.server.api.responses_schema import Item, NamedTool, ResponsesBody, TextFormat
+from eaglelocal.server.api.responses_schema import FunctionTool, Item, NamedTool, ResponsesBody, TextFormat
 from eaglelocal.server.api.responses_teller import ResponsesTeller
 from eaglelocal.server.api.schema import SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
@@ -68,38 +68,53 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "response_format": format_of(body.text.format if body.text else None),
     }
     if isinstance(body.tool_choice, NamedTool):
-        chat["tool_choice"] = {"type": "function", "function": {"name": body.tool_choice.name}}
+        function = {"name": body.tool_choice.name} if body.tool_choice.name else None
+        chat["tool_choice"] = {"type": body.tool_choice.type, "function": function}
     if body.tools is not None:
-        chat["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-            }
-            for tool in body.tools
-        ]
+        chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
     return chat
 
 
+def tool_of(tool: FunctionTool, index: int) -> dict[str, Any]:
+    if tool.type != "function":
+        raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {tool.type!r}")
+    if tool.name is None:
+        raise Problem(400, "a function needs a name", parameter=f"tools.{index}.name")
+    return {"type": "function", "function": tool.model_dump(exclude={"type"})}
+
+
 def messages_of(body: ResponsesBody) -> list[tuple[str, dict[str, Any]]]:
-    """Instructions, then the items, with their places; calls that follow each other belong to one message."""
+    """Instructions, then the items, with their places; calls that follow each other belong to one message, and a
+    thought to what the assistant says or calls next."""
     messages: list[tuple[str, dict[str, Any]]] = []
     if body.instructions:
         messages.append(("instructions", {"role": "system", "content": body.instructions}))
     if isinstance(body.input, str):
         return [*messages, ("input", {"role": "user", "content": body.input})]
+    thought = ""
     for i, item in enumerate(body.input):
-        message = message_of(item, f"input.{i}")
-        if message is None:
+        if item.type == "reasoning":
+            thought += thought_of(item, f"input.{i}")
             continue
+        message = message_of(item, f"input.{i}")
         last = messages[-1][1] if messages else {}
         if item.type == "function_call" and last.get("role") == "assistant":
             last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
+            message = last
         else:
             messages.append((f"input.{i}", message))
+        if thought and message["role"] == "assistant":
+            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+        thought = ""
     return messages
 
 
-def message_of(item: Item, place: str) -> dict[str, Any] | None:
+def thought_of(item: Item, place: str) -> str:
+    """The thought itself, where it is there; else its summary."""
+    return text_of(item.content, f"{place}.content") or text_of(item.summary, f"{place}.summary")
+
+
+def message_of(item: Item, place: str) -> dict[str, Any]:
     match item.type:
         case "message":
             if item.role is None:
@@ -117,7 +132,9 @@ def message_of(item: Item, place: str) -> dict[str, Any] | None:
                 "tool_call_id": item.call_id or "",
                 "content": text_of(item.output, f"{place}.output"),
             }
-    return None  # what was thought before is not sent to the model again
+    if item.type == "item_reference":
+        raise unsupported(f"{place}.type", KEEPS_NOTHING)
+    raise unsupported(f"{place}.type", f"items of type {item.type!r} cannot be read here")
 
 
 def format_of(given: TextFormat | None) -> dict[str, Any] | None:

@@ -6,15 +6,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from eaglelocal.server.api.schema import MAX_MESSAGES, MAX_TOOLS, Body, Count, Name, Parts, SamplingGiven, Text
+from eaglelocal.server.api.schema import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    STRICT,
+    Body,
+    Count,
+    Effort,
+    Name,
+    Parts,
+    SamplingGiven,
+    Text,
+    Word,
+)
 
 
 class Item(Body):
-    """A message, a call, or what a call gave; which of them is said by `type`, and messages need none."""
+    """A message, a thought, a call, or what a call gave; which of them is said by `type`, and messages need none."""
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    type: Word = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Text | Parts | None = None
+    summary: Parts | None = None  # of a thought
     call_id: Name | None = None
     name: Name | None = None
     arguments: Text | None = None
@@ -22,15 +35,18 @@ class Item(Body):
 
 
 class FunctionTool(Body):
-    type: Literal["function"]
-    name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    """Only functions can be called; other types are refused by their name."""
+
+    type: Word
+    name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
     description: Text | None = None
     parameters: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    name: Name
+    type: Word
+    name: Name | None = None
 
 
 class TextFormat(Body):
@@ -44,7 +60,7 @@ class TextGiven(Body):
 
 
 class Reasoning(Body):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Effort | None = None
 
 
 class ResponsesBody(SamplingGiven):

@@ -33,9 +33,11 @@ def encodable(text: str) -> str:
 
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(encodable)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(encodable)]
+Word = Annotated[str, Field(max_length=64)]  # one of a few, of which others may know more
 Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Limit = Count | Literal[-1]  # -1: no limit but the context
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -50,7 +52,7 @@ class Body(BaseModel):
 class Part(Body):
     """A piece of a message. Only text can be read."""
 
-    type: Annotated[str, Field(max_length=64)]
+    type: Word
     text: Text | None = None
     refusal: Text | None = None
 
@@ -60,11 +62,11 @@ Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
 
 class FunctionCall(Body):
     name: Name
-    arguments: Text = "{}"
+    arguments: Text | dict[str, Any] | None = None  # as text; some clients send the object
 
 
 class CallGiven(Body):
-    id: Name = ""
+    id: Name | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -78,16 +80,25 @@ class MessageGiven(Body):
     reasoning_content: Text | None = None
 
 
+STRICT = (
+    "Calls fit `parameters`, or the request is refused: in every point where the model writes arguments as JSON, by "
+    "type and choices where it writes them as text between tags. Without a call being required this holds for models "
+    "whose calls begin with a marker; Llama's, which nothing marks, are then not bound."
+)
+
+
 class FunctionGiven(Body):
     name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
 class ToolGiven(Body):
-    type: Literal["function"]
-    function: FunctionGiven
+    """Only functions can be called; other types are refused by their name."""
+
+    type: Word
+    function: FunctionGiven | None = None
 
 
 class NamedFunction(Body):
@@ -95,8 +106,8 @@ class NamedFunction(Body):
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Word
+    function: NamedFunction | None = None
 
 
 class JsonSchema(Body):
@@ -162,23 +173,31 @@ class Asked(SamplingGiven, Unsupported):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Count | None = None
+    max_tokens: Limit | None = None  # more than there is room for is as much as there is
     response_format: ResponseFormat | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     user: Name | None = None  # read and forgotten
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+CONTINUED = (
+    "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
+    "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."
+)
 
 
 class ChatBody(Asked):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     chat_template_kwargs: dict[Name, Any] | None = None
     tell_drafted: bool | None = None  # ours: streams say of each chunk whether its tokens were drafted
     modalities: list[str] | None = None
@@ -198,7 +217,7 @@ class CompletionBody(Asked):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: int | None = None
     echo: bool | None = None
-    suffix: Text | None = None
+    suffix: Text | None = None  # behind the answer, for models that can fill in the middle
 
 
 class SwitchBody(Body):

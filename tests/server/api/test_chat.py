@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, get_args
 
 import openai
 import pytest
 from doubles.directed_server_engine import CACHED_TOKENS, STATS
 from doubles.running_server import Server
+from doubles.server_engine import N_CTX
+from openai.types.shared.reasoning_effort import ReasoningEffort
 
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 
@@ -197,6 +199,14 @@ def test_a_prompt_that_is_too_long_is_the_callers_error(typist: Server) -> None:
     assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
 
 
+def test_a_limit_beyond_the_context_is_the_room_that_is_left(typist: Server) -> None:
+    ask = typist.openai().chat.completions.create
+    for limit in (100_000, -1):
+        answer = ask(model="typist", messages=HELLO, max_tokens=limit, extra_body={"ignore_eos": True})
+        assert answer.usage is not None and answer.usage.total_tokens == N_CTX
+        assert answer.choices[0].finish_reason == "length"
+
+
 # ---- what reaches the engine
 def test_messages_of_every_role_reach_the_engine(actor: Server) -> None:
     messages: list[Any] = [
@@ -215,7 +225,9 @@ def test_messages_of_every_role_reach_the_engine(actor: Server) -> None:
     assert assistant["reasoning"] == "I need it."
     assert assistant["tool_calls"] == [{"id": "call_1", "name": "weather", "arguments": '{"city": "Rome"}'}]
     assert (tool["role"], tool["tool_call_id"], tool["content"]) == ("tool", "call_1", "12")
-    assert request["tools"] == [{"name": "weather", "description": "", "parameters": '{"type": "object"}'}]
+    assert request["tools"] == [
+        {"name": "weather", "description": "", "parameters": '{"type": "object"}', "is_strict": False}
+    ]
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
@@ -226,6 +238,9 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
     [
         ({"max_tokens": 7}, "max_tokens", 7),
         ({"max_tokens": 7, "max_completion_tokens": 9}, "max_tokens", 9),
+        ({"max_tokens": -1}, "max_tokens", None),
+        ({"max_tokens": None}, "max_tokens", 64),
+        ({"max_tokens": 7, "max_completion_tokens": -1}, "max_tokens", None),
         ({"temperature": 0.25}, "temperature", 0.25),
         ({"top_p": 0.5}, "top_p", 0.5),
         ({"seed": 2**40}, "seed", 2**40 % 2**32),
@@ -299,6 +314,51 @@ def test_template_values_reach_the_engine_as_json(actor: Server) -> None:
 def test_tool_choices_reach_the_engine(actor: Server, choice: Any, use: str, name: str) -> None:
     request = seen(actor, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
     assert request["tool_choice"] == {"use": use, "name": name, "parallel": False}
+
+
+def test_strict_tools_reach_the_engine(actor: Server) -> None:
+    tools: Any = [{"type": "function", "function": {"name": name, "strict": name == "a"}} for name in "ab"]
+    assert [tool["is_strict"] for tool in seen(actor, tools=tools)["tools"]] == [True, False]
+
+
+@pytest.mark.parametrize("effort", get_args(get_args(ReasoningEffort)[0]))
+def test_every_effort_that_the_client_knows_reaches_the_template(actor: Server, effort: Any) -> None:
+    values = dict(seen(actor, reasoning_effort=effort)["template_values"])
+    assert values.pop("reasoning_effort") == json.dumps(effort)
+    assert values == ({"enable_thinking": "false"} if effort == "none" else {})
+
+
+@pytest.mark.parametrize("choice", ["none", "auto", None])
+def test_the_older_word_for_a_tool_choice_may_be_said_where_it_says_nothing(actor: Server, choice: object) -> None:
+    assert seen(actor, extra_body={"function_call": choice})["tool_choice"]["use"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ({"id": None, "function": {"name": "f", "arguments": "{}"}}, ("", "{}")),
+        ({"function": {"name": "f", "arguments": {"a": [1, "ü"]}}}, ("", '{"a": [1, "ü"]}')),
+        ({"id": "a", "function": {"name": "f", "arguments": None}}, ("a", "{}")),
+        ({"id": "a", "function": {"name": "f", "arguments": '{"cut'}}, ("a", '{"cut')),
+    ],
+)
+def test_calls_as_careless_clients_send_them_reach_the_engine(
+    actor: Server, call: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    before: Any = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"} | call]}
+    answer = actor.openai().chat.completions.create(model="", messages=[before, *told("show")])
+    (found,) = json.loads(answer.choices[0].message.content or "")["messages"][0]["tool_calls"]
+    assert (found["id"], found["arguments"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "continues"),
+    [({}, True), ({"continue_final_message": False}, False), ({"continue_final_message": True}, True)],
+)
+def test_whether_the_last_message_goes_on_reaches_the_engine(actor: Server, asked: Any, continues: bool) -> None:
+    messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
+    answer = actor.openai().chat.completions.create(model="", messages=messages, extra_body=asked)
+    assert json.loads(answer.choices[0].message.content or "")["continues_last"] is continues
 
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "description": "of a city"}}]

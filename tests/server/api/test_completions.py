@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 from doubles.running_server import Server
 from doubles.server_engine import token_of
@@ -17,6 +18,19 @@ def test_a_text_goes_on(typist: Server) -> None:
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len("Once upon"), 16)
+
+
+def test_what_stands_behind_reaches_the_engine(actor: Server) -> None:
+    request = json.loads(actor.openai().completions.create(model="", prompt="show", suffix="return x").choices[0].text)
+    assert (request["text"], request["suffix"]) == ("show", "return x")
+    nothing = actor.openai().completions.create(model="", prompt="show", suffix="").choices[0].text
+    assert json.loads(nothing)["suffix"] == ""
+
+
+def test_a_model_that_cannot_fill_in_says_so(typist: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match="cannot fill in the middle") as caught:
+        typist.openai().completions.create(model="typist", prompt="def f(", suffix="return x")
+    assert (caught.value.param, caught.value.code) == ("suffix", "unsupported_parameter")
 
 
 def test_text_and_tokens_are_the_same_prompt(typist: Server) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import anthropic
+import pydantic
 import pytest
 from doubles.directed_server_engine import CACHED_TOKENS
 from doubles.running_server import Server
@@ -56,8 +57,11 @@ def test_a_stream_tells_the_same_text(typist: Server) -> None:
 
 def test_thinking_text_and_tools_are_blocks_of_their_own(actor: Server) -> None:
     script = 'think It is far.\nsay Let me see.\ncall weather {"city": "Rome"}\ncall weather {"city": "Oslo"}'
-    whole = actor.anthropic().messages.create(model="", max_tokens=50, messages=told(script), tools=TOOLS)
-    with actor.anthropic().messages.stream(model="", max_tokens=50, messages=told(script), tools=TOOLS) as stream:
+    asked: dict[str, Any] = {
+        "model": "", "max_tokens": 50, "messages": told(script), "tools": TOOLS, "thinking": {"type": "adaptive"}
+    }  # fmt: skip
+    whole = actor.anthropic().messages.create(**asked)
+    with actor.anthropic().messages.stream(**asked) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     for answer in (whole, final):
@@ -116,6 +120,117 @@ def test_what_is_asked_reaches_the_engine(actor: Server) -> None:
     assert request["template_values"] == [["enable_thinking", "false"]]
 
 
+@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
+def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_told(actor: Server, thinking: Any) -> None:
+    asked: dict[str, Any] = {"thinking": thinking} if thinking else {}
+    assert dict(seen(actor, **asked)["template_values"]) == {"enable_thinking": "false"}
+    asked |= {"model": "", "max_tokens": 50, "messages": told("think It is far.\nsay Yes.")}
+    whole = actor.anthropic().messages.create(**asked)
+    with actor.anthropic().messages.stream(**asked) as stream:
+        final = stream.get_final_message()
+    for answer in (whole, final):
+        assert [(block.type, block.text) for block in answer.content if block.type == "text"] == [("text", "Yes.")]
+        assert len(answer.content) == 1
+
+
+@pytest.mark.parametrize("kind", ["enabled", "adaptive", "between_tools"])
+def test_thoughts_that_are_asked_for_are_wanted(actor: Server, kind: str) -> None:
+    given: Any = {"type": kind, "budget_tokens": 1024}
+    assert dict(seen(actor, thinking=given)["template_values"]) == {"enable_thinking": "true"}
+
+
+def test_thoughts_may_be_thought_and_not_told(actor: Server) -> None:
+    thinking: Any = {"type": "adaptive", "display": "omitted"}
+    assert dict(seen(actor, thinking=thinking)["template_values"]) == {"enable_thinking": "true"}
+    asked: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": told("think Hm.\nsay Yes.")}
+    answer = actor.anthropic().messages.create(thinking=thinking, **asked)
+    assert [block.type for block in answer.content] == ["text"]
+
+
+class Place(pydantic.BaseModel):
+    """A city."""
+
+    city: str
+
+
+def test_an_output_format_binds_the_answer(actor: Server) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    config: Any = {"format": {"type": "json_schema", "schema": schema}, "effort": "max"}
+    request = seen(actor, output_config=config)
+    assert request["constraint"]["syntax"] == "json_schema"
+    assert json.loads(request["constraint"]["source"]) == schema
+    assert dict(request["template_values"])["reasoning_effort"] == '"max"'
+    older: Any = {"output_format": config["format"]}
+    assert seen(actor, extra_body=older)["constraint"] == request["constraint"]
+    answer = actor.anthropic().messages.parse(
+        model="", max_tokens=50, messages=told('say {"city": "Rome"}'), output_format=Place
+    )
+    assert answer.parsed_output == Place(city="Rome")
+
+
+@pytest.mark.parametrize("is_error", [True, False])
+def test_a_tool_s_failure_is_told_as_one(actor: Server, is_error: bool) -> None:
+    used: Any = [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]
+    result: Any = {"type": "tool_result", "tool_use_id": "a", "content": "no such city", "is_error": is_error}
+    messages: list[Any] = [
+        *told("Rome?"),
+        {"role": "assistant", "content": used},
+        {"role": "user", "content": [result, {"type": "text", "text": "show"}]},
+    ]
+    tool = seen(actor, messages=messages)["messages"][2]
+    assert tool["content"] == ("Error: no such city" if is_error else "no such city")
+
+
+def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> None:
+    messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
+    request = seen(actor, messages=messages, tools=[{**TOOLS[0], "strict": True}])
+    assert request["tools"][0]["is_strict"] is True
+    assert request["continues_last"] is True
+    assert request["messages"][-1]["content"] == "The answer is ("
+
+
+# ---- counting
+def test_tokens_are_counted_as_they_are_prompted(typist: Server) -> None:
+    asked: dict[str, Any] = {"model": "typist", "messages": told("Say hello."), "system": "Be brief."}
+    counted = typist.anthropic().messages.count_tokens(**asked)
+    usage = typist.anthropic().messages.create(max_tokens=1, **asked).usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    more = typist.anthropic().messages.count_tokens(tools=TOOLS, **asked).input_tokens
+    assert more > counted.input_tokens
+    long = typist.anthropic().messages.count_tokens(model="typist", messages=told("x" * 5000))
+    assert long.input_tokens > 5000  # what does not fit can be counted
+    typist.wait_until_idle()
+
+
+def test_counting_is_no_answer(actor: Server) -> None:
+    before = (actor.serving.num_answered, len(actor.serving.recent), actor.serving.metrics.text())
+    assert actor.anthropic().messages.count_tokens(model="", messages=told("show")).input_tokens == 4
+    actor.wait_until_idle()
+    assert (actor.serving.num_answered, len(actor.serving.recent)) == before[:2]
+    assert whole_answers(actor.serving.metrics.text()) == whole_answers(before[2])
+
+
+def whole_answers(metrics: bytes) -> list[str]:
+    return [line for line in metrics.decode().splitlines() if "e2e_request_latency_seconds_count" in line]
+
+
+def test_counting_refuses_what_asking_would(actor: Server) -> None:
+    wrong: Any = [{"role": "user", "content": [{"type": "image"}]}]
+    for messages, status in ((wrong, 400), (told("show"), 404)):
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            actor.anthropic().messages.count_tokens(model="" if status == 400 else "claude", messages=messages)
+        assert caught.value.status_code == status
+        body: Any = caught.value.body
+        assert body["type"] == "error"
+
+
+def test_a_prompt_that_is_too_long_is_said_in_its_words(typist: Server) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        typist.anthropic().messages.create(model="typist", max_tokens=5, messages=told("x" * 5000))
+    body: Any = caught.value.body
+    assert body["error"]["message"].startswith("prompt is too long")
+
+
 def test_a_tool_may_be_named(actor: Server) -> None:
     choice = {"type": "tool", "name": "weather"}
     assert seen(actor, tools=TOOLS, tool_choice=choice)["tool_choice"]["name"] == "weather"
@@ -141,6 +256,8 @@ def test_stop_sequences_end_the_answer(typist: Server) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only text"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        ({"tools": [{"name": "a"}]}, "input_schema"),
     ],
 )
 def test_errors_have_its_shape(actor: Server, asked: dict[str, Any], message: str) -> None:

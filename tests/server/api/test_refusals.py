@@ -41,7 +41,9 @@ def post(server: Server, body: str | bytes, path: str = "/v1/chat/completions") 
         ('"n": 17', "n"),
         ('"n": true', "n"),
         ('"n": "2"', "n"),
-        ('"max_tokens": -1', "max_tokens"),
+        ('"max_tokens": -2', "max_tokens"),
+        ('"max_tokens": 0', "max_tokens"),
+        ('"max_tokens": true', "max_tokens"),
         ('"max_tokens": 1.5', "max_tokens"),
         ('"temperature": -0.1', "temperature"),
         ('"temperature": 0.0001', "temperature"),
@@ -74,6 +76,9 @@ def post(server: Server, body: str | bytes, path: str = "/v1/chat/completions") 
         ('"spec": 17', "spec"),
         ('"modalities": ["audio"]', "modalities"),
         ('"functions": [{}]', "functions"),
+        ('"function_call": {"name": "a"}', "function_call"),
+        ('"tools": [{"type": "function"}]', "tools.0.function"),
+        ('"continue_final_message": true', "continue_final_message"),
         ('"stream": "yes"', "stream"),
     ],
 )
@@ -90,7 +95,8 @@ def test_the_parameter_is_named(actor: Server, field: str, parameter: str) -> No
         ('{"prompt": 5}', "prompt"),
         ('{"prompt": [[1], "a"]}', "prompt.0"),
         ('{"prompt": "x", "echo": true}', "echo"),
-        ('{"prompt": "x", "suffix": "y"}', "suffix"),
+        ('{"prompt": "x", "suffix": 5}', "suffix"),
+        (f'{{"prompt": {json.dumps(["x"] * 60)}, "n": 2}}', "prompt"),
         ('{"prompt": "x", "best_of": 3}', "best_of"),
         ('{"prompt": "x", "logprobs": 21}', "logprobs"),
         ("{}", "prompt"),
@@ -129,6 +135,41 @@ def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: s
     answer = actor.http.post("/v1/chat/completions", content=f"{{{SAID}}}", headers={"content-type": kind})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "parameter", "said"),
+    [
+        ("chat/completions", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type", "'custom'"),
+        (
+            "chat/completions",
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "tool_choice",
+            "'allowed_tools'",
+        ),
+        ("chat/completions", {"functions": [{"name": "f"}]}, "functions", "called tools"),
+        ("responses", {"tools": [{"type": "web_search"}]}, "tools.0.type", "'web_search'"),
+        ("responses", {"tools": [{"type": "custom", "name": "apply_patch"}]}, "tools.0.type", "'custom'"),
+        ("responses", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice", "'allowed_tools'"),
+        ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "keeps no conversations"),
+        ("responses", {"input": [{"type": "computer_call", "id": "x"}]}, "input.0.type", "'computer_call'"),
+    ],
+)
+def test_what_only_others_have_is_refused_by_its_name(
+    actor: Server, path: str, body: dict[str, Any], parameter: str, said: str
+) -> None:
+    asked = {"input": "say x", "messages": [{"role": "user", "content": "say x"}]} | body
+    status, error = post(actor, json.dumps(asked), f"/v1/{path}")
+    assert (status, error["param"], error["code"]) == (400, parameter, "unsupported_parameter")
+    assert said in error["message"]
+
+
+def test_a_list_of_prompts_that_is_too_long_is_blamed_on_the_prompt() -> None:
+    with served(directed(limits=Limits(max_waiting=0), num_slots=2)) as server:
+        status, error = post(server, json.dumps({"prompt": ["x"] * 3}), "/v1/completions")
+        assert (status, error["param"]) == (400, "prompt")
+        status, error = post(server, json.dumps({"prompt": "x", "n": 3}), "/v1/completions")
+        assert (status, error["param"]) == (400, "n")
 
 
 def nested(depth: int) -> str:

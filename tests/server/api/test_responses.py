@@ -104,6 +104,49 @@ def test_formats_and_effort_reach_the_engine(actor: Server) -> None:
     named: Any = {"type": "function", "name": "weather"}
     assert seen(actor, tools=TOOLS, tool_choice=named)["tool_choice"]["name"] == "weather"
     assert seen(actor, temperature=0.5, max_output_tokens=9)["params"]["max_tokens"] == 9
+    strict: Any = [{**TOOLS[0], "strict": True}]
+    assert seen(actor, tools=strict)["tools"][0]["is_strict"] is True
+
+
+def thought(text: str, **more: object) -> Any:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"type": "reasoning", "id": "rs", "summary": [], "content": content, **more}
+
+
+def test_what_was_thought_belongs_to_what_was_said_or_called_next(actor: Server) -> None:
+    call: Any = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+    conversation: list[Any] = [
+        {"role": "user", "content": "Rome?"},
+        thought("I need it."),
+        call,
+        {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+        thought("", content=None, summary=[{"type": "summary_text", "text": "So it is."}]),
+        {"role": "assistant", "content": "Sunny. "},
+        thought("And Oslo?"),
+        {**call, "call_id": "b"},
+        {"type": "function_call_output", "call_id": "b", "output": "rain"},
+        thought("Nobody says this."),
+        {"role": "user", "content": "show"},
+    ]
+    told = seen(actor, input=conversation)["messages"]
+    assert [(message["role"], message["reasoning"], len(message["tool_calls"])) for message in told] == [
+        ("user", "", 0),
+        ("assistant", "I need it.", 1),
+        ("tool", "", 0),
+        ("assistant", "So it is.And Oslo?", 1),
+        ("tool", "", 0),
+        ("user", "", 0),
+    ]
+
+
+def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
+    asked: list[Any] = [{"role": "user", "content": "think It is far.\nsay Let me see.\ncall weather {}"}]
+    output = actor.openai().responses.create(model="", input=asked, tools=TOOLS).output
+    result: Any = {"type": "function_call_output", "call_id": "call_0", "output": "sunny"}
+    sent: list[Any] = [*asked, *(item.model_dump() for item in output), result, {"role": "user", "content": "show"}]
+    _, said, tool, _ = seen(actor, input=sent, tools=TOOLS)["messages"]
+    assert (said["reasoning"], said["content"], len(said["tool_calls"])) == ("It is far. ", "Let me see.", 1)
+    assert tool["tool_call_id"] == "call_0"
 
 
 @pytest.mark.parametrize(

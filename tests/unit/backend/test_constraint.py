@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of
+from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of, reason_in
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -240,8 +240,6 @@ def test_what_is_bound_when(judge: Judge) -> None:
         assert constraint_of(split, ToolChoice(), None, tokens={}, is_split=is_split) is None
         if not is_split:
             assert constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=False) is wanted
-    llama = constraint_of(Split(form=forms.LLAMA, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
-    assert judge.accepts(llama, '{"b": 1}')  # a call of Llama's would look the same: there are none
 
 
 def test_which_tools_may_be_called() -> None:
@@ -251,3 +249,127 @@ def test_which_tools_may_be_called() -> None:
     for tools, choice in ((TOOLS, replace(REQUIRED, name="x")), ((), REQUIRED)):
         with pytest.raises(RequestError):
             callable_tools(tools, choice)
+
+
+# ---- calls that look like answers, and calls of strict tools
+@pytest.mark.parametrize("form", [forms.LLAMA, forms.LLAMA_4, forms.LLAMA_4_PYTHON], ids=lambda form: form.label)
+def test_an_answer_in_json_or_a_call_that_nothing_marks(judge: Judge, form: CallForm) -> None:
+    """However alike they begin, the answer stays possible, and so does the call."""
+    wanted = schema(
+        type="object", properties={"name": {"type": "string"}, "parameters": {"type": "string"}}, required=["name"]
+    )
+    bound = constraint_of(Split(form=form, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
+    for fits in ('{"name": "f"}', '{"name": "fox"}', '{"name": "f", "parameters": "n"}', written(form, {"n": 3})):
+        assert judge.accepts(bound, fits), fits
+    for wrong in ('{"parameters": "n"}', written(form, {"n": "x"}), "hello"):
+        assert not judge.accepts(bound, wrong), wrong
+
+
+def test_definitions_are_found_from_within_a_whole_call(judge: Judge) -> None:
+    said = {"type": "object", "properties": {"n": {"$ref": "#/$defs/one"}}, "required": ["n"]}
+    tool = Tool("f", "", json.dumps({**said, "$defs": {"one": {"enum": [1, 2]}}}))
+    bound = constraint_of(Split(form=forms.LLAMA, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    assert judge.accepts(bound, written(forms.LLAMA, {"n": 2}))
+    assert not judge.accepts(bound, written(forms.LLAMA, {"n": 3}))
+
+
+STRICT = tuple(replace(tool, is_strict=True) for tool in TOOLS)
+MARKED = [form for form in SPELLED if form.notation is not Notation.BARE]
+
+
+@pytest.mark.parametrize("form", MARKED, ids=lambda form: form.label)
+@pytest.mark.parametrize("thought", [None, THINK])
+def test_calls_of_strict_tools_are_bound_wherever_they_come(
+    judge: Judge, form: CallForm, thought: tuple[str, str] | None
+) -> None:
+    split = Split(form=form, tools=STRICT, thought=thought)
+    bound = constraint_of(split, ToolChoice(), None, tokens={}, is_split=True)
+    right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
+    before = ["", "Let me see.\n\n", *(["<think>hm {</think>\n\n"] if thought else [])]
+    for text in before:
+        assert judge.accepts(bound, f"{text}{right}"), text
+        assert not judge.accepts(bound, f"{text}{wrong}"), text
+    for text in (*before[1:], "", '{"n": "x"}', "a < b\nand so [on]"):
+        assert judge.accepts(bound, text), text
+    assert judge.accepts(bound, f"Well.{written(form, {'n': 3}, {'n': 4})}") is not form.is_one_call
+
+
+@pytest.mark.parametrize("marker", [A_CONTROL, NORMAL])
+def test_a_marker_that_is_a_token_ends_free_text(judge: Judge, marker: int) -> None:
+    split = Split(form=forms.HERMES, tools=STRICT)
+    bound = constraint_of(split, ToolChoice(), None, tokens={"<tool_call>": marker}, is_split=True)
+    assert judge.accepts(bound, "Well. ", marker, '\n{"name": "f", "arguments": {"n": 3}}\n</tool_call>')
+    assert not judge.accepts(bound, "Well. ", marker, '\n{"name": "f", "arguments": {"n": "x"}}\n</tool_call>')
+    assert not judge.accepts(bound, 'Well. <tool_call>\n{"name": "f", "arguments": {"n": "x"}}\n</tool_call>')
+    assert judge.accepts(bound, "Well.")
+
+
+def test_strict_calls_on_harmony_s_channels(judge: Judge) -> None:
+    split = Split(form=forms.HARMONY, tools=STRICT)
+    tokens = {name: 400 + index for index, name in enumerate(markers_of(split))}
+    start, channel, message, constrain, end = (tokens[name] for name in markers_of(split)[:5])
+    bound = constraint_of(split, ToolChoice(), None, tokens=tokens, is_split=True)
+    thought = (channel, "analysis", message, "hm", end, start, "assistant")
+    said = (channel, "commentary", message, "Let me see.", end, start, "assistant")
+    call = (channel, "commentary to=functions.f ", constrain, "json", message)
+    for before in ((), thought, said, (*thought, *said)):
+        assert judge.accepts(bound, *before, *call, '{"n": 3}')
+        assert not judge.accepts(bound, *before, *call, '{"n": "x"}')
+    assert judge.accepts(bound, *thought, channel, "final", message, 'Any {"text"}.')
+    assert constraint_of(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+
+
+def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:
+    split = Split(form=forms.COMMAND, tools=STRICT, thought=THINK, said=("<r>", "</r>"))
+    tokens = {"<r>": A_CONTROL, "</r>": NORMAL, "<|START_ACTION|>": NORMAL + 1}
+    bound = constraint_of(split, ToolChoice(), None, tokens=tokens, is_split=True)
+    call = written(forms.COMMAND, {"n": 3}).removeprefix("<|START_ACTION|>")
+    assert judge.accepts(bound, "<think>hm</think>", A_CONTROL, "Yes.", NORMAL)
+    assert judge.accepts(bound, A_CONTROL, "Yes.", NORMAL, NORMAL + 1, call)
+
+
+def test_strict_tools_bind_nothing_where_nothing_marks_calls_or_none_is_read() -> None:
+    for form in (forms.LLAMA, forms.LLAMA_4, forms.LLAMA_4_PYTHON):
+        assert constraint_of(Split(form=form, tools=STRICT), ToolChoice(), None, tokens={}, is_split=True) is None
+    assert constraint_of(Split(form=forms.HERMES, tools=STRICT), ToolChoice(), None, tokens={}, is_split=False) is None
+
+
+ODD = {
+    "a format": {"type": "string", "format": "password"},
+    "negation": {"type": "string", "not": {"const": "x"}},
+    "one of": {"oneOf": [{"type": "string"}, {"enum": ["x"]}]},
+    "unique items": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+}
+
+
+@pytest.mark.parametrize("form", MARKED, ids=lambda form: form.label)
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: Model, form: CallForm, name: str) -> None:
+    tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": ODD[name]}, "required": ["a"]}))
+    bound = constraint_of(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    assert bound is not None
+    model.constraints.check(bound)
+    strict = Split(form=forms.HERMES, tools=(replace(tool, is_strict=True),))
+    refused = constraint_of(strict, REQUIRED, None, tokens={}, is_split=True)
+    assert refused is not None
+    with pytest.raises(RequestError):
+        model.constraints.check(refused)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("plain", "plain"),
+        ("at 6(9): failed to compile JSON schema: Unknown format: x\n   4 | call", "Unknown format: x"),
+        ("at 1(2): no rule\n", "no rule"),
+        ("regex parse error:\n  ^(?=a)\n   ^^^\nerror: look-around\n", "regex parse error: look-around"),
+        ("regex parse error:", "regex parse error:"),
+    ],
+)
+def test_reasons_are_one_line(told: str, reason: str) -> None:
+    assert reason_in(told) == reason
+
+
+def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: Model) -> None:
+    with pytest.raises(RequestError, match=r"look-around, .* is not supported"):
+        model.constraints.check(schema(type="string", pattern="(?=a)b"))

@@ -139,10 +139,15 @@ def test_nothing_is_forgotten_while_it_fits() -> None:
     assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=None) == 0
 
 
+def test_a_limit_beyond_the_context_does_not_cost_the_conversation() -> None:
+    conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
+    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=10**6) == 0
+
+
 @given(TURNS, TEXT, st.integers(1, 400), st.none() | st.integers(1, 500))
 def test_the_fewest_turns_are_forgotten(turns: list[Turn], question: str, n_ctx: int, max_tokens: int | None) -> None:
     conversation, estimate = Conversation("system", turns), TokenEstimate()
-    room = n_ctx - (n_ctx // 4 if max_tokens is None else max_tokens)
+    room = n_ctx - (n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4))
     num = turns_to_forget(conversation, question, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
     fits = [estimate.of(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)]
     assert not any(fits[:num])

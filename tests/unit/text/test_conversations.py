@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+from doubles import chat_templates as templates
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
 from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import Thoughts, family_of
+from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.template import ChatTemplate
+from eaglelocal.text.template import CHATML, ChatTemplate
 
 LOOK = Tool("look_up", "", '{"properties": {"word": {"type": "string"}}}')
 CALLS = (ToolCall("call_1", "look_up", '{"word": "owl"}'), ToolCall("call_2", "look_up", '{"word": "elk"}'))
@@ -217,3 +219,62 @@ def test_labels_and_frames_are_no_part_of_it(split: Split, answer: str, thought:
         told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
         found = "".join(one.reasoning for one in told), "".join(one.text for one in told)
         assert found == (thought, said)
+
+
+# ---- calls whose arguments are no object
+BROKEN = ['{"word": "cut', "[1]", '"owl"', "NaN", "{'word': 'owl'}", "[" * 100]
+TEMPLATES = [templates.QWEN, templates.LLAMA, templates.MISTRAL, templates.DEEPSEEK, templates.HARMONY, CHATML]
+LOOKS_INSIDE = EACH + (
+    "[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls %}{% for k, v in c.function.arguments.items() %}"
+    "({{ k }}={{ v }}){% endfor %}{% endfor %}\n{% endfor %}{# tools <tool_call> <function= #}"
+)
+
+
+def broken(arguments: str) -> tuple[Message, ...]:
+    """A conversation that goes on after the model wrote such arguments."""
+    calls = (ToolCall("call_1", "look_up", arguments),)
+    return (
+        Message("user", "Owl?"),
+        Message("assistant", "", tool_calls=calls),
+        Message("tool", "these are no arguments", tool_call_id="call_1"),
+        Message("user", "Again."),
+    )
+
+
+@pytest.mark.parametrize("arguments", BROKEN)
+@pytest.mark.parametrize("source", [*TEMPLATES, LOOKS_INSIDE])
+def test_one_broken_call_does_not_end_the_chat(source: str, arguments: str) -> None:
+    text = ChatTemplate(source).render(broken(arguments), tools=(LOOK,))
+    assert "Again." in text
+    kept = "cut" if "cut" in arguments else arguments[:1]
+    assert kept in text
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null", "{}"])
+@pytest.mark.parametrize("source", TEMPLATES)
+def test_no_arguments_are_an_empty_object(source: str, arguments: str) -> None:
+    empty = ChatTemplate(source).render(broken("{}"), tools=(LOOK,))
+    assert ChatTemplate(source).render(broken(arguments), tools=(LOOK,)) == empty
+
+
+def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() -> None:
+    assert '[assistant] (arguments={"word": "cut)' in lines(LOOKS_INSIDE, broken('{"word": "cut'))[0]
+
+
+def test_control_tokens_in_broken_arguments_stay_text() -> None:
+    literals = Literals(Spellings(("<|im_end|>",)))
+    text = ChatTemplate(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
+    assert [span for span, is_hidden in literals.spans(text) if is_hidden] == ["<|im_end|>"]
+
+
+ANSWERS_RESULTS = EACH + (
+    "{% if m.role == 'user' and loop.index0 and loop.previtem.role != 'assistant' %}"
+    "{{ raise_exception('an answer must come behind a result') }}{% endif %}[{{ m.role }}] {{ m.content }}\n"
+    "{% endfor %}{# tools <tool_call> tool_calls #}"
+)
+
+
+def test_what_is_said_behind_a_result_is_said_with_it_where_it_must_be() -> None:
+    told = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
+    assert told.endswith("[tool] a bird\n\nSure?")
+    assert "[tool] a deer\n" in told

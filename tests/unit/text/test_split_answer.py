@@ -274,6 +274,7 @@ class WordVocabulary:
     chat_template: str | None = None
     bos_text: str = ""
     eos_text: str = ""
+    fill_tokens: tuple[int, int, int] | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -82,10 +82,10 @@ def test_the_date_is_today() -> None:
     assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)
 
 
-def test_generation_prompt_can_be_left_out() -> None:
-    template = ChatTemplate("{{ add_generation_prompt }}")
-    assert template.render(HELLO) == "True"
-    assert template.render(HELLO, add_generation_prompt=False) == "False"
+def test_an_answer_that_goes_on_has_no_generation_prompt() -> None:
+    template = ChatTemplate("{{ add_generation_prompt }}{{ messages[0].content }}")
+    assert template.render(HELLO) == "Truehello"
+    assert template.render(HELLO, continues=True) == "Falsehello"
 
 
 @pytest.mark.parametrize("source", [None, "", " \n"])

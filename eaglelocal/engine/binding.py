@@ -1,0 +1,120 @@
+"""What a request's answer is bound to, compiled once to see that it can be.
+
+One odd schema among many tools must not keep anybody from asking: tools that are not strict are loosened until they
+can be bound, which is remembered of each tool. Does not know prompts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.ports import Constraints
+from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
+from eaglelocal.errors import RequestError
+from eaglelocal.text.tool_grammar import constraint_of
+from eaglelocal.text.tool_schemas import looser, with_any_arguments
+
+MAX_KNOWN = 512  # tools that were loosened
+A_CALL = ToolChoice(use=ToolUse.REQUIRED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a request wants of an answer that may think and call, as text.tool_grammar.constraint_of takes it."""
+
+    split: Split
+    choice: ToolChoice
+    wanted: Constraint | None
+    tokens: Mapping[str, int]
+    is_split: bool
+
+    def bound(self, tools: tuple[Tool, ...]) -> Constraint | None:
+        split = replace(self.split, tools=tools)
+        return constraint_of(split, self.choice, self.wanted, tokens=self.tokens, is_split=self.is_split)
+
+    def calling(self, tool: Tool) -> Constraint | None:
+        """A call of this tool and nothing else."""
+        split = replace(self.split, tools=(tool,))
+        return constraint_of(split, A_CALL, None, tokens=self.tokens, is_split=True)
+
+
+class Binding:
+    """Compiles with `constraints`. One model's: how its family writes calls never changes."""
+
+    def __init__(self, constraints: Constraints) -> None:
+        self._constraints = constraints
+        self._loosened: OrderedDict[Tool, Tool] = OrderedDict()
+
+    def of_text(self, wanted: Constraint | None) -> Constraint | None:
+        """Of the whole text. Raises RequestError."""
+        if wanted is not None:
+            self._check(wanted, "response_format")
+        return wanted
+
+    def of_split(self, wish: Wish) -> Constraint | None:
+        """Of tools as tightly as they can be bound. Raises RequestError."""
+        refusal: RequestError | None = None
+        for tools in self._ways(wish):
+            made = wish.bound(tools)
+            if made is None or made is wish.wanted:
+                return self.of_text(made)
+            try:
+                self._check(made, "tools" if tools else "response_format")
+            except RequestError as error:
+                refusal = refusal or error
+            else:
+                return made
+            if wish.choice.use is not ToolUse.REQUIRED:
+                self.of_text(wish.wanted)  # named, if it is to blame
+        assert refusal is not None
+        raise self._blaming(wish) or refusal
+
+    def _ways(self, wish: Wish) -> Iterator[tuple[Tool, ...]]:
+        """The tools as far as they are known, then as each can be bound alone, then with any arguments."""
+        tools = wish.split.tools
+        known = tuple(self._loosened.get(tool, tool) for tool in tools)
+        yield known
+        alone = tuple(self._bindable(tool, wish) for tool in tools)
+        if alone != known:
+            yield alone
+        free = tuple(map(with_any_arguments, tools))
+        if free != alone:
+            yield free
+
+    def _blaming(self, wish: Wish) -> RequestError | None:
+        """The refusal of the first strict tool that cannot be bound by itself."""
+        for tool in wish.split.tools:
+            if tool.is_strict and (refusal := self._refusal(wish.calling(tool))):
+                reason = refusal.message.partition(": ")[2] or refusal.message
+                what = f"the parameters of {tool.name}, a strict tool, cannot be bound: {reason}"
+                return RequestError(what, hint=refusal.hint, parameter="tools")
+        return None
+
+    def _bindable(self, tool: Tool, wish: Wish) -> Tool:
+        """The tightest way of this tool that can be bound; the loosest, if none can."""
+        found = tool
+        for found in (tool, *looser(tool)):
+            if self._refusal(wish.calling(found)) is None:
+                break
+        if found is not tool:
+            self._loosened[tool] = found
+            if len(self._loosened) > MAX_KNOWN:
+                self._loosened.popitem(last=False)
+        return found
+
+    def _refusal(self, constraint: Constraint | None) -> RequestError | None:
+        assert constraint is not None
+        try:
+            self._constraints.check(constraint)
+        except RequestError as error:
+            return error
+        return None
+
+    def _check(self, constraint: Constraint, parameter: str) -> None:
+        try:
+            self._constraints.check(constraint)
+        except RequestError as error:
+            raise RequestError(error.message, hint=error.hint, parameter=parameter) from None
