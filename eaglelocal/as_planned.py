@@ -17,6 +17,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.resolve import DEFAULT_CTX, divided
 from eaglelocal.hub.targets import NATIVE, find_target
 from eaglelocal.hub.wish import Wish
+from eaglelocal.measured import measured_costs
 from eaglelocal.options_here import LOOKUP, demo_option, found_option, names_draft, pulled_options
 from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.machine import Rig, rig_of
@@ -81,7 +82,7 @@ def _embedded(wish: Wish) -> Settled:
         rig = this_rig(catalog)
         if not rig.gpus:
             return Settled(wish)
-        option, _ = demo_option(wish.target or EMBEDDED, wish, catalog)
+        option = demo_option(wish.target or EMBEDDED, wish, catalog)
         planned = best_of([option], rig, wish, most_ctx=DEFAULT_CTX)
     except EagleLocalError:
         return Settled(wish)
@@ -100,7 +101,7 @@ def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None
     # on a processor long contexts are for those who ask: behind them each drafted row attends more slowly
     on_processor = not rig_with(rig, asked).gpus or wish.gpu_layers == 0
     asked = dataclasses.replace(asked, most_ctx=DEFAULT_CTX if on_processor else most_ctx)
-    way = best_on_disk(options, rig, asked)
+    way = best_on_disk(options, rig, asked, measured=measured_costs(options, rig))
     return None if way is None else Planned(way, why_without(way, rig, asked))
 
 

@@ -25,6 +25,7 @@ FORMAT = 1
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
+USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, where nothing was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +128,14 @@ def load(key: Key | AcceptanceKey) -> object | None:
 
 
 def newest_costs(machine: Machine, target: Header, library: str) -> object | None:
-    """What was learnt last of this model's costs on this machine with this build, for one slot in any set-up."""
+    """What was learnt last of this model's costs on this machine with this build, for one slot, placed as usual: other
+    layers on other devices are another curve."""
     wanted = {
         "machine": machine_name(machine),
         "model": shape_hash(target),
         "library": build_of(library, machine),
         "num_slots": 1,
+        "placement": USUAL_PLACEMENT,
     }
     found = [path for path in folder().glob("*.json") if wanted.items() <= _key_in(path).items()]
     content = _content_of(max(found, key=_age_of)) if found else {}

@@ -97,7 +97,7 @@ def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffe
 
 
 def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
-    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.unified is not None)
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_fits(needed, [joined(there)], Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
 
 

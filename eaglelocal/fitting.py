@@ -74,7 +74,7 @@ class Fitted:
 
 def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
     """Raises ResourceError with the sum where it does not fit, and what `read_draft` and llama.cpp raise."""
-    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.unified is not None)
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)

@@ -13,7 +13,6 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import all_models
 from eaglelocal.hub.drafts import FoundDraft, find_draft
@@ -67,7 +66,7 @@ def as_wished(option: Option, wish: Wish) -> Option:
     return dataclasses.replace(option, drafts=named or option.drafts)
 
 
-def demo_option(reference: str, wish: Wish, catalog: Catalog) -> tuple[Option, Header | None]:
+def demo_option(reference: str, wish: Wish, catalog: Catalog) -> Option:
     """The embedded model: from its files if they were written, else from the proportions that they will have.
 
     Raises UsageError on a size that cannot be.
@@ -77,12 +76,12 @@ def demo_option(reference: str, wish: Wish, catalog: Catalog) -> tuple[Option, H
         size = parse_demo_reference(reference)
         paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
-            return as_wished(option_on_disk(_sketched(reference, size, target, head), catalog), wish), None
+            return as_wished(option_on_disk(_sketched(reference, size, target, head), catalog), wish)
         target, head = paths.target, paths.head
     draft = FileDraft(DEMO_HEAD, read_header(head), DEMO_ACCEPTANCE)
     header = read_header(target)
     option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return as_wished(option, wish), header
+    return as_wished(option, wish)
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:

@@ -14,7 +14,7 @@ GPU_TYPES = (1, 2)  # ggml_backend_dev_type: a GPU, an integrated one; CPU and B
 
 
 def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
-    """Main memory first. `unified`: the GPU works in main memory, as on Apple chips."""
+    """Main memory first. `unified`: the GPU works in main memory, as on Apple chips and NVIDIA's GB10."""
     native = C.CDLL(library.api._lib._name)
     type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]

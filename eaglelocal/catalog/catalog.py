@@ -14,14 +14,16 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from eaglelocal import locations
-from eaglelocal.catalog.drafts import DraftEntry, read_draft
+from eaglelocal.catalog.drafts import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.machines import KnownMachine, read_machine
 from eaglelocal.catalog.quants import QuantLoss, read_quant
+from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.catalog.table import Table
 from eaglelocal.catalog.targets import Target, read_target
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
+RESERVED = ("auto", "ngram", "none")  # what --draft means by itself
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -36,15 +38,15 @@ class Catalog:
 
     def target(self, id: str) -> Target:
         """Raises UsageError with the nearest name."""
-        found = self.targets.get(id) or self.targets.get(id.lower())
+        found = self.targets.get(id.lower())
         if found is None:
             raise UsageError(f"no target is called {id!r}", hint=_hint(id, self.targets, "`eaglelocal plan --all`"))
         return found
 
     def machine(self, name: str) -> KnownMachine:
         """By its id or another name of it. Raises UsageError with the nearest name."""
-        wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
-        names = {alias: machine for machine in self.machines.values() for alias in (machine.id, *machine.aliases)}
+        wanted = _plain(name)
+        names = {_plain(own): each for each in self.machines.values() for own in (each.id, *each.aliases)}
         found = names.get(wanted)
         if found is None:
             known = "rtx-3090, 2x-rtx-3090, a6000, cuda-12gb, m2-max-32gb, cpu-16gb"
@@ -53,7 +55,7 @@ class Catalog:
 
     def drafts_for(self, target: Target) -> tuple[DraftEntry, ...]:
         """Those that the target names first, then every other that was made for it."""
-        named = [self.drafts[id] for id in target.drafts if id in self.drafts]
+        named = [self.drafts[id] for id in target.drafts]
         others = [draft for draft in self.drafts.values() if draft.serves(target.id) and draft not in named]
         return (*named, *others)
 
@@ -61,29 +63,67 @@ class Catalog:
 def load(*, user_folder: Path | None = None) -> Catalog:
     """Ours and the user's (None: where locations.py says). Raises UsageError that names file and key."""
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
-    return Catalog(
+    catalog = Catalog(
         targets=_one_a_file(folders, TARGETS, read_target),
         drafts=_many_a_file(folders, DRAFTS, read_draft),
         machines=_many_a_file(folders, MACHINES, read_machine),
         quants=_quants(folders[0]),
     )
-
-
-def load_machines(*, user_folder: Path | None = None) -> Mapping[str, KnownMachine]:
-    """The machines alone."""
-    folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
-    return _many_a_file(folders, MACHINES, read_machine)
+    _check_names(catalog)
+    return catalog
 
 
 def _one_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, Table], Entry]) -> Mapping[str, Entry]:
-    return MappingProxyType({path.stem: read(path.stem, Table.of_file(path)) for path in _files(folders, room)})
+    found: dict[str, Entry] = {}
+    for path in _files(folders, room):
+        table = Table.of_file(path)
+        id = _id(path.stem, table)
+        found[id] = read(id, table)
+    return MappingProxyType(found)
 
 
 def _many_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, Table], Entry]) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     for path in _files(folders, room):
-        found.update({id: read(id, table) for id, table in Table.of_file(path).tables()})
+        for name, table in Table.of_file(path).tables():
+            id = _id(name, table)
+            found[id] = read(id, table)
     return MappingProxyType(found)
+
+
+def _id(name: str, table: Table) -> str:
+    """In lower case, as ids are looked up. Raises UsageError on one that no reference could name."""
+    id = name.lower()
+    try:
+        can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
+    except UsageError:
+        can_be_named = False
+    if can_be_named and id not in RESERVED:
+        return id
+    raise table.error(
+        f"{name!r} cannot be the name of an entry", hint="letters, digits, dots, dashes; not demo, auto, ngram or none"
+    )
+
+
+def _check_names(catalog: Catalog) -> None:
+    """Raises UsageError where an entry names another that there is not."""
+    for target in catalog.targets.values():
+        for id in target.drafts:
+            if id not in catalog.drafts:
+                raise _unknown(f"the catalogue's target {target.id}", "draft", id, catalog.drafts)
+    for draft in catalog.drafts.values():
+        for id in draft.targets:
+            if id != EVERY_TARGET and id not in catalog.targets:
+                raise _unknown(f"the catalogue's draft {draft.id}", "target", id, catalog.targets)
+
+
+def _unknown(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
+    return UsageError(f"{who} names the {what} {id!r}, which there is not", hint=_hint(id, known, "see profiles/"))
+
+
+def _plain(name: str) -> str:
+    """A machine's name as people may write it."""
+    return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
 def _files(folders: tuple[Path, ...], room: str) -> Iterator[Path]:

@@ -15,6 +15,8 @@ from eaglelocal.catalog.table import Table, Value
 EAGLE, DRAFT_MODEL, NGRAM = "eagle3", "draft_model", "ngram"
 KINDS = (EAGLE, DRAFT_MODEL, NGRAM, "mtp", "dflash", "dspark")
 EVERY_TARGET = "*"
+MOST_DRAFTED = 64  # tokens of a draft that anybody reports
+MOST_KV_BYTES = 1 << 30  # of a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +58,16 @@ def read_draft(id: str, table: Table) -> DraftEntry:
     entry = DraftEntry(
         id=id,
         kind=table.text("kind"),
-        targets=table.texts("targets"),
+        targets=tuple(target.lower() for target in table.texts("targets")),
         repo=table.optional_text("repo"),
         gguf_repo=table.optional_text("gguf_repo"),
         file=table.optional_text("file"),
         needs_import=table.flag("needs_import"),
         dialect=table.optional_text("dialect"),
-        num_draft_tokens=table.count("num_draft_tokens"),
+        num_draft_tokens=table.count("num_draft_tokens", most=MOST_DRAFTED),
         sizes=_sizes(table.optional_table("sizes")),
         size_confidence=table.optional_text("size_confidence"),
-        kv_bytes_per_token=table.optional_count("kv_bytes_per_token"),
+        kv_bytes_per_token=table.optional_count("kv_bytes_per_token", most=MOST_KV_BYTES),
         parameters_m=table.optional_number("parameters_m"),
         draft_vocab=table.optional_count("draft_vocab"),
         own_embeddings=table.flag("own_embeddings"),
@@ -86,6 +88,8 @@ def read_draft(id: str, table: Table) -> DraftEntry:
     if entry.kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {entry.kind!r}")
     for drafted, tokens in entry.acceptance_lengths:
+        if drafted > MOST_DRAFTED:
+            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens, at most {MOST_DRAFTED}")
         if not 1 <= tokens <= drafted + 1:
             raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give {tokens} a step")
     return entry
@@ -94,6 +98,6 @@ def read_draft(id: str, table: Table) -> DraftEntry:
 def _sizes(table: Table | None) -> Mapping[str, int]:
     if table is None:
         return MappingProxyType({})
-    sizes = {key: table.optional_count(key) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
+    sizes = {key: table.optional_count(key, least=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
     table.close()
     return MappingProxyType({key: size for key, size in sizes.items() if size is not None})

@@ -14,6 +14,7 @@ from eaglelocal.catalog.table import Table, Value
 CUDA, METAL, CPU = "cuda", "metal", "cpu"
 KINDS = (CUDA, METAL, CPU)
 MIB, GIB = 2**20, 2**30
+MOST_MIB, MOST_GB_S, MOST_GPUS = 1 << 30, 1e6, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,13 @@ class KnownMachine:
 
 def read_machine(id: str, table: Table) -> KnownMachine:
     """Raises UsageError that names file and key."""
-    kind, memory, bandwidth = table.text("kind"), table.count("memory_mib") * MIB, table.number("bandwidth_gb_s")
+    kind = table.text("kind")
     is_discrete = kind == CUDA
-    limit = table.optional_count("gpu_limit_mib")
-    num_gpus = table.optional_count("num_gpus")
-    ram_gib = table.optional_number("ram_gib")
-    host_bandwidth = table.optional_number("host_bandwidth_gb_s")
+    memory = table.count("memory_mib", least=1, most=MOST_MIB) * MIB
+    bandwidth = table.number("bandwidth_gb_s", least=0.1, most=MOST_GB_S)
+    limit = table.optional_count("gpu_limit_mib", least=1, most=memory // MIB)
+    num_gpus = table.optional_count("num_gpus", least=0 if not is_discrete else 1, most=MOST_GPUS)
+    ram_gib, host_bandwidth = _host(table, is_discrete=is_discrete)
     machine = KnownMachine(
         id=id,
         name=table.text("name"),
@@ -56,7 +58,7 @@ def read_machine(id: str, table: Table) -> KnownMachine:
         memory_bytes=memory,
         gpu_limit_bytes=limit * MIB if limit is not None else None,
         bandwidth_gb_s=bandwidth,
-        fp16_tflops=table.optional_number("fp16_tflops"),
+        fp16_tflops=table.optional_number("fp16_tflops", least=0.1),
         capability=table.optional_text("capability"),
         ram_bytes=round(ram_gib * GIB) if ram_gib is not None else memory,
         host_bandwidth_gb_s=bandwidth if host_bandwidth is None else host_bandwidth,
@@ -71,10 +73,14 @@ def read_machine(id: str, table: Table) -> KnownMachine:
     return machine
 
 
+def _host(table: Table, *, is_discrete: bool) -> tuple[float | None, float | None]:
+    """GiB and 10^9 bytes a second of main memory; a card's host has memory of its own, which nothing else tells."""
+    bounds = {"ram_gib": MOST_MIB / 1024, "host_bandwidth_gb_s": MOST_GB_S}
+    ask = table.number if is_discrete else table.optional_number
+    ram_gib, bandwidth = (ask(key, least=0.1, most=most) for key, most in bounds.items())
+    return ram_gib, bandwidth
+
+
 def _check(machine: KnownMachine, table: Table) -> None:
     if machine.kind not in KINDS:
         raise table.error(f"{machine.id}.kind must be one of {', '.join(KINDS)}, not {machine.kind!r}")
-    if not machine.memory_bytes or not machine.bandwidth_gb_s or not machine.host_bandwidth_gb_s:
-        raise table.error(f"{machine.id} has no memory or no bandwidth")
-    if machine.kind == CUDA and machine.ram_bytes == machine.memory_bytes and not machine.ram_bytes:
-        raise table.error(f"{machine.id} lacks ram_gib")

@@ -35,7 +35,7 @@ class _Split:
     embedding: int
     output: int  # a tensor of its own; 0 where the embeddings are the output too
     layers: int
-    read_as_output: int
+    tied_output: int  # of the embedding, what is the output too
 
 
 def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
@@ -61,8 +61,9 @@ def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
         embedding_bytes=split.embedding,
         output_bytes=split.output,
         active_bytes=_active_bytes(outline, split),
-        ties_embeddings=outline.ties_embeddings,
         max_context=outline.max_context,
+        tied_output_bytes=split.tied_output,
+        n_layer_embd=_layer_embeddings(outline) // outline.n_vocab,
         n_expert=outline.experts.count if outline.experts else 0,
         n_expert_used=outline.experts.used if outline.experts else 0,
         window_key_dim=windowed.head_dim if windowed and windowed in widths else None,
@@ -84,20 +85,24 @@ def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
     tokens = output if outline.ties_embeddings else int(values * bits / 8)
     own_output = 0 if outline.ties_embeddings else output
     if tokens + own_output > num_bytes // 2:  # not what it says it is
-        tokens, own_output, output = num_bytes // 4, own_output and num_bytes // 4, num_bytes // 4
-    embedding = tokens + _embeddings_of_layers(outline, num_bytes)
-    return _Split(embedding, own_output, num_bytes - embedding - own_output, read_as_output=output)
+        tokens, own_output = num_bytes // 4, own_output and num_bytes // 4
+    of_layers = int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
+    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # more than half is not what it says
+    tied_output = tokens if outline.ties_embeddings else 0
+    return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
 
 
-def _embeddings_of_layers(outline: Outline, num_bytes: int) -> int:
-    """Of models that look up a vector for every layer (gemma-4-e4b): parameters that are never multiplied."""
+def _layer_embeddings(outline: Outline) -> int:
+    """Parameters that are looked up for each layer and never multiplied: what the makers of such models (gemma-4-e4b)
+    do not call active, less the embeddings of the text."""
     if outline.experts is not None:
         return 0
-    return int(num_bytes * max(1.0 - outline.active_parameters_b / outline.parameters_b, 0.0))
+    idle = (outline.parameters_b - outline.active_parameters_b) * 1e9
+    return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
 
 
 def _active_bytes(outline: Outline, split: _Split) -> int:
-    return split.read_as_output + int(split.layers * (1.0 - idle_share(outline)))
+    return split.output + split.tied_output + int(split.layers * (1.0 - idle_share(outline)))
 
 
 def idle_share(outline: Outline) -> float:
@@ -165,8 +170,8 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
         embedding_bytes=embedding,
         output_bytes=0,
         active_bytes=num_bytes - embedding if is_head else num_bytes,
-        ties_embeddings=not is_head,
         max_context=target.max_context,
+        tied_output_bytes=0 if is_head else embedding,
     )
 
 

@@ -7,7 +7,6 @@ figures mean.
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from eaglelocal.errors import UsageError
 
+MOST = 2**53  # beyond which TOML's numbers are no sizes of anything
 Value = str | int | float | bool
 T = TypeVar("T")
 
@@ -54,25 +54,27 @@ class Table:
             return bool(default if value is None else value)
         raise self._wrong(key, "true or false", value)
 
-    def count(self, key: str) -> int:
-        return self._required(key, self.optional_count(key))
+    def count(self, key: str, *, least: int = 0, most: int = MOST) -> int:
+        return self._required(key, self.optional_count(key, least=least, most=most))
 
-    def optional_count(self, key: str) -> int | None:
-        value = self._get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-            return value
-        raise self._wrong(key, "a whole number that is not negative", value)
-
-    def number(self, key: str) -> float:
-        return self._required(key, self.optional_number(key))
-
-    def optional_number(self, key: str) -> float | None:
+    def optional_count(self, key: str, *, least: int = 0, most: int = MOST) -> int | None:
         value = self._get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise self._wrong(key, "a number that is not negative", value)
-        return float(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, "a whole number", value)
+        return int(self._within(key, value, least, most))
+
+    def number(self, key: str, *, least: float = 0.0, most: float = MOST) -> float:
+        return self._required(key, self.optional_number(key, least=least, most=most))
+
+    def optional_number(self, key: str, *, least: float = 0.0, most: float = MOST) -> float | None:
+        value = self._get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, "a number", value)
+        return float(self._within(key, value, least, most))
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self._get(key)
@@ -129,13 +131,21 @@ class Table:
         return UsageError(f"{self._path}: {message}", hint=hint)
 
     # ---- inside
+    def _within(self, key: str, value: float, least: float, most: float) -> float:
+        if least <= value <= most:  # which nan is not
+            return value
+        bounds = f"a number from {least:.15g} to {most:.15g}" if most < MOST else f"at least {least:.15g}"
+        raise self._wrong(key, bounds, value)
+
     def _get(self, key: str) -> object:
         self._asked.add(key)
         return self._content.get(key)
 
     def _required(self, key: str, value: T | None) -> T:
         if value is None:
-            raise self.error(f"lacks the key {self._whole(key)}")
+            near = difflib.get_close_matches(key, self._content.keys() - self._asked, n=1)
+            hint = f"{self._whole(near[0])} stands there instead" if near else ""
+            raise self.error(f"lacks the key {self._whole(key)}", hint=hint)
         return value
 
     def _wrong(self, key: str, what: str, value: object) -> UsageError:
@@ -148,4 +158,4 @@ class Table:
 def _is_pair(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 2 or any(isinstance(part, bool) for part in value):
         return False
-    return isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float)
+    return isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float) and abs(value[1]) < MOST

@@ -13,6 +13,13 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.table import Table, Value
 
+# what such figures can be: wide of every known model, narrow enough that nothing is computed for minutes
+MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
+MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
+LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
+LEAST_BITS, MOST_BITS = 0.5, 40.0  # of a parameter, in any file
+MAX_STATE_BYTES = 1 << 36
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
@@ -95,7 +102,7 @@ def read_target(id: str, table: Table) -> Target:
         family=table.text("family"),
         outline=_outline(table.table("shape")),
         quantizations=_quantizations(table.table("quants")),
-        drafts=table.texts("drafts"),
+        drafts=tuple(draft.lower() for draft in table.texts("drafts")),
         repos=table.texts("repos"),
         files=table.texts("files"),
         source_repo=table.optional_text("source_repo"),
@@ -108,7 +115,23 @@ def read_target(id: str, table: Table) -> Target:
         field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
     )
     table.close()
+    _check_sizes(target, table)
     return target
+
+
+def _check_sizes(target: Target, table: Table) -> None:
+    """A file is as large as its parameters make it; the embeddings are a part of them."""
+    outline = target.outline
+    for each in target.quantizations.values():
+        bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)
+        if not LEAST_BITS <= bits <= MOST_BITS:
+            raise table.error(
+                f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters, "
+                f"{bits:.2g} bits each"
+            )
+    embeddings = outline.n_vocab * outline.n_embd
+    if embeddings > outline.parameters_b * 1e9:
+        raise table.error(f"shape: {embeddings / 1e9:.2g} B embeddings in {outline.parameters_b:g} B parameters")
 
 
 def _quantizations(table: Table) -> Mapping[str, Quantization]:
@@ -121,7 +144,7 @@ def _quantizations(table: Table) -> Mapping[str, Quantization]:
 def _quantization(name: str, table: Table) -> Quantization:
     quantization = Quantization(
         name=name,
-        num_bytes=table.count("bytes"),
+        num_bytes=table.count("bytes", least=1),
         confidence=table.text("confidence"),
         seen_in=table.optional_text("seen_in"),
     )
@@ -134,14 +157,14 @@ def _outline(table: Table) -> Outline:
     experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
     outline = Outline(
         architecture=table.text("architecture"),
-        parameters_b=table.number("parameters_b"),
-        active_parameters_b=table.number("active_parameters_b"),
-        n_layer=table.count("n_layer"),
-        n_embd=table.count("n_embd"),
-        n_head=table.count("n_head"),
-        n_ff=table.count("n_ff"),
-        n_vocab=table.count("n_vocab"),
-        max_context=table.count("max_context"),
+        parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
+        active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
+        n_layer=table.count("n_layer", least=1, most=MAX_LAYERS),
+        n_embd=table.count("n_embd", least=1, most=MAX_WIDTH),
+        n_head=table.count("n_head", least=1, most=MAX_HEADS),
+        n_ff=table.count("n_ff", most=MAX_WIDTH),
+        n_vocab=table.count("n_vocab", least=1, most=MAX_VOCAB),
+        max_context=table.count("max_context", least=256, most=MAX_CONTEXT),
         ties_embeddings=table.flag("ties_embeddings"),
         full=_layers(full, is_windowed=False),
         windowed=_layers(windowed, is_windowed=True) if windowed else None,
@@ -152,27 +175,31 @@ def _outline(table: Table) -> Outline:
     kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
     if not 1 <= kept <= outline.n_layer:
         raise table.error(f"shape: {kept} of {outline.n_layer} layers keep keys and values")
+    if outline.active_parameters_b > outline.parameters_b:
+        raise table.error(f"shape: {outline.active_parameters_b:g} of {outline.parameters_b:g} B parameters are active")
     return outline
 
 
 def _layers(table: Table, *, is_windowed: bool) -> Layers:
     layers = Layers(
-        num_layers=table.count("layers"),
-        kv_heads=table.count("kv_heads"),
-        head_dim=table.count("head_dim"),
-        window=table.count("window") if is_windowed else None,
+        num_layers=table.count("layers", most=MAX_LAYERS),
+        kv_heads=table.count("kv_heads", least=1, most=MAX_HEADS),
+        head_dim=table.count("head_dim", least=1, most=MAX_WIDTH),
+        window=table.count("window", least=1, most=MAX_CONTEXT) if is_windowed else None,
     )
     table.close()
     return layers
 
 
 def _experts(table: Table) -> Experts:
-    experts = Experts(count=table.count("count"), used=table.count("used"), n_ff=table.count("n_ff"))
+    count = table.count("count", least=1, most=MAX_EXPERTS)
+    used = table.count("used", least=1, most=count)
+    experts = Experts(count=count, used=used, n_ff=table.count("n_ff", least=1, most=MAX_WIDTH))
     table.close()
     return experts
 
 
 def _state(table: Table) -> int:
-    num_bytes = table.count("state_bytes")
+    num_bytes = table.count("state_bytes", most=MAX_STATE_BYTES)
     table.close()
     return num_bytes

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import age_text, size_text
+from eaglelocal.cli.amounts import age_text, path_text, size_text
 from eaglelocal.cli.output import standard_output
 
 if TYPE_CHECKING:
     from eaglelocal.hub.cache import Partial
+    from eaglelocal.hub.heads.store import UnfinishedHead
     from eaglelocal.hub.inventory import Entry
 
 WIDTH = 79
@@ -28,21 +29,22 @@ def ls(as_json: flags.AsJson = False) -> None:
     """
     from eaglelocal import locations
     from eaglelocal.hub.cache import partials_in
+    from eaglelocal.hub.heads.store import unfinished_heads
     from eaglelocal.hub.inventory import inventory
 
     output = standard_output()
     cache = locations.hub_cache_dir()
-    entries, partials = inventory(cache), partials_in(cache)
+    entries, partials, heads = inventory(cache), partials_in(cache), unfinished_heads()
     if as_json:
         return output.object(
             {
                 "models": [entry_object(entry) for entry in entries],
-                "unfinished": [partial_object(partial) for partial in partials],
+                "unfinished": [*map(partial_object, partials), *map(head_object, heads)],
             }
         )
     for line in table(entries, now=time.time(), width=WIDTH if output.is_terminal else None):
         output.data(line)
-    for line in partial_lines(partials):
+    for line in (*partial_lines(partials), *head_lines(heads)):
         output.message(line)
     return None
 
@@ -87,6 +89,15 @@ def partial_lines(partials: Sequence[Partial]) -> list[str]:
     return lines
 
 
+def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
+    """Of imports that were killed; one that is at work is no news."""
+    return [
+        f"unfinished: an imported head, {size_text(head.size_bytes)} so far\n  {path_text(head.path)}"
+        for head in heads
+        if not head.is_being_written
+    ]
+
+
 def entry_object(entry: Entry) -> dict[str, object]:
     about = entry.described
     return {
@@ -105,6 +116,10 @@ def entry_object(entry: Entry) -> dict[str, object]:
         "files": len(entry.paths),
         "problem": about.problem or None,
     }
+
+
+def head_object(head: UnfinishedHead) -> dict[str, object]:
+    return {"repo": None, "size_bytes": head.size_bytes, "path": str(head.path)}
 
 
 def partial_object(partial: Partial) -> dict[str, object]:

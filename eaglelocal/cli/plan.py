@@ -15,8 +15,6 @@ from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
-    from eaglelocal.cli.planning import Candidates
-    from eaglelocal.core.costs import MeasuredCosts
     from eaglelocal.hub.wish import Wish
     from eaglelocal.planner.goals import Goal
     from eaglelocal.planner.machine import Rig
@@ -77,13 +75,14 @@ def planned(wish: Wish, goal: Goal, machine: str | None) -> Outcome:
     from eaglelocal.as_planned import asked_by
     from eaglelocal.catalog.catalog import load
     from eaglelocal.cli.planning import candidates
+    from eaglelocal.measured import measured_costs
     from eaglelocal.planner.plan import plan as decide
 
     catalog, asked = load(), replace(asked_by(wish), goal=goal)
     rig = None if machine is None else there(machine, catalog)
     found = candidates(wish, catalog)
-    rig, measured = here(found, catalog) if rig is None else (rig, {})
-    return decide(found.options, rig, asked, measured=measured)
+    rig = rig or here(catalog)
+    return decide(found, rig, asked, measured=measured_costs(found, rig))
 
 
 def wish_for(target: str | None, given: Mapping[str, Any], *, is_elsewhere: bool) -> Wish:
@@ -114,14 +113,11 @@ def goal_named(name: str) -> Goal:
     return GOALS[name]
 
 
-def here(found: Candidates, catalog: Catalog) -> tuple[Rig, Mapping[str, MeasuredCosts]]:
-    """This machine, and what was measured on it."""
-    from eaglelocal.cli.planning import measured_costs
+def here(catalog: Catalog) -> Rig:
     from eaglelocal.planner.machine import rig_of
     from eaglelocal.probe.probe import probe
 
-    machine = probe()
-    return rig_of(machine, catalog.machines), measured_costs(found.headers, machine)
+    return rig_of(probe(), catalog.machines)
 
 
 def there(name: str, catalog: Catalog) -> Rig:

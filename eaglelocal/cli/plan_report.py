@@ -144,7 +144,7 @@ def commands(asked: Asked, chosen: Chosen) -> dict[str, str | None]:
     reference = shlex.quote(way.option.reference)
     command = "chat" if asked.num_slots == 1 else "serve"
     run = " ".join([PROGRAM, command, "--target", reference, *run_flags(asked, way)])
-    if way.option.is_here:
+    if way.option.is_here and way.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
     pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
     source = way.draft.import_from
@@ -174,6 +174,8 @@ def run_flags(asked: Asked, way: Way) -> Iterator[str]:
 def draft_flag(asked: Asked, way: Way) -> str:
     """Empty where `auto` takes what was planned."""
     shape = way.option.shape
+    if way.draft.needs_naming:
+        return way.draft.id
     if way.draft.shape is not None:
         return asked.named_draft if way.option.is_here else ""
     return way.draft.kind if lookup(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""

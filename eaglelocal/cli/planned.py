@@ -30,7 +30,8 @@ def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
         return None
-    load().target(parsed.id)
+    catalog = load()
+    catalog.target(parsed.id)
     wish = wish_for(target, {}, is_elsewhere=False)
     wanted = "none" if "none" in (draft, wish.draft) else "auto"
     try:
@@ -41,4 +42,4 @@ def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
         return Planned(problem=reason)
     way = outcome.chosen.way
-    return Planned(way.option.quant, way.draft.id if way.draft.shape is not None else "none")
+    return Planned(way.option.quant, way.draft.id if way.draft.id in catalog.drafts and way.draft.shape else "none")

@@ -1,66 +1,52 @@
 """What `eaglelocal plan` plans for: the options that a TARGET means, and the machine. Reads headers, runs nothing.
 
-A file is planned from its header, a demo that was not written yet from its proportions, everything else from the
-catalogue.
+A file is planned from its header, also where the catalogue knows it, a demo that was not written yet from its
+proportions, everything else from the catalogue.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
+from eaglelocal.fetched import entry_options
 from eaglelocal.hub.wish import Wish
 from eaglelocal.options_here import as_wished, demo_option, found_option, names_draft
-from eaglelocal.planner.options import Option, options_of
-
-if TYPE_CHECKING:
-    from eaglelocal.core.costs import MeasuredCosts
-    from eaglelocal.gguf.header import Header
-    from eaglelocal.probe.machine import Machine
-
+from eaglelocal.planner.options import Option
 
 SHOWN_DRAFTS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """`headers`: of the targets that are on disk, by reference."""
-
-    options: tuple[Option, ...]
-    headers: Mapping[str, Header]
-
-
-def candidates(wish: Wish, catalog: Catalog) -> Candidates:
+def candidates(wish: Wish, catalog: Catalog) -> tuple[Option, ...]:
     """Of its target, or the whole catalogue. Raises UsageError, ModelFileError or IncompatibleError."""
     text = wish.target
     if text is None:
-        every = [option for target in catalog.targets.values() for option in options_of(target, catalog)]
-        return Candidates(_with_drafts(every, wish), {})
+        every = [option for target in catalog.targets.values() for option in entry_options(target, catalog)]
+        return _with_drafts(every, wish)
     match parse_reference(text):
         case Embedded():
-            return _embedded(text, wish, catalog)
+            return (demo_option(text, wish, catalog),)
         case File():
             return _file(text, wish, catalog)
         case Profile(id=id, quant=quant):
-            return Candidates(_of_entry(catalog.target(id), quant, wish, catalog), {})
+            return _of_entry(catalog.target(id), quant, wish, catalog)
         case Repo(name=name, quant=quant):
             entry = _entry_with(name, catalog)
             if entry is None:
                 return _file(text, wish, catalog)
-            return Candidates(_of_entry(entry, quant, wish, catalog), {})
+            return _of_entry(entry, quant, wish, catalog)
 
 
 def _of_entry(target: Target, quant: str | None, wish: Wish, catalog: Catalog) -> tuple[Option, ...]:
-    if quant is not None and target.quantization(quant) is None:
+    found = list(entry_options(target, catalog, quant=quant))
+    if not found:
         known = ", ".join(target.quantizations)
         raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
-    return _with_drafts(options_of(target, catalog, quant=quant), wish)
+    return _with_drafts(found, wish)
 
 
 def _with_drafts(options: Iterable[Option], wish: Wish) -> tuple[Option, ...]:
@@ -86,7 +72,7 @@ def _entry_with(repo: str, catalog: Catalog) -> Target | None:
     return None
 
 
-def _file(reference: str, wish: Wish, catalog: Catalog) -> Candidates:
+def _file(reference: str, wish: Wish, catalog: Catalog) -> tuple[Option, ...]:
     """A file, or what is on disk of a repository that the catalogue does not know, with the draft that chat would take.
 
     Raises ModelFileError where nothing is there.
@@ -94,23 +80,4 @@ def _file(reference: str, wish: Wish, catalog: Catalog) -> Candidates:
     from eaglelocal.hub.targets import find_target
 
     found = find_target(reference, on_progress=lambda fraction, what: None)
-    return Candidates((found_option(found, reference, wish, catalog),), {reference: found.header})
-
-
-def _embedded(reference: str, wish: Wish, catalog: Catalog) -> Candidates:
-    option, header = demo_option(reference, wish, catalog)
-    return Candidates((option,), {} if header is None else {reference: header})
-
-
-def measured_costs(headers: Mapping[str, Header], machine: Machine) -> Mapping[str, MeasuredCosts]:
-    """What engines learnt of these files on this machine, by reference."""
-    from eaglelocal.backend.library import BUILD
-    from eaglelocal.calibrations import newest_costs
-    from eaglelocal.speculation.costs import StepCosts
-
-    found = {}
-    for reference, header in headers.items():
-        costs, state = StepCosts(), newest_costs(machine, header, BUILD)
-        if state is not None and costs.restore(state):
-            found[reference] = costs.measured()
-    return found
+    return (found_option(found, reference, wish, catalog),)

@@ -115,6 +115,8 @@ def _slice_text(part: MigSlice) -> str:
 
 
 def _served_by(gpu: Gpu, backend: str | None) -> str:
+    if gpu.hidden_by:
+        return f"not used: {gpu.hidden_by} hides it"
     if backend and not gpu.is_mute:
         return f"llama.cpp uses it through {BACKEND_NAMES[backend]}"
     if gpu.is_mute:

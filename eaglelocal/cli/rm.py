@@ -79,9 +79,21 @@ def _imported(path: Path) -> Removal:
 
     if not path.exists():
         raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls shows what is on disk")
+    if _is_unfinished(path):
+        return plan_file_removal(f"{path_text(path)}, what an import left behind", [path])
     if _place(path) not in [_place(entry.path) for entry in imported()]:
         raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
     return plan_file_removal(f"{path_text(path)}, an imported head", [path])
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Is it what an import left behind? Raises ResourceError where that is at work."""
+    from eaglelocal.hub.heads.store import unfinished_heads
+
+    head = next((head for head in unfinished_heads() if _place(head.path) == _place(path)), None)
+    if head is not None and head.is_being_written:
+        raise ResourceError(f"another process is writing {path_text(path)}", hint="stop it first, or wait for it")
+    return head is not None
 
 
 def _place(path: Path) -> Path:

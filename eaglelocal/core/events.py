@@ -11,7 +11,7 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EagleLocalError
 
 
@@ -63,13 +63,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One emitted token. Text is empty while bytes or a possible stop string are held back."""
+    """One emitted token. Text is empty while bytes or a possible stop string are held back.
+
+    In a request with is_split it may bring all three, in this order: reasoning, text, parts of calls.
+    """
 
     token: int
     text: str
     drafted: bool  # accepted from a draft
     sampled: Sampled | None = None  # set when logprobs were asked for
-    reasoning: str = ""  # text of the part that is thought, not said (requests with is_split)
+    reasoning: str = ""  # text of the part that is thought, not said
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +84,6 @@ class Tokens:
     @property
     def text(self) -> str:
         return "".join(piece.text for piece in self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCalled:
-    """The answer has come to the end of a tool call (requests with is_split)."""
-
-    request_id: str
-    index: int  # of the call in its answer, from 0
-    call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +156,7 @@ class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
-RequestEvent = Started | Tokens | ToolCalled | SpeculationChanged | Embedded | Finished | Failed
+RequestEvent = Started | Tokens | SpeculationChanged | Embedded | Finished | Failed
 EngineEvent = Ready | LoadFailed | LoadProgress | RequestEvent | SnapshotTaken
 
 

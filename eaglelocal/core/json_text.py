@@ -6,14 +6,15 @@ Python's own reader takes NaN, and fails by RecursionError where nesting comes n
 from __future__ import annotations
 
 import json
+import math
 
 MAX_DEPTH = 64
 
 
-def read_json(text: str, max_depth: int = MAX_DEPTH) -> object:
-    """Raises ValueError for what is no JSON, or nested deeper than that."""
+def read_json(text: str, max_depth: int = MAX_DEPTH, *, is_finite: bool = False) -> object:
+    """Raises ValueError for what is no JSON, or nested deeper than that; for 1e999 too, if it must be finite."""
     try:
-        value: object = json.loads(text, parse_constant=_refuse)
+        value: object = json.loads(text, parse_constant=_refuse, parse_float=_finite if is_finite else None)
     except RecursionError:
         raise ValueError(f"nested deeper than {max_depth} levels") from None
     if is_deeper(value, max_depth):
@@ -28,3 +29,10 @@ def is_deeper(value: object, levels: int) -> bool:
 
 def _refuse(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number} is too large")
+    return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -23,6 +24,27 @@ class ToolCall:
     id: str
     name: str
     arguments: str  # JSON, as the model wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A part of a tool call, told as it is written. The first part of a call has its id and its name."""
+
+    index: int  # of the call in its answer, from 0
+    arguments: str  # JSON, to be joined with that of the parts before and behind
+    id: str = ""
+    name: str = ""
+
+
+def joined(parts: Iterable[CallPart]) -> list[ToolCall]:
+    """The calls that parts make up, in order; one that was cut short has the arguments that were written."""
+    calls: dict[int, ToolCall] = {}
+    arguments: dict[int, list[str]] = {}
+    for part in parts:
+        if part.name:
+            calls[part.index], arguments[part.index] = ToolCall(part.id, part.name, ""), []
+        arguments[part.index].append(part.arguments)
+    return [replace(call, arguments="".join(arguments[index])) for index, call in calls.items()]
 
 
 class ToolUse(Enum):

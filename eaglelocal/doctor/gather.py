@@ -54,7 +54,7 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
         tools=_attempt(lambda: tools(environ), Tools()),
         native=native,
         trial=try_library() if loadable else None,
-        disks=_disks(machine, environ),
+        disks=_disks(environ),
         hub=_attempt(lambda: hub(found, environ), Hub(cache=locations.hub_cache_dir(environ))),
         port=_attempt(lambda: port(found), Port(number=found.port)),
         wanted_version=CHECKED_VERSION,
@@ -156,7 +156,7 @@ def _has_distribution(name: str) -> bool:
 
 
 # ---- folders
-def _disks(machine: Machine, environ: Mapping[str, str]) -> tuple[Disk, ...]:
+def _disks(environ: Mapping[str, str]) -> tuple[Disk, ...]:
     folders = {"downloads": locations.hub_cache_dir(environ), "generated models": locations.generated_models_dir()}
     return tuple(
         Disk(

@@ -9,10 +9,6 @@ from eaglelocal.probe.machine import Gpu, Machine
 
 LITTLE_MEMORY_BYTES = 2 << 30
 MUCH_SWAP_BYTES = 512 << 20
-VISIBLE_VARIABLES = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES",),
-    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-}
 
 
 def gpu_backend(facts: Facts) -> Finding:
@@ -23,10 +19,12 @@ def gpu_backend(facts: Facts) -> Finding:
         name = _names(unserved(machine)) or (machine.unified and machine.unified.chip) or "a GPU"
         text = f"llama.cpp cannot use {name}: this build has no {NAMES[wanted]}"
         return problem("gpu_backend", text, reinstall(facts, wanted))
-    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
+    served = visible(machine)
     if served:
         backends = sorted({NAMES[backend] for gpu in served if (backend := machine.backend_of(gpu))})
         return ok("gpu_backend", f"llama.cpp uses {_names(served)} through {' and '.join(backends)}")
+    if hidden := [gpu for gpu in machine.gpus if gpu.hidden_by]:
+        return ok("gpu_backend", f"llama.cpp could use {_names(hidden)}, which {hidden[0].hidden_by} hides")
     if machine.unified is not None:
         return ok("gpu_backend", f"llama.cpp uses {machine.unified.chip or 'the GPU'} through Metal")
     return ok("gpu_backend", "no GPU that llama.cpp could use")
@@ -53,19 +51,18 @@ def gpu_driver(facts: Facts) -> Finding | None:
 
 
 def hidden_gpus(facts: Facts) -> Finding | None:
-    """A variable that hides every device, left over from something else."""
-    for vendor, names in VISIBLE_VARIABLES.items():
-        hiding = [name for name in names if facts.environ.get(name) in ("", "-1")]
-        if hiding and any(gpu.vendor == vendor for gpu in facts.machine.gpus):
-            text = f"{hiding[0]}={facts.environ[hiding[0]]!r} hides every GPU from llama.cpp"
-            return warning("hidden_gpus", text, f"unset {hiding[0]}")
-    return None
+    """A variable that hides every device, left over from something else; one that hides some was meant."""
+    hidden = [gpu for gpu in facts.machine.gpus if gpu.hidden_by]
+    if not hidden or visible(facts.machine):
+        return None
+    name, _, value = hidden[0].hidden_by.partition("=")
+    return warning("hidden_gpus", f"{name}={value!r} hides every GPU from llama.cpp", f"unset {name}")
 
 
 def gpu_devices(facts: Facts) -> Finding | None:
     """Built for it, and yet it sees none: a driver too old for the build, as a rule."""
     machine, trial = facts.machine, facts.trial
-    served = [gpu for gpu in machine.gpus if not gpu.is_mute and machine.backend_of(gpu)]
+    served = visible(machine)
     if trial is None or trial.failure or not served:
         return None
     if trial.devices:
@@ -116,6 +113,11 @@ def swap(facts: Facts) -> Finding | None:
 
 
 # ---- which GPUs
+def visible(machine: Machine) -> list[Gpu]:
+    """Those that llama.cpp ought to see here."""
+    return [gpu for gpu in machine.gpus if not gpu.is_mute and not gpu.hidden_by and machine.backend_of(gpu)]
+
+
 def unserved(machine: Machine) -> list[Gpu]:
     """Those that another build could use."""
     return [gpu for gpu in machine.gpus if gpu.is_worth_building_for and not machine.backend_of(gpu)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.events import Finished, Piece, RequestEvent, Started, ToolCalled
+from eaglelocal.core.events import Finished, Piece, RequestEvent, Started
 from eaglelocal.core.ports import Sampler, Vocabulary
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter, Timings
-from eaglelocal.core.tools import ToolCall
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.answer import AnswerPiece, AnswerText
 from eaglelocal.text.split_answer import SplitAnswerText
@@ -47,7 +46,6 @@ class Taken:
     """What a verdict adds to an answer. It ends with a finish reason or an error."""
 
     pieces: tuple[Piece, ...]
-    calls: tuple[ToolCalled, ...] = ()
     reason: str | None = None
     error: EagleLocalError | None = None
 
@@ -70,42 +68,43 @@ class Answering:
         return self.sequence.request.id
 
     def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
-        """Emit the verdict's tokens: pieces of text, calls, and why the answer ends, if it does here."""
+        """Emit the verdict's tokens: pieces of text and calls, and why the answer ends, if it does here."""
         pieces: list[Piece] = []
-        calls: list[ToolCall] = []
-        reason = self._say(verdict, vocabulary, pieces, calls)
+        reason = self._say(verdict, vocabulary, pieces)
         if self.sampler.problem is not None:
             return Taken(tuple(pieces), error=self.sampler.problem)
         if reason is not None:
-            calls += self.rest().calls
-        first, self.num_calls = self.num_calls, self.num_calls + len(calls)
-        told = (ToolCalled(self.request_id, index, call) for index, call in enumerate(calls, start=first))
+            rest = self.rest(is_cut=reason == "length")
+            pieces[-1] = replace(pieces[-1], calls=pieces[-1].calls + rest.calls)
+            if rest.stop is not None:
+                self.stop, reason = rest.stop, "stop"
+        self.num_calls += sum(bool(part.name) for piece in pieces for part in piece.calls)
         if reason == "stop" and self.num_calls:
             reason = "tool_calls"
-        return Taken(tuple(pieces), tuple(told), reason)
+        return Taken(tuple(pieces), reason)
 
-    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece], calls: list[ToolCall]) -> str | None:
+    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece]) -> str | None:
         """The finish reason, if the answer ends with one of the tokens."""
         request = self.sequence.request
         with_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
             self.sequence.tokens.append(sampled.token)
             told = with_pieces(sampled, vocabulary) if with_logprobs else None
+            is_drafted = i < verdict.num_accepted
             if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
-                pieces.append(Piece(sampled.token, "", i < verdict.num_accepted))
+                pieces.append(Piece(sampled.token, "", is_drafted))
                 return "stop"
             said = self.text.push(sampled.token)
-            pieces.append(Piece(sampled.token, said.text, i < verdict.num_accepted, told, said.reasoning))
-            calls += said.calls
+            pieces.append(Piece(sampled.token, said.text, is_drafted, told, said.reasoning, said.calls))
             if said.stopped:
                 self.stop = said.stop or ""
                 return "stop"
         return "length" if self.sequence.num_left <= 0 else None
 
-    def rest(self) -> AnswerPiece:
-        """What was held back when the answer ended."""
+    def rest(self, *, is_cut: bool) -> AnswerPiece:
+        """What was held back when the answer ended; `is_cut`: not by itself."""
         if self._rest is None:
-            self._rest = self.text.finish()
+            self._rest = self.text.finish(is_cut=is_cut)
         return self._rest
 
     def speedup(self, decode_s: float) -> float | None:

@@ -84,7 +84,7 @@ def _write_all(writing: BinaryIO, view: memoryview) -> None:
 # Frozen dataclasses with slots pickle through Python loops over their fields; these two make up nearly
 # every message, and as plain constructor calls they cost a third of that.
 def _reduce_piece(piece: Piece) -> tuple[type[Piece], tuple[object, ...]]:
-    return Piece, (piece.token, piece.text, piece.drafted, piece.sampled, piece.reasoning)
+    return Piece, (piece.token, piece.text, piece.drafted, piece.sampled, piece.reasoning, piece.calls)
 
 
 def _reduce_tokens(tokens: Tokens) -> tuple[type[Tokens], tuple[object, ...]]:

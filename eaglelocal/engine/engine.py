@@ -346,7 +346,7 @@ class Engine:
                 num_drafted=len(drafts.get(slot, EMPTY)),
                 num_accepted=min(verdict.num_accepted, len(pieces)),
             )
-            events += [Tokens(answer.request_id, pieces), *taken.calls]
+            events.append(Tokens(answer.request_id, pieces))
             if taken.error is not None:
                 self._release(answer)
                 events.append(Failed(answer.request_id, taken.error))
@@ -363,7 +363,7 @@ class Engine:
     # ---- ends
     def _finish(self, answer: Answering, reason: str) -> Finished:
         self._release(answer)
-        rest = answer.rest()
+        rest = answer.rest(is_cut=True)  # if it was not told yet, the answer was cancelled
         timings = answer.clock.timings(answer.sequence.num_emitted)
         state, because = self._state(answer.sequence.slot)
         return Finished(

@@ -20,6 +20,9 @@ from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
+LAYER_EMBEDDING = "per_layer_token_embd.weight"
+TOKEN_EMBEDDING = "token_embd.weight"
 INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
 EXPERT_TENSOR = re.compile(r"_exps(\.|$)")
 # graphs that see a whole text at once and remember nothing of it
@@ -52,9 +55,11 @@ class Shape:
     windows         [n_layer] tokens that a layer's cache must hold; None: all of them
     layer_states    [n_layer] bytes of recurrent state of one sequence
     layer_bytes     [n_layer] weights of each layer; empty: all alike
-    embedding_bytes looked up and not multiplied: llama.cpp keeps them in main memory whatever is offloaded
-    output_bytes    behind the last block; without the embeddings where these are the output too (`ties_embeddings`)
+    embedding_bytes looked up, of the text and of each layer: llama.cpp keeps them in main memory whatever is offloaded
+    output_bytes    behind the last block, in tensors of its own
+    tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
     active_bytes    read for one token: of the experts the used ones' share, of the embeddings what is the output
+    n_layer_embd    values that are looked up for a token for all layers together, besides its embedding
     """
 
     architecture: str
@@ -72,8 +77,9 @@ class Shape:
     embedding_bytes: int
     output_bytes: int
     active_bytes: int
-    ties_embeddings: bool
     max_context: int
+    tied_output_bytes: int = 0
+    n_layer_embd: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
     layer_bytes: tuple[int, ...] = ()
@@ -91,6 +97,11 @@ class Shape:
     def is_head(self) -> bool:
         """An EAGLE head: one layer, which borrows embeddings and output where it has none."""
         return self.architecture == EAGLE
+
+    @property
+    def read_output_bytes(self) -> int:
+        """Multiplied behind the last block, whether they are its own or the embeddings."""
+        return self.output_bytes + self.tied_output_bytes
 
     @property
     def state_bytes(self) -> int:
@@ -141,7 +152,7 @@ class Weights:
     output_bytes: int
     layer_bytes: tuple[int, ...]
     expert_bytes: int
-    ties_embeddings: bool
+    tied_output_bytes: int
 
     @property
     def total_bytes(self) -> int:
@@ -172,7 +183,6 @@ def _head_shape(header: Header) -> Shape:
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=weights.total_bytes - weights.embedding_bytes,
-        ties_embeddings=False,
         max_context=ArchitectureKeys(header, EAGLE).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
     )
@@ -202,8 +212,9 @@ def _model_shape(header: Header) -> Shape:
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=active_bytes(weights, n_expert=n_expert, n_expert_used=used),
-        ties_embeddings=weights.ties_embeddings,
         max_context=info.context_length,
+        tied_output_bytes=weights.tied_output_bytes,
+        n_layer_embd=_n_layer_embd(header),
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,
@@ -212,6 +223,11 @@ def _model_shape(header: Header) -> Shape:
         window_value_dim=keys.optional_count("attention.value_length_swa"),
         n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
     )
+
+
+def _n_layer_embd(header: Header) -> int:
+    tensor = header.tensors.get(LAYER_EMBEDDING)
+    return tensor.shape[0] if tensor else 0
 
 
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
@@ -249,12 +265,19 @@ def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
 
 def block_of(name: str) -> int | None:
     """The number of the block that a tensor belongs to; None: to no block."""
+    if name.startswith(FIRST_BLOCK_TENSORS):
+        return 0
     match = BLOCK_TENSOR.match(name)
     return int(match.group(1)) if match else None
 
 
 def is_input(name: str) -> bool:
     return name.startswith(INPUT_TENSORS)
+
+
+def is_expert(name: str) -> bool:
+    """Of which a token uses some."""
+    return EXPERT_TENSOR.search(name) is not None
 
 
 def weights_of(header: Header, *, n_layer: int) -> Weights:
@@ -264,7 +287,7 @@ def weights_of(header: Header, *, n_layer: int) -> Weights:
         block = block_of(tensor.name)
         if block is not None:
             blocks[block] += tensor.nbytes
-            experts += tensor.nbytes if EXPERT_TENSOR.search(tensor.name) else 0
+            experts += tensor.nbytes if is_expert(tensor.name) else 0
         elif is_input(tensor.name):
             embedding += tensor.nbytes
         else:
@@ -274,12 +297,17 @@ def weights_of(header: Header, *, n_layer: int) -> Weights:
         output_bytes=output,
         layer_bytes=tuple(blocks),
         expert_bytes=experts,
-        ties_embeddings="output.weight" not in header.tensors and "token_embd.weight" in header.tensors,
+        tied_output_bytes=_tied_output_bytes(header),
     )
 
 
+def _tied_output_bytes(header: Header) -> int:
+    tensor = None if "output.weight" in header.tensors else header.tensors.get(TOKEN_EMBEDDING)
+    return tensor.nbytes if tensor else 0
+
+
 def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:
-    """Read for one token. Tied embeddings are read whole as the output; else one row of them, which is nothing."""
+    """Read for one token. Embeddings that are the output are read whole, of others one row, which is nothing."""
     idle_experts = weights.expert_bytes * (n_expert - n_expert_used) // n_expert if n_expert else 0
-    untied = 0 if weights.ties_embeddings else weights.embedding_bytes
-    return weights.total_bytes - untied - idle_experts
+    looked_up = weights.embedding_bytes - weights.tied_output_bytes
+    return weights.total_bytes - looked_up - idle_experts

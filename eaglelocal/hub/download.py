@@ -105,8 +105,13 @@ def blob_of(order: Order, file: RemoteFile, cache: Path) -> Path:
 
 def missing_bytes(orders: Sequence[Order], cache: Path) -> int:
     """What would have to be fetched now, partial downloads counted as there."""
-    blobs = {blob_of(order, file, cache): file for order in orders for file in order.files}
-    return sum(max(0, file.size_bytes - _there_bytes(blob)) for blob, file in blobs.items())
+    missing: dict[Path, int] = {}
+    for order in orders:
+        for file in order.files:
+            blob = blob_of(order, file, cache)
+            if not _is_whole(pointer(order, file, cache), file):  # on a disk without links there is no blob beside it
+                missing[blob] = max(0, file.size_bytes - _there_bytes(blob))
+    return sum(missing.values())
 
 
 def _there_bytes(blob: Path) -> int:

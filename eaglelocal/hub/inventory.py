@@ -18,19 +18,13 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.builds import quant_of
 from eaglelocal.hub.cache import CachedModel, all_models
 from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
+from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.hub.sizes import TYPES
 from eaglelocal.hub.targets import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, HUB = "embedded", "generated", "imported head", "hub"
 HEAD = "head"
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
-# llama.cpp's numbers in general.file_type, as files of that type are called
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
-    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
-    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +114,11 @@ def described(path: Path) -> Described:
 def describe(header: Header) -> Described:
     architecture = str(header.metadata.get("general.architecture") or "")
     context = header.metadata.get(f"{architecture}.context_length")
-    file_type = header.metadata.get("general.file_type")
-    told = FILE_TYPES.get(file_type, "") if isinstance(file_type, int) else ""
     return Described(
         architecture=architecture,
         name=str(header.metadata.get("general.name") or ""),
         context=context if isinstance(context, int) else None,
-        quant=quant_of(header.path.stem) or told,
+        quant=quantization_of(header),
         kind=_kind(header, architecture),
     )
 

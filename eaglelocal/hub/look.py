@@ -8,6 +8,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
@@ -20,7 +21,7 @@ from eaglelocal.hub.inflate import parse_demo_reference
 from eaglelocal.hub.inventory import Described, Entry, describe, described, embedded, generated, reference_of
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
-from eaglelocal.hub.references import any_reference, draft_problem, draft_reference, known_target
+from eaglelocal.hub.references import any_reference, draft_reference, known_target
 from eaglelocal.hub.targets import NATIVE
 
 
@@ -130,7 +131,7 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
         if entry.gguf_repo is None and entry.repo is None:
             continue
         reference = draft_reference(entry.id, catalog)
-        problem = draft_problem(entry, target.outline.architecture)
+        problem = obstacle(entry, target.outline)
         is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

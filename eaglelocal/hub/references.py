@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, DraftEntry
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.hub.builds import SUFFIX, canonical, quant_of
 from eaglelocal.hub.on_disk import HubReference
 
@@ -65,7 +65,7 @@ def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = Fa
 
 def draft_reference(text: str, catalog: Catalog) -> HubReference:
     """`user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
-    entry = catalog.drafts.get(text)
+    entry = catalog.drafts.get(text.lower())
     if entry is not None:
         return _of_entry(entry)
     parsed = parse_reference(text)
@@ -91,17 +91,6 @@ def nearest_repo(name: str) -> str | None:
     return near[0] if near else None
 
 
-def draft_problem(entry: DraftEntry, architecture: str) -> str:
-    """Why a draft cannot serve a target of this architecture yet; empty where it can."""
-    if architecture in HYBRID_ARCHITECTURES or architecture in RECURRENT_ARCHITECTURES:
-        return f"{architecture} keeps recurrent state, for which nothing drafts yet"
-    if entry.kind == EAGLE and architecture not in LAYER_INPUT_ARCHITECTURES:
-        return f"llama.cpp gives no layer inputs of {architecture}, which heads need"
-    if entry.kind == EAGLE and entry.taps_more_layers:
-        return "it taps more than three layers, which llama.cpp does not give a head"
-    return "" if entry.kind in (EAGLE, DRAFT_MODEL) else f"{entry.kind} drafts are not run yet"
-
-
 def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
     if quant is None or (parsed.quant and canonical(parsed.quant) == canonical(quant)):
         return parsed
@@ -113,7 +102,7 @@ def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
 def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
     """The first head that can be run; small models that could draft are only told, for they cost memory."""
     entries = catalog.drafts_for(target)
-    problems = {entry.id: draft_problem(entry, target.outline.architecture) for entry in entries}
+    problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
     heads = [entry for entry in able if entry.kind == EAGLE]
     if heads:
@@ -140,7 +129,7 @@ def _of_entry(entry: DraftEntry) -> HubReference:
 def any_reference(text: str) -> HubReference:
     """A model of a hub, target or draft. Raises UsageError on what is none."""
     catalog = load()
-    if text in catalog.drafts:
+    if text.lower() in catalog.drafts:
         return draft_reference(text, catalog)
     parsed = parse_reference(text)
     if isinstance(parsed, Repo | Profile):

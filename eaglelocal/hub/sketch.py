@@ -80,6 +80,6 @@ def _shape(
         embedding_bytes=embedding_bytes,
         output_bytes=0,
         active_bytes=weights_bytes - embedding_bytes if is_head else weights_bytes,
-        ties_embeddings=not is_head,
+        tied_output_bytes=0 if is_head else embedding_bytes,
         max_context=max_context,
     )

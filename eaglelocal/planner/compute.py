@@ -20,6 +20,8 @@ LIVE_EXPERT_OUTPUTS = 2  # of each used expert: as it comes, and weighted
 LIVE_ROUTES = 8  # of each expert: logits, shares, order, indices
 LIVE_INNER = 3  # of a recurrent layer: projected, convolved, and as the scan leaves it
 LIVE_STATES = 3  # as stored, as read for this batch, as it will be stored
+LIVE_LAYER_INPUTS = 4  # of what is looked up for all layers, besides itself: projected, normed, added, and turned
+STREAMS = {"gemma3n": 4}  # residual streams beside one another, where there is more than one
 COPIES = 4  # of what goes from card to card, so that cards work at the same time (GGML_SCHED_MAX_COPIES)
 
 
@@ -30,19 +32,25 @@ def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
         feed_forward_bytes(shape, sizes),
         recurrence_bytes(shape, sizes),
         output_bytes(shape, sizes, max_outputs=max_outputs),
+        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
     )
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
 def layers_bytes(shape: Shape, sizes: CacheSizes) -> int:
     """Where layers are computed but not the output."""
-    stages = attention_bytes(shape, sizes), feed_forward_bytes(shape, sizes), recurrence_bytes(shape, sizes)
+    stages = (
+        attention_bytes(shape, sizes),
+        feed_forward_bytes(shape, sizes),
+        recurrence_bytes(shape, sizes),
+        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
+    )
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
 def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
     """In main memory, where everything is computed elsewhere: embeddings and masks as they are made."""
-    embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES
+    embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
     return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
 
 
@@ -65,7 +73,13 @@ def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    return sizes.n_batch * shape.n_embd * LIVE_RESIDUALS * FLOAT_BYTES
+    streams = STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
+    return sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
+
+
+def layer_inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """What was looked up for all layers, which waits until each has had its part."""
+    return sizes.n_batch * shape.n_layer_embd * FLOAT_BYTES
 
 
 def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:

@@ -54,6 +54,7 @@ class Rig:
     gpus: tuple[Device, ...] = ()
     notes: tuple[str, ...] = ()
     is_here: bool = False
+    machine: Machine | None = None  # as it was probed, where it is this one: what was measured of it is known by it
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -117,15 +118,17 @@ def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
     """This machine as it is now; `known` tells what its GPUs can do."""
     host, notes = _host(machine)
     gpus: list[Device] = []
-    for gpu in machine.gpus:
-        device, said = _gpu(machine, gpu, len(gpus), known)
+    numbers: dict[str, int] = {}  # of each backend, that counts its own devices
+    for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
+        backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
+        device, said = _gpu(machine, gpu, _device_name(backend, numbers), known)
         notes += said
         gpus += [device] if device else []
     if machine.unified is not None:
-        device, said = _apple(machine.unified, known)
+        device, said = _apple(machine, machine.unified, known)
         notes += said
-        gpus.append(device)
-    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True)
+        gpus += [device] if device else []
+    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine)
 
 
 def _host(machine: Machine) -> tuple[Device, list[str]]:
@@ -157,13 +160,19 @@ def _clock(machine: Machine) -> float:
     return machine.cpu.clock_mhz * MEGA if machine.cpu.clock_mhz else USUAL_CLOCK
 
 
-def _gpu(machine: Machine, gpu: Gpu, index: int, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
-    name = gpu.name or f"GPU {gpu.index}"
-    backend = machine.backend_of(gpu)
+def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
+    """The backend's next one; empty where none sees it."""
     if backend is None:
-        return None, [f"{name} is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"]
-    if gpu.room_bytes is None or gpu.shares_memory:
-        return None, [f"{name} is not planned for: its free memory is unknown"]
+        return ""
+    numbers[backend] = numbers.get(backend, -1) + 1
+    return f"{NAMES[backend]}{numbers[backend]}"
+
+
+def _gpu(machine: Machine, gpu: Gpu, device: str, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
+    name = gpu.name or f"GPU {gpu.index}"
+    free = _free_bytes(machine, gpu)
+    if problem := _not_planned(machine, gpu, free):
+        return None, [f"{name} {problem}"]
     entry = entry_named(name, known, CUDA)
     notes = []
     bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
@@ -172,18 +181,39 @@ def _gpu(machine: Machine, gpu: Gpu, index: int, known: Mapping[str, KnownMachin
         notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
     tflops = entry.fp16_tflops if entry else None
     return Device(
-        name=f"{NAMES.get(backend, backend.upper())}{index}",
+        name=device,
         label=name,
         kind=CUDA,
-        total_bytes=gpu.total_bytes,
-        free_bytes=gpu.room_bytes,
+        total_bytes=machine.memory.total_bytes if gpu.shares_memory else gpu.total_bytes,
+        free_bytes=free,
         bytes_s=float(bytes_s),
         flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
+        shares_ram=gpu.shares_memory,
     ), notes
 
 
-def _apple(unified: Unified, known: Mapping[str, KnownMachine]) -> tuple[Device, list[str]]:
+def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
+    """A card that works in the main memory may have all that is free there: CUDA says so too, NVML often nothing."""
+    return machine.memory.available_bytes if gpu.shares_memory else gpu.room_bytes
+
+
+def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
+    """Why nothing is planned for it; empty where it is."""
+    if gpu.is_mute:
+        return "is not used: it does not answer"
+    if machine.backend_of(gpu) is None:
+        return f"is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"
+    if gpu.hidden_by:
+        return f"is not used: {gpu.hidden_by} hides it"
+    if gpu.shares_memory and gpu.vendor != "nvidia":
+        return "is not planned for: it works in the main memory, and how much of that it may have is unknown"
+    return "is not planned for: its free memory is unknown" if free is None else ""
+
+
+def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
     name = unified.chip or "Apple GPU"
+    if METAL not in machine.llama_cpp.backends:
+        return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
     entry = entry_named(name, known, METAL)
     bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
     notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]

@@ -77,8 +77,8 @@ def weights(shape: Shape, where: Sequence[str]) -> Iterator[Buffer]:
     output = where[-1]
     yield Buffer(RAM, Kind.WEIGHTS, shape.embedding_bytes)
     yield Buffer(output, Kind.WEIGHTS, shape.output_bytes)
-    if shape.ties_embeddings and output != RAM:
-        yield Buffer(output, Kind.WEIGHTS, shape.embedding_bytes)
+    if output != RAM:
+        yield Buffer(output, Kind.WEIGHTS, shape.tied_output_bytes)
     for layer in range(shape.n_layer):
         yield Buffer(where[layer], Kind.WEIGHTS, shape.bytes_of_layer(layer))
 

@@ -7,20 +7,21 @@ runs is a way to draft; everything else is kept beside its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.shape import Shape, is_input, loaded_tensors, shape_of
+from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_of
+from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
 from eaglelocal.planner.quality import effective_b
 from eaglelocal.planner.speed import Model
 
-NOT_RUN_YET = ("mtp", "dflash", "dspark")
 HALF_BITS = 14.0  # a value of the weights, above which kernels are those of 16 bits
 
 
@@ -34,6 +35,13 @@ class DraftWay:
     acceptance: Acceptance | None = None
     import_from: str = ""  # the repository of a checkpoint that must be converted first
     notes: tuple[str, ...] = ()
+    is_here: bool = False  # on this disk
+    needs_naming: bool = False  # `--draft auto` takes another, or none
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Nothing need be fetched for it."""
+        return self.shape is None or self.is_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ class Option:
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # its size was computed
     notes: tuple[str, ...] = ()
+    header: Header | None = field(default=None, compare=False, repr=False)  # of its file, where that is here
 
     @property
     def shape(self) -> Shape:
@@ -90,6 +99,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
             parameters_b=outline.parameters_b,
             active_b=outline.active_parameters_b,
             quant=quantization.name,
+            bits_per_weight=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9),
             quants=catalog.quants,
         ),
         drafts=ways,
@@ -107,7 +117,7 @@ def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], 
     for draft in catalog.drafts_for(target):
         if draft.kind == NGRAM:
             continue
-        problem = obstacle(draft, target.outline)
+        problem = _problem(draft, target.outline)
         if problem:
             unusable.append(Unusable(draft.id, problem))
         else:
@@ -122,19 +132,11 @@ def lookup(architecture: str, *, has_state: bool) -> DraftWay:
     return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
 
 
-def obstacle(draft: DraftEntry, target: Outline) -> str:
-    """Why the engine cannot use this draft for this target; empty where it can."""
-    if draft.kind in NOT_RUN_YET:
-        return f"{draft.kind.upper()} drafting is not run yet"
-    if target.state_bytes or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
-        return f"drafting for {target.architecture}, which keeps recurrent state, is not run yet"
-    if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
-        return f"llama.cpp gives no layer inputs for {target.architecture}"
-    if draft.kind == EAGLE and draft.taps_more_layers:
-        return "it taps more than three layers, which llama.cpp does not give a head"
-    if shape_of_draft(draft, target) is None:
-        return "its size is not known; `eaglelocal import` tells"
-    return ""
+def _problem(draft: DraftEntry, target: Outline) -> str:
+    """Why this draft cannot be planned for this target; empty where it can."""
+    if found := obstacle(draft, target):
+        return found
+    return "" if shape_of_draft(draft, target) is not None else "its size is not known; `eaglelocal import` tells"
 
 
 def _way(draft: DraftEntry, target: Outline) -> DraftWay:
@@ -160,7 +162,7 @@ def _way(draft: DraftEntry, target: Outline) -> DraftWay:
 class OnDisk:
     """A target that is here, or can be written here: exact, as its header says.
 
-    quant        the type that most of its bytes have
+    quant        as its name or its header calls it, else the type that most of its bytes have
     active       of the parameters, those that one token is multiplied with
     draft        the head or small model that belongs to it
     """
@@ -175,6 +177,10 @@ class OnDisk:
     draft_label: str = ""
     acceptance: Acceptance | None = None
 
+    @property
+    def bits_per_weight(self) -> float:
+        return 8.0 * self.shape.weights_bytes / max(self.parameters, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class FileDraft:
@@ -183,6 +189,11 @@ class FileDraft:
     label: str
     header: Header
     acceptance: Acceptance | None = None
+
+    @property
+    def way(self) -> DraftWay:
+        """Raises ModelFileError on senseless keys."""
+        return way_on_disk(self.label, shape_of(self.header), self.acceptance)
 
 
 def option_of_file(
@@ -194,7 +205,7 @@ def option_of_file(
     there = OnDisk(
         reference=reference,
         label=label,
-        quant=header.main_type,
+        quant=quantization_of(header) or header.main_type,
         shape=shape,
         parameters=parameters,
         active=active,
@@ -202,7 +213,7 @@ def option_of_file(
         draft_label=draft.label if draft else "",
         acceptance=draft.acceptance if draft else None,
     )
-    return option_on_disk(there, catalog)
+    return replace(option_on_disk(there, catalog), header=header)
 
 
 def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
@@ -214,12 +225,13 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
             shape=there.shape,
             parameters=there.parameters,
             active_parameters=there.active,
-            is_half=8.0 * there.shape.weights_bytes / max(there.parameters, 1.0) > HALF_BITS,
+            is_half=there.bits_per_weight > HALF_BITS,
         ),
         quality_b=effective_b(
             parameters_b=there.parameters / 1e9,
             active_b=there.active / 1e9,
             quant=there.quant,
+            bits_per_weight=there.bits_per_weight,
             quants=catalog.quants,
         ),
         drafts=_ways_on_disk(there),
@@ -235,14 +247,19 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
         return (without,)
     if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return (without,)
+    return (way_on_disk(there.draft_label, draft, there.acceptance), without)
+
+
+def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
+    """To draft with a file that is here."""
     default = HEAD_DEFAULT if draft.is_head else MODEL_DEFAULT
-    way = DraftWay(
-        id=there.draft_label,
+    return DraftWay(
+        id=label,
         kind=EAGLE if draft.is_head else DRAFT_MODEL,
         shape=draft,
-        acceptance=there.acceptance or Acceptance.of((), default=default),
+        acceptance=acceptance or Acceptance.of((), default=default),
+        is_here=True,
     )
-    return (way, without)
 
 
 def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
@@ -252,8 +269,8 @@ def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
     for tensor in loaded_tensors(header, n_layer=shape.n_layer):
         total += tensor.num_elements
         if is_input(tensor.name):
-            is_output = shape.ties_embeddings and tensor.name == "token_embd.weight"
+            is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING
             active += tensor.num_elements if is_output else 0
         else:
-            active += tensor.num_elements * (used if "_exps" in tensor.name else 1.0)
+            active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)
     return total, active

@@ -5,7 +5,8 @@
 The geometric mean is the usual rule of thumb for experts; for dense models it is the number itself. KLD was measured
 on one model of 8 B (catalog/quants.py), and LOSS is chosen so that Q4_K_M is worth 92 % of f16, Q3_K_M 78 % and Q2_K a
 third: where the next smaller model of a family becomes the better use of the memory. It ranks, it does not judge:
-between families and generations it knows nothing but size.
+between families and generations it knows nothing but size. A quantization that nobody measured (a mixture such as
+UD-Q4_K_XL) is taken for what its bits a weight are worth among those that were.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Mapping
 from eaglelocal.catalog.quants import QuantLoss
 
 LOSS = 3.0
-UNKNOWN_KLD = 0.1  # of a quantization nobody measured: as Q3_K_M
 NATIVE = "MXFP4"  # trained in it, so there is nothing to lose
+LOSSLESS = (NATIVE, "BF16", "F32")
+FULL_BITS = 16.0
+MIDDLE = ("Q3_K", "Q4_K", "Q5_K")  # the tensor types, by which nobody means anything but the middle mixture
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
     "q8_0": 0.01,
@@ -25,15 +28,43 @@ KV_LOSS: Mapping[str, float] = {
 }  # shares of quality
 
 
-def effective_b(*, parameters_b: float, active_b: float, quant: str, quants: Mapping[str, QuantLoss]) -> float:
-    """In 10^9 parameters."""
-    return math.sqrt(parameters_b * active_b) * math.exp(-LOSS * divergence(quant, quants))
+def effective_b(
+    *, parameters_b: float, active_b: float, quant: str, bits_per_weight: float, quants: Mapping[str, QuantLoss]
+) -> float:
+    """In 10^9 parameters. `bits_per_weight`: of the whole file."""
+    lost = divergence(quant, quants, bits_per_weight=bits_per_weight)
+    return math.sqrt(parameters_b * active_b) * math.exp(-LOSS * lost)
 
 
-def divergence(quant: str, quants: Mapping[str, QuantLoss]) -> float:
-    """KLD of the next token from that of f16."""
+def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: float) -> float:
+    """KLD of the next token from that of f16; of a quantization that nobody measured, by its bits."""
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
-    if name in (NATIVE, "BF16", "F32"):
+    if name in LOSSLESS:
         return 0.0
-    loss = quants.get(name)
-    return UNKNOWN_KLD if loss is None or loss.kld is None else loss.kld
+    loss = quants.get(f"{name}_M" if name in MIDDLE else name)
+    return loss.kld if loss is not None and loss.kld is not None else divergence_of_bits(bits_per_weight, quants)
+
+
+def divergence_of_bits(bits: float, quants: Mapping[str, QuantLoss]) -> float:
+    """Between the measured ones, on a logarithmic scale; below them as the lowest two go on; 16 bits lose nothing."""
+    points = frontier(quants)
+    if not points or bits >= FULL_BITS:
+        return 0.0
+    if bits >= points[-1][0] or len(points) == 1:
+        return points[-1][1]
+    index = next((index for index, (known, _) in enumerate(points) if known > bits), len(points) - 1)
+    (low, more), (high, less) = points[max(index - 1, 0)], points[max(index, 1)]
+    share = (bits - low) / (high - low)
+    return float(more * (less / more) ** share)
+
+
+def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
+    """(bits, KLD) of those that no smaller one beats, by bits; what loses nothing measurable is left out."""
+    known = sorted((loss.bits_per_weight, loss.kld) for loss in quants.values() if loss.kld)
+    points: list[tuple[float, float]] = []
+    for bits, kld in known:
+        if points and bits == points[-1][0]:
+            continue
+        if not points or kld < points[-1][1]:
+            points.append((bits, kld))
+    return points

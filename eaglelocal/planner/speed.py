@@ -127,8 +127,7 @@ def distinct_experts(shape: Shape, num_rows: int) -> float:
 def readings_of(model: Model, where: Sequence[str], rig: Rig, *, kv_type: str, num_cells: int) -> list[Reading]:
     """`where`: the device of each layer, and behind them that of the output."""
     shape = model.shape
-    output = shape.embedding_bytes if shape.ties_embeddings else shape.output_bytes
-    output = min(output, shape.active_bytes)
+    output = min(shape.read_output_bytes, shape.active_bytes)
     layers_bytes = sum(shape.bytes_of_layer(layer) for layer in range(shape.n_layer))
     experts = expert_bytes(shape, layers_bytes, shape.active_bytes - output)
     readings: list[Reading] = []

@@ -99,7 +99,7 @@ class Scale:
     def lacks_gpu_bytes(self, option: Option) -> bool:
         """Are there GPUs, and not even the weights fit them?"""
         shape = option.shape
-        held = shape.weights_bytes - (0 if shape.ties_embeddings else shape.embedding_bytes)
+        held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
         return self.has_gpus and held > self._gpu_bytes
 
     @property
@@ -116,16 +116,15 @@ class Scale:
 
     def predict(self, option: Option, way: DraftWay, gpu_layers: int | None) -> Prediction:
         where = self._where(option, gpu_layers)
-        measured = self._measured.get(option.reference)
+        measured = self._measured.get(option.reference) if gpu_layers is None else None  # of another placement
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=SPEED_KV_TYPE, measured=measured)
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
         """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
         shape = option.shape
-        output = shape.output_bytes + (shape.embedding_bytes if shape.ties_embeddings else 0)
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
-        free = self._gpu_bytes - output - drafting
+        free = self._gpu_bytes - shape.read_output_bytes - drafting
         layers = 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
         return min(layers, shape.n_layer + shape.n_layer_ahead)
 

@@ -63,7 +63,9 @@ class Gpu:
     power_limit_w: float | None = None
     max_cuda: str | None = None  # the newest CUDA that the driver can run, such as 12.4
     mig: bool | None = None  # partitioned
-    slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned
+    slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned; the named one, where a variable names one
+    hidden_by: str = ""  # the variable that keeps it from this process, with its value
+    device_index: int | None = None  # as its backend of llama.cpp counts it; None: that does not see it
 
     @property
     def is_mute(self) -> bool:
@@ -172,6 +174,12 @@ class Machine:
     hub_free_bytes: int | None = None  # on the disk that holds the hub's cache
     system: System = System()
     unanswered: tuple[str, ...] = ()  # whom we asked in vain, in words
+
+    @property
+    def lends_memory(self) -> bool:
+        """Do GPUs work in the main memory, so that what they hold is missing there? NVIDIA's that do are alone."""
+        nvidia = [gpu for gpu in self.gpus if gpu.vendor == "nvidia" and not gpu.is_mute]
+        return self.unified is not None or (bool(nvidia) and all(gpu.shares_memory for gpu in nvidia))
 
     def backend_of(self, gpu: Gpu) -> str | None:
         """The backend of this llama.cpp that serves the GPU; None: it was built without any that could."""

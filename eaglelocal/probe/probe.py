@@ -28,6 +28,7 @@ from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
 from eaglelocal.probe.system import read_system
 from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
+from eaglelocal.probe.visible import as_seen
 
 MIN_CLOCK_MHZ = 100.0
 
@@ -49,7 +50,8 @@ def probe() -> Machine:
         unanswered=unanswered,
     )
     known = _attempt(lambda: stored_bandwidth(machine), None)
-    return dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=known))
+    measured = dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=known))
+    return _attempt(lambda: as_seen(measured, os.environ), measured)
 
 
 def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:

@@ -5,35 +5,33 @@ Fed with the engine's events; knows no HTTP and none of the shapes in which answ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.events import (
     Embedded,
     Failed,
     Finished,
+    Piece,
     RequestEvent,
     SpeculationChanged,
     Started,
     Tokens,
-    ToolCalled,
 )
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.errors import EagleLocalError
 
 
 @dataclass(slots=True)
-class Delta:
-    """What came since the last one was taken."""
+class Said:
+    """Text in a row."""
 
     text: str = ""
-    reasoning: str = ""
-    calls: list[tuple[int, ToolCall]] = field(default_factory=list)  # with their places in the answer
-    sampled: list[Sampled] = field(default_factory=list)  # one a token, when logprobs were asked for
+    sampled: list[Sampled] = field(default_factory=list)  # of its tokens, when logprobs were asked for
     runs: list[tuple[str, int, bool]] = field(default_factory=list)  # the text cut where drafted tokens begin and end
 
-    def say(self, text: str, *, drafted: bool) -> None:
+    def add(self, text: str, *, drafted: bool) -> None:
         """A token's text. Each run has its text, its number of tokens, and whether they came from a draft."""
         self.text += text
         if self.runs and self.runs[-1][2] == drafted:
@@ -42,8 +40,64 @@ class Delta:
         else:
             self.runs.append((text, 1, drafted))
 
+
+@dataclass(slots=True)
+class Thought:
+    """Text that was thought, in a row."""
+
+    text: str = ""
+
+
+News = Said | Thought | CallPart
+
+
+@dataclass(slots=True)
+class Delta:
+    """What came since the last one was taken, in the order in which it came."""
+
+    parts: list[News] = field(default_factory=list)
+
+    def said(self) -> Said:
+        """Where text goes on."""
+        if not self.parts or not isinstance(self.parts[-1], Said):
+            self.parts.append(Said())
+        last = self.parts[-1]
+        assert isinstance(last, Said)
+        return last
+
+    def think(self, text: str) -> None:
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, Thought):
+            last.text += text
+        elif text:
+            self.parts.append(Thought(text))
+
+    def call(self, part: CallPart) -> None:
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, CallPart) and last.index == part.index:
+            self.parts[-1] = replace(last, arguments=last.arguments + part.arguments)
+        else:
+            self.parts.append(part)
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Said))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Thought))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """Of an answer that was taken as a whole."""
+        return joined(part for part in self.parts if isinstance(part, CallPart))
+
+    @property
+    def sampled(self) -> list[Sampled]:
+        return [one for part in self.parts if isinstance(part, Said) for one in part.sampled]
+
     def __bool__(self) -> bool:
-        return bool(self.text or self.reasoning or self.calls or self.sampled)
+        return any(not isinstance(part, Said) or part.text or part.sampled for part in self.parts)
 
 
 @dataclass(slots=True)
@@ -59,7 +113,6 @@ class Choice:
     num_tokens: int = 0
     num_reasoning: int = 0  # tokens
     num_accepted: int = 0  # of them from drafts
-    num_calls: int = 0
     state: str = ""  # of its drafting: on, asleep, off; "" before it starts
     first_at: float = 0.0
     last_at: float = 0.0  # of its newest token
@@ -67,6 +120,7 @@ class Choice:
     gaps: list[float] = field(default_factory=list)  # between arrivals, until somebody takes them
     embedded: Embedded | None = None
     _new: Delta = field(default_factory=Delta)
+    _held: list[Sampled] = field(default_factory=list)  # draws of tokens whose text has not come
 
     @property
     def is_over(self) -> bool:
@@ -101,15 +155,14 @@ class Choice:
         match event:
             case Tokens():
                 self._take_tokens(event, now)
-            case ToolCalled(_, index, call):
-                self._new.calls.append((index, call))
-                self.num_calls += 1
             case Finished():
                 self.finished, self.ended_at = event, now
                 self.num_tokens = event.completion_tokens
                 self.state = event.speculation.state if self.started else ""
-                self._new.text += event.text
-                self._new.reasoning += event.reasoning
+                self._new.think(event.reasoning)
+                if event.text:
+                    self._new.said().text += event.text
+                self._weigh(event.text)
             case Embedded():
                 self.embedded = event
             case Failed(_, error):
@@ -126,19 +179,44 @@ class Choice:
             self.first_at = now
         self.last_at = now
         for piece in event.pieces:
-            self._new.say(piece.text, drafted=piece.drafted)
-            if piece.reasoning:
-                self._new.reasoning += piece.reasoning
-                self.num_reasoning += 1
-            if piece.sampled is not None:
-                self._new.sampled.append(piece.sampled)
-            self.num_accepted += piece.drafted
+            self._take_piece(piece)
         self.num_tokens += len(event.pieces)
+
+    def _take_piece(self, piece: Piece) -> None:
+        self.num_accepted += piece.drafted
+        if piece.sampled is not None:
+            self._held.append(piece.sampled)
+        if piece.reasoning:
+            self._new.think(piece.reasoning)
+            self.num_reasoning += 1
+            self._held = self._held[-1:] if piece.text else []
+        if piece.text or not (piece.reasoning or piece.calls):
+            self._new.said().add(piece.text, drafted=piece.drafted)
+            self._weigh(piece.text)
+        for part in piece.calls:
+            self._new.call(part)
+            self._held = []
+
+    def _weigh(self, text: str) -> None:
+        """Tell the draws of the tokens that this text is of: of all that are not told yet, the last that cover it.
+
+        Those before are of markers, or of white space around them. Where nothing is taken apart, every token counts.
+        """
+        if not self._held:
+            return
+        is_split = isinstance(self.request, ChatRequest) and self.request.is_split
+        first, left = len(self._held) if is_split else 0, len(text.encode())
+        while first and left > 0:
+            first -= 1
+            left -= len(self._held[first].piece)
+        if first < len(self._held):
+            self._new.said().sampled += self._held[first:]
+        self._held = self._held if is_split and not text else []
 
     def forget(self) -> None:
         """The answer was told: what remains are figures. No text stays in memory."""
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
-        self.gaps, self.embedded, self._new = [], None, Delta()
+        self.gaps, self.embedded, self._new, self._held = [], None, Delta(), []
 
     def news(self) -> Delta:
         """What is new; the next call begins behind it."""

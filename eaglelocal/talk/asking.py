@@ -16,7 +16,6 @@ from eaglelocal.core.events import (
     SpeculationChanged,
     Started,
     Tokens,
-    ToolCalled,
 )
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.context_window import turns_to_forget
@@ -70,8 +69,8 @@ def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
-        case SpeculationChanged() | ToolCalled() | Embedded():  # chat offers no tools, and the line after
-            return outcome  # the answer says how drafting ended
+        case SpeculationChanged() | Embedded():
+            return outcome  # the line after the answer says how drafting ended
 
 
 def _try(session: Session, question: str, num_forgotten: int, follow: Follow) -> Outcome:

@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.stops import StopMatcher
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """What a token added. `text` is empty while bytes or a possible stop string are held back."""
+    """What a token added, reasoning first, then text, then parts of calls.
+
+    `text` is empty while bytes or a possible stop string are held back.
+    """
 
     text: str
     stop: str | None = None  # the stop string that ended the answer
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    is_over: bool = False  # behind this call nothing is wanted
+    calls: tuple[CallPart, ...] = ()
+    is_over: bool = False  # behind its call nothing is wanted
 
     @property
     def stopped(self) -> bool:
@@ -40,7 +43,7 @@ class AnswerText:
     def push(self, token: int) -> AnswerPiece:
         return AnswerPiece(*self._stops.push(self._detokenizer.push(token)))
 
-    def finish(self) -> AnswerPiece:
-        """What was still held back when the answer ended; empty after a stop string."""
+    def finish(self, *, is_cut: bool = False) -> AnswerPiece:
+        """What was still held back when the answer ended, by itself or not; empty after a stop string."""
         text, _ = self._stops.push(self._detokenizer.flush())
         return AnswerPiece(text + self._stops.flush())

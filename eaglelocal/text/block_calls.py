@@ -1,7 +1,8 @@
 """Calls between markers, for the many families that have them: a block is read when it has come to its end.
 
 JSON shows its end itself; of anything else the closing marker decides, and where what it closes cannot be read yet, the
-marker was part of a value. Forms are data (call_forms.py).
+marker was part of a value. What is sure is told while a block is written (json_calls.py, tagged_calls.py). Forms are
+data (call_forms.py).
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import re
 from collections.abc import Callable
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
-from eaglelocal.text.call_forms import CODER, OPEN
-from eaglelocal.text.gathering import Gathering, as_object, read_call
+from eaglelocal.text.call_forms import CODER, OPEN, bare_openings
+from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.gemma_calls import read_gemma
-from eaglelocal.text.json_spans import elements
+from eaglelocal.text.json_calls import MAX_HEAD_CHARS, JsonCalls
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.python_calls import PythonCalls
+from eaglelocal.text.tagged_calls import TaggedCalls
 from eaglelocal.text.tagged_text import TaggedText
 from eaglelocal.text.tool_calls import Block, tell_all
+from eaglelocal.text.tool_schemas import has_required
 
-MAX_HEAD_CHARS = 512
 Read = Callable[[str], list[ToolCall] | None]
 _HEAD = re.compile(r"[\s\w.:`>-]*")
 # how the text of a block may begin; what does not is given up at once
@@ -35,24 +37,26 @@ class BlockCalls:
 
     def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._found, self._form = found, form
-        self._read = reader_of(form, {tool.name: tool for tool in tools})
+        self._tools = {tool.name: tool for tool in tools}
+        self._read = reader_of(form, self._tools)
+        self._tags = TaggedCalls(found, self._read) if isinstance(self._read, TaggedText) else None
+        self._openings = frozenset(bare_openings(form, tools))
         self._block: Block | None = None
-        self._head: str | None = None  # of the block: what stands before its JSON; None: it is no JSON
+        self._json: JsonCalls | None = None  # of the block: its JSON, once that has begun
         self._lead = ""  # markers around blocks, as they came: text, if no block follows
         self._is_behind = False  # a call, whose closing markers may follow
 
     def push(self, item: Item) -> None:
-        block = self._block
         if isinstance(item, Mark):
-            self._mark(item, block)
-        elif block is None:
+            self._mark(item)
+        elif self._block is None:
             self._outside(item)
         else:
-            self._inside(block, item)
+            self._inside(self._block, item)
 
-    def finish(self) -> None:
-        if self._block is not None and not self._tell_text(self._block):
-            self._abandon(self._block)
+    def finish(self, *, is_cut: bool) -> None:
+        if self._block is not None:
+            self._end_unmarked(self._block, is_cut=is_cut)
         self._found.say(self._lead)
         self._lead = ""
 
@@ -69,8 +73,10 @@ class BlockCalls:
     def _mark_outside(self, mark: Mark) -> None:
         form = self._form
         if mark.name == form.begin:
-            self._block, self._head = Block(self._lead + mark.shown), None
-            self._lead, self._is_behind = "", False
+            self._open(Block(self._lead + mark.shown))
+        elif mark.name in self._openings:
+            self._open(Block(self._lead, is_unopened=True))
+            self.push(mark.shown)
         elif self._is_behind and (mark.name == form.end or mark.name in form.section):
             return
         elif mark.name in form.section:
@@ -78,41 +84,56 @@ class BlockCalls:
         else:
             self._outside(mark.shown)
 
+    def _open(self, block: Block) -> None:
+        self._block, self._json = block, None
+        self._lead, self._is_behind = "", False
+        if self._tags is not None:
+            self._tags.begin()
+
     # ---- in a block
-    def _mark(self, mark: Mark, block: Block | None) -> None:
-        form = self._form
+    def _mark(self, mark: Mark) -> None:
+        block, form = self._block, self._form
         if block is None:
             self._mark_outside(mark)
-        elif block.in_string:
-            block.keep(mark.shown)
-        elif mark.name == form.end and self._tell_text(block):
+        elif mark.shown and self._is_text(block, mark):
+            self._inside(block, mark.shown)
+        elif self._json is None and mark.name == form.end and self._tell(block):
             return
-        elif mark.name in form.inside and (self._head is None or not block.first):
+        elif self._json is None and mark.name in form.inside:
             block.raw += mark.shown
             block.body += mark.name
+            self._tell_tags(block)
         elif mark.shown and self._is_value(block):
             block.keep(mark.shown)
         else:
-            if not self._tell_text(block):
-                self._abandon(block)
+            self._end_unmarked(block, is_cut=False)
             self._mark_outside(mark)
+
+    def _is_text(self, block: Block, mark: Mark) -> bool:
+        """What is spelled like a marker is one of JSON's strings, or a tag of this block."""
+        if self._json is not None:
+            return self._json.in_string
+        return mark.name in self._openings
 
     def _is_value(self, block: Block) -> bool:
         """The marker may be text in an argument."""
-        if self._is_json(block):
+        if self._json is not None or self._is_json(block):
             return False
         return bool(block.first) and not block.body.rstrip().endswith(self._form.tags[1] or "\0")
 
     def _inside(self, block: Block, text: str) -> None:
-        if self._head is not None:
-            self._json(block, text)
+        if self._json is not None:
+            self._push_json(self._json, text)
         elif self._is_json(block, text):
             self._before_json(block, text)
         else:
             block.keep(text)
-            beginning = block.body.lstrip() if len(block.body) < MAX_HEAD_CHARS else ""
-            if beginning and not self._may_begin(beginning):
+            if not self._may_be_call(block):
                 self._abandon(block)
+            else:
+                self._tell_tags(block)
+                if block.is_unopened and text.rstrip().endswith(">"):
+                    self._tell(block)
 
     def _is_json(self, block: Block, text: str = "") -> bool:
         """Told by the first character where a block may hold JSON or tags."""
@@ -124,9 +145,14 @@ class BlockCalls:
                 return first == "{"
         return False
 
-    def _may_begin(self, beginning: str) -> bool:
+    def _may_be_call(self, block: Block) -> bool:
+        beginning = block.body.lstrip() if len(block.body) < MAX_HEAD_CHARS else ""
+        if not beginning:
+            return True
         notation = self._form.notation
-        return _BEGINNINGS[Notation.TAGS if notation is Notation.JSON else notation].match(beginning) is not None
+        if _BEGINNINGS[Notation.TAGS if notation is Notation.JSON else notation].match(beginning) is None:
+            return False
+        return not block.is_unopened or self._tags is None or self._tags.may_go_on(beginning)
 
     def _before_json(self, block: Block, text: str) -> None:
         """A name or an id, up to the object or the array."""
@@ -141,47 +167,73 @@ class BlockCalls:
         block.raw += lead
         block.body = head
         if begun is not None:
-            self._head, self._block = head, Block(block.raw)
-            self._json(self._block, text[begun.start() :])
+            self._begin_json(block, head, text[begun.start() :])
 
-    def _json(self, block: Block, text: str) -> None:
-        if not block.add_json(text):
+    def _begin_json(self, block: Block, head: str, text: str) -> None:
+        named = None
+        if head.strip():
+            match = re.fullmatch(self._form.head, head)
+            if match is None:
+                self._abandon(block)
+                self._outside(text)
+                return
+            named = ToolCall(match.groupdict().get("id") or "", match["name"], "")
+        self._json = JsonCalls(self._found, self._tools, raw=block.raw, named=named)
+        self._push_json(self._json, text)
+
+    def _push_json(self, json: JsonCalls, text: str) -> None:
+        if not json.push(text):
             return
-        self._is_behind = self._tell_json(block.body)
-        if not self._is_behind:
-            self._abandon(block)
-        self._block = self._head = None
-        if block.rest:
-            self._outside(block.rest)
+        self._end_json(json, json.tell_rest())
+        if json.rest:
+            self._outside(json.rest)
+
+    def _end_json(self, json: JsonCalls, is_told: bool) -> None:
+        self._block = self._json = None
+        self._is_behind = is_told
+        if not is_told:
+            self._found.say(json.raw)
 
     # ---- its end
-    def _tell_json(self, body: str) -> bool:
-        """All calls of an array, or none."""
-        head = self._head or ""
-        if head.strip():
-            named = re.fullmatch(self._form.head, head)
-            arguments = as_object(body)
-            if named is None or arguments is None:
-                return False
-            self._found.call(named["name"], arguments, named.groupdict().get("id") or "")
-            return True
-        texts = [body] if body.startswith("{") else elements(body) or []
-        calls = [call for call in map(read_call, texts) if call is not None]
-        tell_all(self._found, calls if len(calls) == len(texts) else [])
-        return bool(calls) and len(calls) == len(texts)
-
-    def _tell_text(self, block: Block) -> bool:
-        """Of a block that is no JSON, if it can be read."""
-        calls = None if self._head is not None else self._read(block.body)
+    def _tell(self, block: Block) -> bool:
+        """Where it may end: of tags and the like, if they can be read."""
+        calls = self._read(block.body)
         if calls is None:
             return False
-        tell_all(self._found, calls)
-        self._block, self._is_behind = None, True
+        self._tell_all(calls)
         return True
 
+    def _tell_all(self, calls: list[ToolCall]) -> None:
+        if self._tags is not None:
+            self._tags.end(calls)
+        else:
+            tell_all(self._found, calls)
+        self._block, self._is_behind = None, True
+
+    def _tell_tags(self, block: Block) -> None:
+        """What of it is sure so far."""
+        if self._tags is not None and self._json is None:
+            self._tags.tell(block.body)
+
+    def _end_unmarked(self, block: Block, *, is_cut: bool) -> None:
+        """Its closing marker does not come. Arguments that must be there show then whether a call is whole."""
+        if self._json is not None:
+            self._end_json(self._json, self._json.close(is_cut=is_cut))
+            return
+        calls = None if is_cut else self._read(block.body)
+        if calls is not None and all(has_required(self._tools.get(call.name), call.arguments) for call in calls):
+            self._tell_all(calls)
+            return
+        if self._tags is not None and not is_cut:
+            self._tags.close(block.body)
+        self._abandon(block)
+
     def _abandon(self, block: Block) -> None:
-        self._found.say(block.raw)
-        self._block = self._head = None
+        """It is no call, unless something of it was told already."""
+        self._block = self._json = None
+        self._is_behind = self._tags is not None and self._tags.num_told > 0
+        if not self._is_behind:
+            self._found.say(block.raw)
 
 
 def reader_of(form: CallForm, tools: dict[str, Tool]) -> Read:

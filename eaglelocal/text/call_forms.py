@@ -5,7 +5,9 @@ In `call`, `around`, `tags` and `value` white space is as models write it; parse
 
 from __future__ import annotations
 
-from eaglelocal.core.tools import CallForm, Notation
+from collections.abc import Sequence
+
+from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text import harmony
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
@@ -187,3 +189,10 @@ FORMS = (
     MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND, LFM,
     OLMO, GIGACHAT, GEMMA, HARMONY,
 )  # fmt: skip
+
+
+def bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
+    """Tags that begin a call of an offered tool, where a model leaves out the marker in front of them."""
+    if form.notation is not Notation.TAGS or form.tags[0] == NAME:
+        return ()
+    return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)

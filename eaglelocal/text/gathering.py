@@ -1,7 +1,8 @@
 """What an answer's parser has found since it was asked: text, thought, and calls with their ids.
 
 White space between text and a call, or around a thought, belongs to the markers: it is held back until it is
-known what follows. A call needs a name and an object of arguments; anything else was no call.
+known what follows. A call needs a name and an object of arguments; anything else was no call. What is told of a call
+before its end stays told, whatever follows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from eaglelocal.core.tools import ToolCall
-from eaglelocal.text.json_spans import members
+from eaglelocal.core.tools import CallPart, ToolCall
+from eaglelocal.text.json_spans import JsonReader, members
 
 NewId = Callable[[], str]
 
@@ -59,10 +60,21 @@ class Gathering:
     is_over: bool = False
     text: Trimmed = field(default_factory=Trimmed)
     thought: Trimmed = field(default_factory=lambda: Trimmed(is_open=False))
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[CallPart] = field(default_factory=list)  # since they were last taken
+    _num_calls: int = 0
+    _behind: str = ""  # text behind a part of a call that is not taken yet: a piece has its text before its calls
+
+    @property
+    def has_text(self) -> bool:
+        """Something was said but white space."""
+        return self.text.has_text or bool(self._behind.strip())
 
     def say(self, text: str) -> None:
-        if not self.is_over:
+        if self.is_over:
+            return
+        if self.calls:
+            self._behind += text
+        else:
             self.text.add(text)
 
     def think(self, text: str) -> None:
@@ -73,20 +85,37 @@ class Gathering:
         self.thought.trim()
         self.text.trim()
 
+    def take_calls(self) -> tuple[CallPart, ...]:
+        """Parts of calls that were not taken yet. The text so far must have been taken."""
+        calls, self.calls = tuple(self.calls), []
+        behind, self._behind = self._behind, ""
+        self.text.add(behind)
+        return calls
+
+    # ---- calls
     def call(self, name: str, arguments: str, call_id: str = "") -> None:
+        """A whole one."""
+        self.begin_call(name, call_id)
+        self.argue(arguments)
+        self.end_call()
+
+    def begin_call(self, name: str, call_id: str = "") -> None:
+        """What is told of it, stays told."""
         if self.is_over:
             return
-        self.is_over = not self.parallel
+        behind, self._behind = self._behind, ""
+        self.text.add(behind)
         self.text.trim()
-        self.calls.append(ToolCall(call_id or self.new_id(), name, arguments))
+        self.calls.append(CallPart(self._num_calls, "", call_id or self.new_id(), name))
+        self._num_calls += 1
 
-    def try_call(self, text: str, names: frozenset[str] | None = None) -> bool:
-        """A call if this is {"name", "arguments" or "parameters"}, of one of the names if they are given."""
-        found = read_call(text)
-        if found is None or (names is not None and found.name not in names):
-            return False
-        self.call(found.name, found.arguments, found.id)
-        return True
+    def argue(self, arguments: str) -> None:
+        """More arguments of the newest call."""
+        if arguments and not self.is_over:
+            self.calls.append(CallPart(self._num_calls - 1, arguments))
+
+    def end_call(self) -> None:
+        self.is_over = not self.parallel
 
 
 def read_call(text: str) -> ToolCall | None:
@@ -106,10 +135,15 @@ def plain_text(value: str) -> str:
 
 
 def as_object(value: str) -> str | None:
-    """Arguments as an object: some models write it as a text once more."""
+    """Arguments as an object: some models write it as a text once more, leave lines unescaped, or say null for none."""
     if value.startswith('"'):
         value = plain_text(value)
-    return value if members(value) is not None else None
+    if value in ("", "null"):
+        return "{}"
+    if value.startswith("{"):
+        value, behind = JsonReader().push(value)
+        return value if not (behind or "").strip() and members(value) is not None else None
+    return None
 
 
 def hex_id() -> str:

@@ -29,7 +29,7 @@ def read_gemma(text: str) -> list[ToolCall] | None:
         return None
     if text[at:].strip():
         return None
-    return [ToolCall("", begun[1], json.dumps(value, ensure_ascii=False))]
+    return [ToolCall("", begun[1], json.dumps(value, ensure_ascii=False, allow_nan=False))]
 
 
 def _value(text: str, at: int, levels: int) -> tuple[object, int]:
@@ -100,7 +100,7 @@ def _plain(word: str) -> object:
     if not word:
         raise ValueError("no value")
     try:
-        return read_json(word)
+        return read_json(word, is_finite=True)
     except ValueError:
         return word
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.text.gathering import Gathering, as_object
+from eaglelocal.text.json_calls import JsonCalls
 from eaglelocal.text.marks import Item, Mark
+from eaglelocal.text.tool_schemas import has_required
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -32,12 +35,13 @@ class Kind(Enum):
 class HarmonyParser:
     """Implements tool_calls.CallParser."""
 
-    def __init__(self, found: Gathering, *, may_call: bool, begun: Kind | None = None) -> None:
+    def __init__(self, found: Gathering, tools: tuple[Tool, ...], *, begun: Kind | None = None) -> None:
         """`begun`: the message that the prompt has begun."""
-        self._found, self._may_call = found, may_call
+        self._found, self._tools = found, {tool.name: tool for tool in tools}
         self._header, self._said_in_header = "", ""  # with its markers, and its text alone
         self._kind: Kind | None = begun  # of the message; None: still its header
-        self._recipient = self._arguments = ""
+        self._recipient = self._body_text = ""  # to whom the message goes; its text, before it is an object
+        self._json: JsonCalls | None = None  # the arguments, once they have begun
 
     def push(self, item: Item) -> None:
         if isinstance(item, Mark):
@@ -48,8 +52,8 @@ class HarmonyParser:
         else:
             self._body(item)
 
-    def finish(self) -> None:
-        self._end()
+    def finish(self, *, is_cut: bool) -> None:
+        self._end(is_cut=is_cut, is_told=False)
         if "<|" not in self._header:  # a model that writes no headers after all
             self._found.say(self._said_in_header)
 
@@ -69,7 +73,7 @@ class HarmonyParser:
         channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
         self._recipient = recipient[1] if recipient else ""
         self._header = self._said_in_header = ""
-        if self._may_call and self._recipient.startswith("functions."):
+        if self._tools and self._recipient.startswith("functions."):
             self._kind = Kind.CALL
         elif channel is not None and (channel[1] == "analysis" or self._recipient):
             self._kind = Kind.THOUGHT
@@ -81,21 +85,41 @@ class HarmonyParser:
             case Kind.THOUGHT:
                 self._found.think(text)
             case Kind.CALL:
-                self._arguments += text
+                self._argue(text)
             case _:
                 self._found.say(text)
 
-    def _end(self) -> None:
-        """The message is whole."""
+    def _argue(self, text: str) -> None:
+        if self._json is None:
+            self._body_text += text
+            before, begun, text = self._body_text.partition("{")
+            if not begun or before.strip():
+                return
+            named = ToolCall("", self._called, "")
+            self._json, text = JsonCalls(self._found, self._tools, raw=before, named=named), begun + text
+        self._json.push(text)
+
+    @property
+    def _called(self) -> str:
+        return self._recipient.removeprefix("functions.")
+
+    def _end(self, *, is_cut: bool = False, is_told: bool = True) -> None:
+        """The message ends here; `is_told`: by a marker of its own."""
         if self._kind is Kind.THOUGHT:
             self._found.thought.release()
         if self._kind is Kind.CALL:
-            self._call()
-        self._kind, self._arguments = None, ""
+            self._call(is_cut=is_cut, is_told=is_told)
+        self._kind, self._json, self._body_text = None, None, ""
 
-    def _call(self) -> None:
-        name, arguments = self._recipient.removeprefix("functions."), as_object(self._arguments.strip() or "{}")
+    def _call(self, *, is_cut: bool, is_told: bool) -> None:
+        json, text = self._json, self._body_text.strip()
+        if json is not None:
+            if not (json.tell_rest() if json.is_whole else json.close(is_cut=is_cut)):
+                self._found.say(json.raw + json.rest)
+            return
+        is_sure = is_told or (not is_cut and has_required(self._tools.get(self._called), "{}"))
+        arguments = as_object(text) if text or is_sure else None
         if arguments is None:
-            self._found.say(self._arguments)
+            self._found.say(self._body_text)
         else:
-            self._found.call(name, arguments)
+            self._found.call(self._called, arguments)

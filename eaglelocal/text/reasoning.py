@@ -1,17 +1,18 @@
 """The thought before an answer, between <think> and </think> or what a family has instead.
 
 A thought stands at the beginning, or was begun by the prompt. Behind it everything goes to the parser of calls;
-a marker there is text. Does not know calls.
+a marker there is text. Where a model ends in its thought, calls at the end of that count, though they stay thought too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
-from eaglelocal.core.tools import Split
+from eaglelocal.core.tools import Split, joined
 from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.marks import Item, Mark
-from eaglelocal.text.tool_calls import CallParser
+from eaglelocal.text.tool_calls import CallParser, tell_all
 
 
 class Place(Enum):
@@ -21,12 +22,42 @@ class Place(Enum):
     BEHIND = "behind"
 
 
+class ThoughtTail:
+    """Calls at the end of a thought that is never closed: read aside, for only that end will tell."""
+
+    def __init__(self, begin: str, parser: Callable[[Gathering], CallParser]) -> None:
+        self._begin, self._parser = begin, parser
+        self._reading: tuple[Gathering, CallParser] | None = None  # since the marker that begins a call
+
+    def push(self, item: Item) -> None:
+        if self._reading is None and isinstance(item, Mark) and item.name == self._begin:
+            found = Gathering(str)
+            self._reading = found, self._parser(found)
+        if self._reading is None:
+            return
+        found, parser = self._reading
+        parser.push(item)
+        if found.has_text:  # that was no call, or not the end
+            self._reading = None
+
+    def tell_calls(self, found: Gathering) -> None:
+        """The answer has ended by itself."""
+        if self._reading is None:
+            return
+        aside, parser = self._reading
+        parser.finish(is_cut=False)
+        calls = joined(aside.take_calls())
+        if not aside.has_text:
+            found.thought.trim()
+            tell_all(found, calls)
+
+
 class ThoughtParser:
     """Implements tool_calls.CallParser, before one that reads what is said. `split` has the markers of thoughts."""
 
-    def __init__(self, found: Gathering, said: CallParser, split: Split) -> None:
+    def __init__(self, found: Gathering, said: CallParser, split: Split, *, tail: ThoughtTail) -> None:
         assert split.thought is not None
-        self._found, self._said = found, said
+        self._found, self._said, self._tail = found, said, tail
         self._open, self._close = split.thought
         self._say, self._said_so = split.said
         self._place = Place.THOUGHT if split.in_thought else Place.BEHIND if split.in_said else Place.BEFORE
@@ -44,11 +75,13 @@ class ThoughtParser:
             case _:
                 self._before(item)
 
-    def finish(self) -> None:
+    def finish(self, *, is_cut: bool) -> None:
         self._end_label()
+        if self._place is Place.THOUGHT and not is_cut:
+            self._tail.tell_calls(self._found)
         if self._place is not Place.BEHIND and self._space:
             self._said.push(self._space)
-        self._said.finish()
+        self._said.finish(is_cut=is_cut)
 
     def _before(self, item: Item) -> None:
         if isinstance(item, str) and not item.strip():
@@ -71,6 +104,7 @@ class ThoughtParser:
         self._behind(item)
 
     def _think(self, item: Item) -> None:
+        self._tail.push(item)
         if isinstance(item, str):
             self._found.think(self._unlabelled(item))
         elif item.name == self._close:

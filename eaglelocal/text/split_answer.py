@@ -7,17 +7,19 @@ Does not know templates: `Split` says what the family's markers are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import Notation, Split
 from eaglelocal.text.answer import AnswerPiece, AnswerText
 from eaglelocal.text.block_calls import BlockCalls
+from eaglelocal.text.call_forms import bare_openings
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.families import is_harmony, is_spelled, markers_of
 from eaglelocal.text.gathering import Gathering, NewId, hex_id, short_id
 from eaglelocal.text.harmony import HarmonyParser, Kind
 from eaglelocal.text.marks import MarkReader, control_char
-from eaglelocal.text.reasoning import ThoughtParser
+from eaglelocal.text.reasoning import ThoughtParser, ThoughtTail
 from eaglelocal.text.stops import StopMatcher
 from eaglelocal.text.tool_calls import BareCalls, CallParser, NoCalls
 
@@ -28,50 +30,63 @@ class SplitText:
     def __init__(self, split: Split, new_id: NewId) -> None:
         self._found = Gathering(new_id, split.parallel)
         self._parser = parser_of(split, self._found)
-        self._reader = MarkReader(markers_of(split), spelled=is_spelled(split))
+        self._reader = MarkReader([*markers_of(split), *openings_of(split)], spelled=is_spelled(split))
 
     def push(self, text: str) -> AnswerPiece:
         for item in self._reader.push(text):
             self._parser.push(item)
-        return self._taken()
+        found = self._found
+        return AnswerPiece(found.text.take(), None, found.thought.take(), found.take_calls(), found.is_over)
 
-    def finish(self, text: str) -> AnswerPiece:
-        """`text` is the last."""
+    def finish(self, text: str, *, is_cut: bool = False) -> AnswerPiece:
+        """`text` is the last. Here what is said stands behind the calls."""
         for item in [*self._reader.push(text), *self._reader.flush()]:
             self._parser.push(item)
-        self._parser.finish()
-        self._found.text.release()
-        self._found.thought.release()
-        return self._taken()
-
-    def _taken(self) -> AnswerPiece:
+        self._parser.finish(is_cut=is_cut)
         found = self._found
-        calls, found.calls = tuple(found.calls), []
+        calls = found.take_calls()
+        found.text.release()
+        found.thought.release()
         return AnswerPiece(found.text.take(), None, found.thought.take(), calls, found.is_over)
 
 
 class SplitAnswerText:
-    """As text.answer.AnswerText. After a piece that is `stopped`, further tokens add nothing."""
+    """As text.answer.AnswerText. After a piece that is `stopped`, further tokens add nothing.
 
-    __slots__ = ("_chars", "_detokenizer", "_split", "_stops")
+    Stop strings are looked for in what is said; thoughts and arguments may contain them.
+    """
+
+    __slots__ = ("_chars", "_detokenizer", "_has_stopped", "_split", "_stops")
 
     def __init__(self, pieces: Pieces, stops: Sequence[str], split: Split, *, new_id: NewId) -> None:
         markers = markers_of(split)
         self._chars = {token: control_char(markers.index(name)) for token, name in split.marks}
         self._detokenizer, self._stops = Detokenizer(pieces), StopMatcher(stops)
         self._split = SplitText(split, new_id)
+        self._has_stopped = False
 
     def push(self, token: int) -> AnswerPiece:
+        if self._has_stopped:
+            return AnswerPiece("")
         char = self._chars.get(token)
         text = self._detokenizer.push(token) if char is None else self._detokenizer.flush() + char
-        text, stop = self._stops.push(text)
-        said = self._split.push(text)
-        return said if stop is None else AnswerPiece(said.text, stop, said.reasoning, said.calls, said.is_over)
+        piece = self._split.push(text)
+        said, stop = self._stops.push(piece.text)
+        if stop is not None:
+            self._has_stopped = True
+            return AnswerPiece(said, stop, piece.reasoning)
+        if piece.calls:
+            said += self._stops.flush()  # no stop string goes on behind a call
+        return replace(piece, text=said)
 
-    def finish(self) -> AnswerPiece:
-        """What was still held back when the answer ended."""
-        text, _ = self._stops.push(self._detokenizer.flush())
-        return self._split.finish(text + self._stops.flush())
+    def finish(self, *, is_cut: bool = False) -> AnswerPiece:
+        """What was still held back when the answer ended; calls first, then text."""
+        if self._has_stopped:
+            return AnswerPiece("")
+        piece = self._split.finish(self._detokenizer.flush(), is_cut=is_cut)
+        before = self._stops.flush() if piece.calls else ""
+        said, stop = self._stops.push(piece.text)
+        return replace(piece, text=before + said + self._stops.flush(), stop=stop)
 
 
 def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:
@@ -85,9 +100,12 @@ def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerTex
 def parser_of(split: Split, found: Gathering) -> CallParser:
     if is_harmony(split):
         begun = Kind.THOUGHT if split.in_thought else Kind.TEXT if split.in_said else None
-        return HarmonyParser(found, may_call=bool(split.tools), begun=begun)
+        return HarmonyParser(found, split.tools, begun=begun)
     said = calls_parser(split, found)
-    return said if split.thought is None else ThoughtParser(found, said, split)
+    if split.thought is None:
+        return said
+    tail = ThoughtTail(split.form.begin if split.form else "", lambda aside: calls_parser(split, aside))
+    return ThoughtParser(found, said, split, tail=tail)
 
 
 def calls_parser(split: Split, found: Gathering) -> CallParser:
@@ -96,3 +114,8 @@ def calls_parser(split: Split, found: Gathering) -> CallParser:
     if split.form.notation is Notation.BARE:
         return BareCalls(found, split.form, split.tools)
     return BlockCalls(found, split.form, split.tools)
+
+
+def openings_of(split: Split) -> tuple[str, ...]:
+    """Of calls whose marker a model may leave out; always spelled."""
+    return bare_openings(split.form, split.tools) if split.form else ()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.gathering import Gathering
-from eaglelocal.text.json_spans import JsonEnd
+from eaglelocal.text.json_calls import JsonCalls
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.python_calls import PythonCalls
 
@@ -22,8 +22,8 @@ class CallParser(Protocol):
 
     def push(self, item: Item) -> None: ...
 
-    def finish(self) -> None:
-        """Nothing follows: what was begun is text."""
+    def finish(self, *, is_cut: bool) -> None:
+        """Nothing follows: what was begun and is no call is text. `is_cut`: the model would have gone on."""
 
 
 class NoCalls:
@@ -35,16 +35,16 @@ class NoCalls:
     def push(self, item: Item) -> None:
         self._found.say(item.shown if isinstance(item, Mark) else item)
 
-    def finish(self) -> None:
+    def finish(self, *, is_cut: bool) -> None:
         pass
 
 
 class Block:
-    """What may become a call: all of its text as it came, and the JSON in it as far as it has come."""
+    """What may become a call: all of its text as it came, and what stands in it."""
 
-    def __init__(self, opening: str = "") -> None:
-        self.raw, self.body, self.rest = opening, "", ""
-        self._end = JsonEnd()
+    def __init__(self, opening: str = "", *, is_unopened: bool = False) -> None:
+        self.raw, self.body = opening, ""
+        self.is_unopened = is_unopened  # the marker that should open it was left out
         self._first = ""
 
     @property
@@ -54,23 +54,9 @@ class Block:
             self._first = self.body.lstrip()[:1]
         return self._first
 
-    @property
-    def in_string(self) -> bool:
-        return self._end.in_string
-
     def keep(self, text: str) -> None:
         self.raw += text
         self.body += text
-
-    def add_json(self, text: str) -> bool:
-        """True when the value is whole; `rest` is then what lies behind it."""
-        end = self._end.find(text)
-        if end is None:
-            self.keep(text)
-            return False
-        self.keep(text[:end])
-        self.rest = text[end:]
-        return True
 
 
 class BareCalls:
@@ -82,38 +68,43 @@ class BareCalls:
 
     def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._found, self._closing = found, form.end
-        self._names = frozenset(tool.name for tool in tools)
-        self._python = PythonCalls({tool.name: tool for tool in tools})
-        names = "|".join(re.escape(name) for name in sorted(self._names))
+        self._tools = {tool.name: tool for tool in tools}
+        self._python = PythonCalls(self._tools)
+        names = "|".join(re.escape(name) for name in sorted(self._tools))
         self._begins_python = re.compile(rf"\[\s*(?:{names})\s*\(")
-        self._longest_begin = max(map(len, self._names), default=0) + 16
+        self._longest_begin = max(map(len, self._tools), default=0) + 16
         self._block: Block | None = Block()  # None: all is text up to a marker
+        self._json: JsonCalls | None = None  # the object that the block turned out to be
         self._is_behind = False  # a call, whose closing marker may follow
 
     def push(self, item: Item) -> None:
         block = self._block
         if isinstance(item, Mark):
             self._mark(item)
+        elif self._json is not None:
+            self._object(self._json, item)
         elif block is None:
             self._found.say(item)
-        elif block.first == "{":
-            self._json(block, item)
         elif block.first == "[":
             self._list(block, item)
         else:
             self._before(block, item)
 
-    def finish(self) -> None:
+    def finish(self, *, is_cut: bool) -> None:
+        json, self._json = self._json, None
         block, self._block = self._block, None
-        if block is not None and not self._tell_list(block):
+        if json is not None:
+            self._is_behind = json.close(is_cut=is_cut)
+            if not self._is_behind:
+                self._found.say(json.raw)
+        elif block is not None and not self._tell_list(block):
             self._found.say(block.raw)
 
     def _mark(self, mark: Mark) -> None:
-        block = self._block
-        if block is not None and block.in_string:
-            block.keep(mark.shown)
+        if self._json is not None and self._json.in_string and mark.shown:
+            self._object(self._json, mark.shown)
             return
-        self.finish()
+        self.finish(is_cut=False)
         if not (self._is_behind and mark.name == self._closing):
             self._block = Block(mark.shown)
         self._is_behind = False
@@ -127,18 +118,23 @@ class BareCalls:
             self._block = None
             return
         block.raw += lead
-        if begun is not None:
-            (self._json if begun[0] == "{" else self._list)(block, text[begun.start() :])
-
-    def _json(self, block: Block, text: str) -> None:
-        if not block.add_json(text):
+        if begun is None:
             return
-        if self._found.try_call(block.body, self._names):
-            self._block, self._is_behind = Block(), True
-            self._again(block.rest)
+        if begun[0] == "[":
+            self._list(block, text[begun.start() :])
         else:
-            self._found.say(block.raw + block.rest)
-            self._block = None
+            self._json, self._block = JsonCalls(self._found, self._tools, raw=block.raw, is_bare=True), None
+            self._object(self._json, text[begun.start() :])
+
+    def _object(self, json: JsonCalls, text: str) -> None:
+        if not json.push(text):
+            return
+        self._json = None
+        if json.tell_rest():
+            self._block, self._is_behind = Block(), True
+            self._again(json.rest)
+        else:
+            self._found.say(json.raw + json.rest)
 
     def _list(self, block: Block, text: str) -> None:
         """Kept to the end, once it has begun with a call of an offered tool."""
@@ -149,7 +145,7 @@ class BareCalls:
 
     def _tell_list(self, block: Block) -> bool:
         calls = self._python(block.body) if self._begins_python.match(block.body) else None
-        if calls is None or any(call.name not in self._names for call in calls):
+        if calls is None or any(call.name not in self._tools for call in calls):
             return False
         tell_all(self._found, calls)
         self._is_behind = True

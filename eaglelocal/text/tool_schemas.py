@@ -24,6 +24,14 @@ def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
     return {name: resolved(said, schema) for name, said in properties.items()}
 
 
+def has_required(tool: Tool | None, arguments: str) -> bool:
+    """Does the object hold what the schema requires? An unknown tool requires nothing."""
+    schema, found = json.loads(tool.parameters or "{}") if tool else {}, json.loads(arguments)
+    required = schema.get("required") if isinstance(schema, dict) else None
+    keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
+    return all(key in found for key in keys)
+
+
 def kinds_of(schema: Schema) -> frozenset[str]:
     """The types that a schema names, alternatives included; none where it leaves them open."""
     named = schema.get("type")

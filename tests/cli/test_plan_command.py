@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load
 from eaglelocal.cli import main
 from eaglelocal.cli.plan_report import WIDTH
 from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.targets import demo_sources
 
 MACHINES = ("rtx-3090", "rtx-4090", "a6000", "m2-max-32gb", "2x-rtx-3090", "cpu-16gb", "cuda-8gb", "m1-8gb")
@@ -22,6 +26,7 @@ MEMORY_KEYS = ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes", "co
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 def screen(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -175,6 +180,21 @@ def test_a_file_is_planned_from_its_header(capsys: pytest.CaptureFixture[str]) -
     chosen = told(capsys, str(path), "--machine", "cpu-16gb")["chosen"]
     assert chosen["reference"] == str(path)
     assert chosen["memory"]["weights_bytes"] == pytest.approx(path.stat().st_size, rel=0.05)
+
+
+def test_what_is_on_disk_need_not_be_fetched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--Qwen--Qwen3-8B-GGUF" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    sketch = replace(REAL["qwen3-8b"], type="Q4_K")
+    path = write_sketch(snapshot / "Qwen3-8B-Q4_K_M.gguf", sketch)
+    arguments = ("qwen3-8b:q4_k_m", "--machine", "rtx-3090", "--goal", "quality")
+    chosen = told(capsys, *arguments)["chosen"]
+    assert chosen["memory"]["weights_bytes"] == shape_of(read_header(path)).weights_bytes
+    assert chosen["draft_kind"] == "eagle3" and chosen["commands"]["pull"]  # the head is not here
+    chosen = told(capsys, *arguments, "--ctx", "40960", "--machine", "cpu-32gb")["chosen"]
+    assert chosen["draft_kind"] in ("ngram", "none")
+    assert chosen["commands"]["pull"] is None
+    assert "get it" not in screen(capsys, *arguments, "--machine", "cpu-32gb", "--ctx", "40960")
 
 
 def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -28,13 +28,12 @@ from eaglelocal.core.events import (
     RequestEvent,
     Started,
     Tokens,
-    ToolCalled,
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart
 from eaglelocal.engine.process import EngineLoop
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
 
@@ -58,6 +57,7 @@ class _Scene:
     num_tokens: int = 0
     num_calls: int = 0
     reason: str = "stop"
+    rest: str = ""  # that is told at the end
 
     @property
     def id(self) -> str:
@@ -185,7 +185,7 @@ class DirectedEngine:
 
     def _finished(self, scene: _Scene) -> Finished:
         script = script_of(scene.request)
-        return Finished(scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS)
+        return Finished(scene.id, scene.reason, scene.rest, len(script), scene.num_tokens, TIMINGS, STATS)
 
 
 def script_of(request: ChatRequest) -> str:
@@ -219,12 +219,30 @@ def _think(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
 def _call(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     name, _, arguments = rest.partition(" ")
     index, scene.num_calls, scene.reason = scene.num_calls, scene.num_calls + 1, "tool_calls"
-    scene.num_tokens += 1
-    yield ToolCalled(scene.id, index, ToolCall(f"call_{index}", name, arguments or "{}"))
+    yield scene.tokens("", calls=(CallPart(index, arguments or "{}", f"call_{index}", name),))
+
+
+def _begin(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """A call whose arguments come from `argue`."""
+    index, scene.num_calls, scene.reason = scene.num_calls, scene.num_calls + 1, "tool_calls"
+    yield scene.tokens("", calls=(CallPart(index, "", f"call_{index}", rest),))
+
+
+def _argue(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    yield scene.tokens("", calls=(CallPart(scene.num_calls - 1, rest),))
+
+
+def _nothing(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """As many tokens that have nothing to tell, each after a while."""
+    count, seconds = rest.split(" ")
+    for _ in range(int(count)):
+        time.sleep(float(seconds))
+        yield scene.tokens("")
 
 
 def _weigh(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
-    """Words with log-probabilities, and half a character."""
+    """Words with log-probabilities, and half a character, of which is told at the end that it is none."""
+    scene.rest = "\N{REPLACEMENT CHARACTER}"
     for piece in [f"{word} ".encode() for word in rest.split(" ")] + [b"\xc3"]:
         top = (TokenLogprob(1, -0.25, piece), TokenLogprob(2, -2.5, b"other"))
         sampled = Sampled(1, -0.25, piece, top)
@@ -271,6 +289,9 @@ _DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
     "say": _say,
     "think": _think,
     "call": _call,
+    "begin": _begin,
+    "argue": _argue,
+    "nothing": _nothing,
     "weigh": _weigh,
     "show": _show,
     "length": _length,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens, ToolCalled
+from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -35,7 +35,11 @@ class Told:
     finished: Finished | None = None
     failed: Failed | None = None
     reasoning: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
+    parts: list[CallPart] = field(default_factory=list)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return joined(self.parts)
 
     def hear(self, event: RequestEvent) -> None:
         match event:
@@ -46,9 +50,7 @@ class Told:
                 self.drafted.extend(piece.drafted for piece in event.pieces)
                 self.text += event.text
                 self.reasoning += "".join(piece.reasoning for piece in event.pieces)
-            case ToolCalled():
-                assert event.index == len(self.calls)
-                self.calls.append(event.call)
+                self.parts += [part for piece in event.pieces for part in piece.calls]
             case Finished():
                 assert self.finished is None
                 self.finished = event

@@ -16,6 +16,7 @@ import numpy as np
 from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
 
 ALIGNMENT = 32
+ALTERNATIVES, LAUREL_RANK = 4, 64  # of gemma3n, which llama.cpp does not read from the file
 Tensor = tuple[str, tuple[int, ...]]  # name, shape in ggml's order
 
 
@@ -37,6 +38,7 @@ class Sketch:
     n_ff_exp: int = 0
     type: str = "Q8_0"
     tied: bool = False
+    file_type: int | None = None  # llama.cpp's number of the quantization
     keys: dict[str, object] = field(default_factory=dict)
 
     def kv_heads_of(self, layer: int) -> int:
@@ -72,7 +74,9 @@ def write_sketch(path: Path, sketch: Sketch) -> Path:
 
 def type_of(name: str, shape: tuple[int, ...], matrix_type: str) -> str:
     """Small things stay as they are, as in real files."""
-    plain = len(shape) == 1 or "conv" in name or "ssm_a" in name or "ssm_d" in name or "norm" in name
+    plain = (
+        len(shape) == 1 or "conv" in name or "ssm_a" in name or "ssm_d" in name or "norm" in name or "altup_" in name
+    )
     return "F32" if plain or name.endswith("bias") or "ffn_gate_inp" in name else matrix_type
 
 
@@ -94,6 +98,8 @@ def _write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
         writer.add_expert_count(s.n_expert)
         writer.add_expert_used_count(s.n_expert_used)
         writer.add_expert_feed_forward_length(s.n_ff_exp)
+    if s.file_type is not None:
+        writer.add_file_type(s.file_type)
     for key, value in s.keys.items():
         _add(writer, f"{s.arch}.{key}", value)
 
@@ -112,6 +118,7 @@ def tensors_of(s: Sketch) -> Iterator[Tensor]:
     yield "token_embd.weight", (s.n_embd, s.n_vocab)
     norm_name = "token_embd_norm" if s.arch == "lfm2" else "output_norm"
     yield f"{norm_name}.weight", (s.n_embd,)
+    yield from _inputs_of_layers(s)
     if not s.tied:
         yield "output.weight", (s.n_embd, s.n_vocab)
     if s.arch == "gemma4":
@@ -119,6 +126,37 @@ def tensors_of(s: Sketch) -> Iterator[Tensor]:
     for layer in range(s.n_layer):
         for name, shape in _layer(s, layer):
             yield f"blk.{layer}.{name}", shape
+
+
+def _inputs_of_layers(s: Sketch) -> Iterator[Tensor]:
+    """What is looked up for a token in each layer."""
+    width = s.number("embedding_length_per_layer_input") if "embedding_length_per_layer_input" in s.keys else 0
+    if width:
+        yield "per_layer_token_embd.weight", (width * s.n_layer, s.n_vocab)
+        yield "per_layer_model_proj.weight", (s.n_embd, width * s.n_layer)
+        yield "per_layer_proj_norm.weight", (width,)
+    if s.arch == "gemma3n":
+        for name in ("altup_proj", "altup_unembd_proj"):
+            yield f"{name}.weight", (s.n_embd, s.n_embd, ALTERNATIVES - 1)
+
+
+def _input_of_layer(s: Sketch, layer: int) -> Iterator[Tensor]:
+    width = s.number("embedding_length_per_layer_input")
+    if width:
+        yield "inp_gate.weight", (s.n_embd, width)
+        yield "proj.weight", (width, s.n_embd)
+        yield "post_norm.weight", (s.n_embd,)
+
+
+def _alternatives(s: Sketch, layer: int) -> Iterator[Tensor]:
+    yield "altup_correct_coef.weight", (ALTERNATIVES, ALTERNATIVES)
+    yield "altup_correct_scale.weight", (s.n_embd,)
+    yield "altup_predict_coef.weight", (ALTERNATIVES, ALTERNATIVES**2)
+    yield "altup_router.weight", (s.n_embd, ALTERNATIVES)
+    yield "altup_router_norm.weight", (s.n_embd,)
+    yield "laurel_l.weight", (s.n_embd, LAUREL_RANK)
+    yield "laurel_r.weight", (LAUREL_RANK, s.n_embd)
+    yield "laurel_post_norm.weight", (s.n_embd,)
 
 
 def _layer(s: Sketch, layer: int) -> Iterator[Tensor]:
@@ -147,10 +185,10 @@ def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
         yield "attn_q.bias", (queries,)
         yield "attn_k.bias", (keys,)
         yield "attn_v.bias", (keys,)
-    if s.arch in ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "gemma4", "lfm2"):
+    if s.arch in ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "gemma3n", "gemma4", "lfm2"):
         yield "attn_q_norm.weight", (dim,)
         yield "attn_k_norm.weight", (dim,)
-    if s.arch in ("gemma2", "gemma3", "gemma4"):
+    if s.arch in ("gemma2", "gemma3", "gemma3n", "gemma4"):
         yield "post_attention_norm.weight", (s.n_embd,)
     if s.arch == "gpt-oss":
         yield "attn_output.bias", (s.n_embd,)
@@ -175,7 +213,7 @@ def _feed_forward(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "ffn_gate.weight", (s.n_embd, n_ff)
     yield "ffn_up.weight", (s.n_embd, n_ff)
     yield "ffn_down.weight", (n_ff, s.n_embd)
-    if s.arch in ("gemma2", "gemma3", "gemma4"):
+    if s.arch in ("gemma2", "gemma3", "gemma3n", "gemma4"):
         yield "post_ffw_norm.weight", (s.n_embd,)
 
 
@@ -283,7 +321,9 @@ def _delta_net(s: Sketch) -> Iterator[Tensor]:
 
 
 PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gemma4"), (_attention, _feed_forward)),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma2", "gemma3"), (_attention, _feed_forward)),
+    "gemma3n": (_attention, _feed_forward, _input_of_layer, _alternatives),
+    "gemma4": (_attention, _feed_forward, _input_of_layer),
     **dict.fromkeys(("qwen3moe", "gpt-oss"), (_attention, _experts)),
     **dict.fromkeys(("qwen35", "qwen35moe"), (_qwen35,)),
     "phi3": (_fused,),
@@ -323,6 +363,34 @@ SKETCHES = {
             "attention.value_length_swa": 64,
             "rope.dimension_count_swa": 64,
             "embedding_length_per_layer_input": 0,
+            "rope.freq_base_swa": 1e4,
+        },
+    ),
+    "gemma4 with inputs of layers": replace(
+        TINY,
+        arch="gemma4",
+        tied=True,
+        head_dim=128,
+        n_layer=6,
+        keys={
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": [True, True, False, True, True, False],
+            "attention.key_length_swa": 64,
+            "attention.value_length_swa": 64,
+            "rope.dimension_count_swa": 64,
+            "embedding_length_per_layer_input": 64,
+            "attention.shared_kv_layers": 3,
+            "rope.freq_base_swa": 1e4,
+        },
+    ),
+    "gemma3n": replace(
+        TINY,
+        arch="gemma3n",
+        tied=True,
+        n_layer=25,
+        keys={
+            "attention.sliding_window": 512,
+            "embedding_length_per_layer_input": 256,
             "rope.freq_base_swa": 1e4,
         },
     ),
@@ -405,6 +473,43 @@ REAL = {
         head_dim=128,
         tied=True,
         keys={"attention.sliding_window": 1024, "rope.freq_base_swa": 1e4},
+    ),
+    "gemma-4-e4b": Sketch(
+        arch="gemma4",
+        n_layer=42,
+        n_embd=2560,
+        n_vocab=262144,
+        n_head=8,
+        kv_heads=2,
+        n_ff=10240,
+        head_dim=512,
+        tied=True,
+        keys={
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": [True, True, True, True, True, False] * 7,
+            "attention.key_length_swa": 256,
+            "attention.value_length_swa": 256,
+            "attention.shared_kv_layers": 18,
+            "rope.dimension_count_swa": 256,
+            "embedding_length_per_layer_input": 256,
+            "rope.freq_base_swa": 1e4,
+        },
+    ),
+    "gemma-3n-e4b": Sketch(
+        arch="gemma3n",
+        n_layer=35,
+        n_embd=2048,
+        n_vocab=262400,
+        n_head=8,
+        kv_heads=2,
+        n_ff=16384,
+        head_dim=256,
+        tied=True,
+        keys={
+            "attention.sliding_window": 512,
+            "embedding_length_per_layer_input": 256,
+            "rope.freq_base_swa": 1e4,
+        },
     ),
     "gpt-oss-20b": Sketch(
         arch="gpt-oss",

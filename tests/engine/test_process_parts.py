@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import struct
@@ -30,6 +31,7 @@ from eaglelocal.core.events import (
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.tools import CallPart
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.child import _environment
 from eaglelocal.engine.ending import Ending
@@ -61,6 +63,13 @@ def through_a_pipe(message: object) -> object:
 )
 def test_messages_pass_unchanged(message: object) -> None:
     assert through_a_pipe(message) == message
+
+
+def test_no_field_of_a_piece_is_left_behind() -> None:
+    """They are pickled by hand."""
+    piece = Piece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
+    assert all(getattr(piece, field.name) not in (field.default, ()) for field in dataclasses.fields(piece))
+    assert through_a_pipe([Tokens("r", (piece,))]) == [Tokens("r", (piece,))]
 
 
 def test_errors_pass_with_kind_and_hint() -> None:

@@ -18,11 +18,11 @@ from eaglelocal.assembly import build
 from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.events import Failed, Finished, ToolCalled
+from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, joined
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import RequestError
 from eaglelocal.hub.resolve import resolve
@@ -271,9 +271,9 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
         choice = ToolChoice(use=ToolUse.REQUIRED, name="look_up", parallel=False)
         asked = bound(None, tools=(LOOK,), tool_choice=choice, is_split=True)
         events = list(client.stream(asked))
-        (called_event,) = [event for event in events if isinstance(event, ToolCalled)]
-        assert called_event.index == 0
-        check_fits(json.loads(called_event.call.arguments))
+        pieces = [piece for event in events if isinstance(event, Tokens) for piece in event.pieces]
+        (call,) = joined(part for piece in pieces for part in piece.calls)
+        check_fits(json.loads(call.arguments))
         assert isinstance(events[-1], Finished) and events[-1].reason == "tool_calls"
         failed = list(client.stream(bound(REFUSED["bad expression"])))[-1]
         assert isinstance(failed, Failed) and isinstance(failed.error, RequestError)

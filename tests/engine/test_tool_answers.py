@@ -9,7 +9,7 @@ from doubles.rig import INFO, Told, controller_of, drive
 from doubles.scripted_context import LetterConstraints, ScriptedContext, ScriptedHead, Table
 
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.events import Finished, RequestEvent, Tokens, ToolCalled
+from eaglelocal.core.events import Finished, RequestEvent, Tokens
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
@@ -31,6 +31,9 @@ WORDS = [
     '{"name": "f", ',
     '"arguments": {}}',
     "</tool_call>",
+    '"arguments": {"a"',
+    ": 1",
+    "}}",
 ]
 WORDS += ["é"] * (TABLE.n_vocab - len(WORDS))
 CALL = "ghij"  # letters are tokens: a is <think>, and so on
@@ -127,6 +130,49 @@ def test_a_call_cut_short_is_no_call() -> None:
     assert (told.calls, told.text, ending(told)) == ([], '{"name": "f", ', "length")  # the marker has no text
 
 
+@pytest.mark.parametrize(("max_tokens", "arguments"), [(3, '{"a"'), (4, '{"a": 1')])
+def test_what_was_told_of_a_call_stays_told_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
+    told = told_of(says("ghklm", params=replace(GREEDY, max_tokens=max_tokens)))
+    assert (told.text, ending(told)) == ("", "length")
+    assert [(call.name, call.arguments) for call in told.calls] == [("f", arguments)]
+
+
+def test_a_call_whose_end_the_model_forgot_is_whole() -> None:
+    told = told_of(says("ghkl"))
+    assert [(call.name, call.arguments) for call in told.calls] == [("f", '{"a": 1}')]
+    assert (told.text, ending(told)) == ("", "tool_calls")
+
+
+@pytest.mark.parametrize("length", [0, 4])
+def test_a_call_is_told_while_it_is_written(length: int) -> None:
+    engine = engine_of(length)
+    engine.submit(says("ghklmj"))
+    told = []
+    while engine.has_work:
+        pieces = [piece for event in engine.step() if isinstance(event, Tokens) for piece in event.pieces]
+        told += [[part.arguments for part in piece.calls] for piece in pieces]
+    assert told[:5] == [[], [], ["", '{"a"'], [": 1"], ["}"]]
+    assert told[5:] == [[]] * len(told[5:])
+
+
+def test_stop_strings_do_not_count_in_thoughts_and_calls() -> None:
+    told = told_of(says("abcghije", params=replace(GREEDY, stop=("hm", '"f"', "s"))))
+    assert (told.reasoning, len(told.calls), told.text, ending(told)) == ("hm", 1, "Ye", "tool_calls")
+
+
+def test_a_stop_string_does_not_go_on_behind_a_call() -> None:
+    told = told_of(says("eghijf", params=replace(GREEDY, stop=("s.",))))
+    assert (told.text, len(told.calls), ending(told)) == ("Yes.", 1, "tool_calls")
+
+
+def test_a_call_at_the_end_of_a_thought_counts_where_the_model_itself_has_ended() -> None:
+    told = told_of(says("abghij"))
+    assert ([call.name for call in told.calls], told.text, ending(told)) == (["f"], "", "tool_calls")
+    assert told.reasoning.startswith("hm")
+    cut = told_of(says("abghij", params=replace(GREEDY, max_tokens=6)))
+    assert (cut.calls, ending(cut)) == ([], "length")
+
+
 def test_a_limit_behind_a_call_is_still_a_limit() -> None:
     told = told_of(says(CALL + "efef", params=replace(GREEDY, max_tokens=5)))
     assert (len(told.calls), told.text, ending(told)) == (1, "Yes", "length")
@@ -143,9 +189,9 @@ def test_the_events_of_a_call_come_before_the_end() -> None:
     events: list[RequestEvent] = []
     while engine.has_work:
         events += engine.step()
-    kinds = [type(event) for event in events if isinstance(event, Tokens | ToolCalled | Finished)]
-    assert kinds[-2:] == [Tokens, Finished] or kinds[-2:] == [ToolCalled, Finished]
-    assert kinds.count(ToolCalled) == 1
+    assert [type(event) for event in events[-2:]] == [Tokens, Finished]
+    pieces = [piece for event in events if isinstance(event, Tokens) for piece in event.pieces]
+    assert sum(bool(part.name) for piece in pieces for part in piece.calls) == 1
 
 
 def test_a_cancelled_split_answer_ends() -> None:

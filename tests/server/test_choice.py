@@ -1,35 +1,97 @@
-"""What a server knows of one answer, from the engine's events."""
+"""What a choice tells: parts in the order in which they came, and the draws of what is said."""
 
 from __future__ import annotations
 
-from doubles.directed_server_engine import TIMINGS
+import json
+from typing import Any
 
-from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started
+import pytest
+
+from eaglelocal.core.events import Finished, Piece, Tokens
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.server.choice import Choice
+from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.tools import CallPart
+from eaglelocal.server.api.chat_teller import ChatTeller
+from eaglelocal.server.choice import Choice, Said, Thought
 
-STARTED = Started("a", 3, 0)
-
-
-def finished(state: str) -> Finished:
-    return Finished("a", "stop", "", 3, 1, TIMINGS, SpeculationStats(state=state))
-
-
-def states(*events: RequestEvent) -> list[str]:
-    choice = Choice(0, ChatRequest(id="a"), 0.0)
-    seen = [choice.state]
-    for event in events:
-        choice.take(event, 1.0)
-        seen.append(choice.state)
-    return seen
+HEAD = CallPart(0, "", "id_0", "f")
 
 
-def test_the_state_of_drafting_is_the_engine_s_last_word() -> None:
-    off, asleep, on = (SpeculationChanged("a", state, "why") for state in ("off", "asleep", "on"))
-    assert states(STARTED, off, finished("off")) == ["", "on", "off", "off"]
-    assert states(STARTED, asleep, on, off, finished("asleep")) == ["", "on", "asleep", "on", "off", "asleep"]
+def choice_of(*pieces: Piece, rest: str = "", is_split: bool = True, logprobs: int | None = None) -> Choice:
+    choice = Choice(0, ChatRequest(id="x", is_split=is_split, params=SamplingParams(logprobs=logprobs)), 0.0)
+    choice.take(Tokens("x", pieces), 1.0)
+    if rest:
+        choice.take(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
+    return choice
 
 
-def test_what_never_started_was_never_drafted_for_or_not() -> None:
-    assert states(finished("off")) == ["", ""]
+def said(text: str, **more: Any) -> Piece:
+    return Piece(1, text, drafted=False, **more)
+
+
+def weighed(token: str | bytes, text: str = "", **more: Any) -> Piece:
+    return said(text, sampled=Sampled(1, -0.5, token.encode() if isinstance(token, str) else token), **more)
+
+
+def test_parts_are_in_the_order_in_which_they_came() -> None:
+    choice = choice_of(
+        said("", reasoning="hm"),
+        said("", reasoning=" so"),
+        said("Yes", reasoning="."),
+        said("!", calls=(HEAD, CallPart(0, "{"))),
+        said("", calls=(CallPart(0, "}"), CallPart(1, "{}", "id_1", "g"))),
+        said(" Done"),
+        rest=".",
+    )
+    news = choice.news()
+    assert [type(part) for part in news.parts] == [Thought, Said, CallPart, CallPart, Said]
+    assert (news.reasoning, news.text) == ("hm so.", "Yes! Done.")
+    assert [(call.id, call.name, call.arguments) for call in news.calls] == [("id_0", "f", "{}"), ("id_1", "g", "{}")]
+    assert not choice.news()
+
+
+def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
+    """Some clients look for content first, and then for nothing else."""
+    choice = choice_of(
+        said("Yes", reasoning="hm", calls=(HEAD, CallPart(0, "{}"), CallPart(1, "{}", "id_1", "g"))), said("Done")
+    )
+    lines = ChatTeller("id", "m").delta(choice, choice.news()).strip().split("\n\n")
+    deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
+    function = {"id": "id_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    other = {"id": "id_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}
+    assert deltas == [
+        {"reasoning_content": "hm"},
+        {"content": "Yes"},
+        {"tool_calls": [{"index": 0, **function}]},
+        {"tool_calls": [{"index": 1, **other}]},
+        {"content": "Done"},
+    ]
+
+
+def test_tokens_that_tell_nothing_are_no_news() -> None:
+    assert not choice_of(said(""), said("")).news()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rest", "tokens"),
+    [
+        ([weighed("<think>"), weighed("hm", reasoning="hm"), weighed("</think>"), weighed("Yes", "Yes")], "", ["Yes"]),
+        ([weighed("</think>"), weighed("\n\n"), weighed("Yes", "Yes"), weighed("!", "!")], "", ["Yes", "!"]),
+        ([weighed("hm.</", reasoning="hm."), weighed("think>"), weighed("Yes", "Yes")], "", ["Yes"]),
+        ([weighed("a", "a"), weighed(" <"), weighed("b>", " <b>")], "", ["a", " <", "b>"]),
+        ([weighed(b"\xc3"), weighed(b"\xa9", "é")], "", ["\\xc3", "\\xa9"]),
+        ([weighed("Yes", "Yes"), weighed("<tool_call>"), weighed('{"name"', calls=(HEAD,)), weighed("}")], "", ["Yes"]),
+        ([weighed("Yes", "Yes"), weighed("\n"), weighed("</"), weighed("x")], "\n</x", ["Yes", "\n", "</", "x"]),
+        ([weighed("Yes", "Yes"), weighed(b"\xc3")], "\N{REPLACEMENT CHARACTER}", ["Yes", "\\xc3"]),
+        ([weighed("hm. Yes", "Yes", reasoning="hm.")], "", ["hm. Yes"]),
+    ],
+)
+def test_only_tokens_of_what_is_said_are_weighed(pieces: list[Piece], rest: str, tokens: list[str]) -> None:
+    news = choice_of(*pieces, rest=rest, logprobs=0).news()
+    assert [one.piece.decode("utf-8", "backslashreplace") for one in news.sampled] == tokens
+
+
+def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
+    news = choice_of(weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0).news()
+    assert [one.piece for one in news.sampled] == [b"<s>", b"\xc3", b"\xa9"]

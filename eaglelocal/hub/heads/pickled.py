@@ -1,30 +1,28 @@
 """Reads torch's own files (`pytorch_model.bin`) without torch, and without running what a pickle may ask for.
 
 Such a file is a zip archive: a pickle that names tensors, and their bytes, uncompressed, beside it. Of the pickle only
-what a plain dictionary of tensors needs is understood; any other name in it is refused, and nothing is imported or
-called for it. The bytes are read later, from where they lie.
+what a plain dictionary of tensors needs is understood (pickle_machine.py); any other name in it is refused, and nothing
+is imported or called for it. The bytes are read later, from where they lie.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import pickletools
 import struct
 import zipfile
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import refuse
+from eaglelocal.hub.heads.pickle_machine import PickleMachine
 from eaglelocal.hub.heads.safetensors import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor
 
-MAX_PICKLE_BYTES = 16 << 20
+MAX_PICKLE_BYTES = 2 << 20  # about 250 for each tensor
+MAX_RANK = 16  # of what is read at all; what is used has MAX_DIMENSIONS
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip entry: signature, lengths of its name and of its extra field
 STORAGES: Mapping[str, str] = MappingProxyType(
     {"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"}
@@ -32,7 +30,6 @@ STORAGES: Mapping[str, str] = MappingProxyType(
 )
 # what the zip reader raises on damaged directories, encrypted entries and unknown compressions
 DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OverflowError, struct.error)
-MEMO_WRITES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 CONVERT = "convert it where torch is: torch.load(..., weights_only=True), then safetensors.torch.save_file"
 
 
@@ -69,9 +66,7 @@ def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) 
     if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
         raise refuse(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
-        raw = archive.read(entry)
-        _check_memo(raw)
-        found = _Reader(BytesIO(raw)).load()
+        found = PickleMachine(_known, _storage).run(archive.read(entry))
     except ModelFileError as error:
         raise refuse(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways
@@ -88,42 +83,32 @@ def _is_stored(entry: zipfile.ZipInfo) -> bool:
     return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
 
 
-def _check_memo(raw: bytes) -> None:
-    """Raises ModelFileError on a place in the memo that no pickle of this length needs: it takes memory up to there."""
-    for number, (opcode, place, _) in enumerate(pickletools.genops(raw)):
-        if opcode.name in MEMO_WRITES and isinstance(place, int) and place > number:
-            raise ModelFileError(f"its pickle remembers something at {place}")
+def _known(module: str, name: str) -> object:
+    """The few names that a dictionary of tensors needs."""
+    if module == "torch" and name in STORAGES:
+        return STORAGES[name]
+    try:
+        return FUNCTIONS[module, name]
+    except KeyError:
+        raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
 
 
-class _Reader(pickle.Unpickler):
-    """Knows the few names that a dictionary of tensors needs."""
+def _storage(pid: object) -> _Storage:
+    match pid:
+        case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
+            return _Storage(dtype, key)
+    raise ModelFileError("its pickle refers to what is no storage of a known type")
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self._known: dict[tuple[str, str], object] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
-            ("torch._utils", "_rebuild_parameter"): _parameter,
-        }
 
-    def find_class(self, module: str, name: str) -> object:
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        try:
-            return self._known[module, name]
-        except KeyError:
-            raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
-
-    def persistent_load(self, pid: object) -> object:
-        match pid:
-            case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
-                return _Storage(dtype, key)
-        raise ModelFileError("its pickle refers to what is no storage of a known type")
+def _dictionary() -> dict[str, object]:
+    return {}
 
 
 def _rebuilt(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
     match storage, first, shape, strides:
-        case _Storage(), int(), tuple(), tuple() if all(_is_count(size) for size in (first, *shape, *strides)):
+        case _Storage(), int(), tuple(), tuple() if len(shape) == len(strides) <= MAX_RANK and all(
+            _is_count(size) for size in (first, *shape, *strides)
+        ):
             return _View(storage, first, shape, strides)
     raise ModelFileError("a tensor of its pickle makes no sense")
 
@@ -134,6 +119,15 @@ def _is_count(value: object) -> bool:
 
 def _parameter(view: object, *rest: object) -> object:
     return view
+
+
+FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = MappingProxyType(
+    {
+        ("collections", "OrderedDict"): _dictionary,
+        ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+        ("torch._utils", "_rebuild_parameter"): _parameter,
+    }
+)
 
 
 def _located(

@@ -30,8 +30,14 @@ def head_folder(reference: str) -> tuple[Path, str]:
 def _cached(repository: str) -> Path | None:
     """The newest snapshot in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache  # slow to import
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(repository, CONFIG)
+    from eaglelocal.hub.troubles import explained
+
+    try:
+        found = try_to_load_from_cache(repository, CONFIG)
+    except HFValidationError as problem:
+        raise explained(problem, repository) from None
     return Path(found).parent if isinstance(found, str) else None
 
 

@@ -7,6 +7,7 @@ nothing: a head appears under its name when it is complete and was tried.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
+from eaglelocal.catalog.reference import SUFFIX
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
@@ -24,6 +26,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import is_same_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import Entry, StreamedTensor, file_bytes_at_most, write_streamed
+from eaglelocal.probe.processes import birth_of, is_alive
 
 MAX_HEADS = 64  # of one kind of target that are looked at
 SPARE_DISK_BYTES = 200_000_000
@@ -82,6 +85,42 @@ def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
     return info
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedHead:
+    """What an import left behind, or writes just now."""
+
+    path: Path
+    size_bytes: int
+    is_being_written: bool
+
+
+def unfinished_heads() -> list[UnfinishedHead]:
+    """In the folders where `--draft auto` looks."""
+    found = []
+    for path in sorted(locations.heads_dir().glob(f"*/*{PARTIAL}")):
+        with suppress(OSError):  # it went just now
+            found.append(UnfinishedHead(path, path.stat().st_size, _has_writer(path)))
+    return found
+
+
+def _partial_of(path: Path) -> Path:
+    """Names the process that writes it, so that others know when it has ended."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{birth_of(os.getpid())}{PARTIAL}")
+
+
+def _has_writer(partial: Path) -> bool:
+    pid, _, birth = partial.name.removesuffix(PARTIAL).partition(f"{SUFFIX}.")[2].partition("-")
+    return pid.isdecimal() and is_alive(int(pid), birth)
+
+
+def _drop_leftovers(path: Path) -> None:
+    """Of imports of this head that were killed."""
+    for partial in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
+        if not _has_writer(partial):
+            with suppress(OSError):
+                partial.unlink()
+
+
 @contextmanager
 def written(
     path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], *, on_progress: Progress
@@ -90,7 +129,8 @@ def written(
 
     Raises ResourceError where the disk is too small or cannot be written.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    partial = _partial_of(path)
+    _drop_leftovers(path)
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial

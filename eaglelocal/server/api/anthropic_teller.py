@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.api.figures import speculation, stats_of, timings
 from eaglelocal.server.api.tellers import named
-from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -30,11 +30,12 @@ class AnthropicTeller:
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         choice, content = choices[0], list[dict[str, Any]]()
         new = choice.news()
-        if new.reasoning and self._tells_thoughts:
-            content.append({"type": "thinking", "thinking": new.reasoning, "signature": ""})
-        if new.text or not new.calls:
-            content.append({"type": "text", "text": new.text})
-        content += [block_of(call, input_of(call)) for _, call in new.calls]
+        reasoning, text, calls = new.reasoning, new.text, new.calls
+        if reasoning and self._tells_thoughts:
+            content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
+        if text or not calls:
+            content.append({"type": "text", "text": text})
+        content += [block_of(call, input_of(call)) for call in calls]
         return {
             **self._message(choice, content),
             **stop_of(choice),
@@ -47,12 +48,19 @@ class AnthropicTeller:
         return named({"type": "message_start", "message": message})
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        thought = new.reasoning if self._tells_thoughts else ""
-        told = self._add("thinking", thought) + self._add("text", new.text)
-        for _, call in new.calls:
-            told += self._close() + self._begin("tool_use", block_of(call, {}))
-            told += self._fill({"type": "input_json_delta", "partial_json": call.arguments}) + self._close()
-        return told
+        return "".join(map(self._part, new.parts))
+
+    def _part(self, part: News) -> str:
+        match part:
+            case Thought():
+                return self._add("thinking", part.text if self._tells_thoughts else "")
+            case Said():
+                return self._add("text", part.text)
+        begun = ""
+        if part.name:
+            begun = self._close() + self._begin("tool_use", block_of(ToolCall(part.id, part.name, ""), {}))
+        fill = self._fill({"type": "input_json_delta", "partial_json": part.arguments}) if part.arguments else ""
+        return begun + fill
 
     def ending(self, choice: Choice) -> str:
         return self._close()
@@ -61,6 +69,9 @@ class AnthropicTeller:
         choice = choices[0]
         end = {"type": "message_delta", "delta": stop_of(choice), "usage": usage_of(choice), "timings": timings(choice)}
         return named(end) + named({"type": "message_stop"})
+
+    def ping(self) -> str:
+        return named({"type": "ping"})
 
     def breaking(self, problem: Problem) -> str:
         return named(problem.anthropic_body())
@@ -126,7 +137,7 @@ def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
 def input_of(call: ToolCall) -> dict[str, Any]:
     """The arguments as the object that this shape wants; what is none is shown as it is."""
     try:
-        value = json.loads(call.arguments)
+        value = read_json(call.arguments)
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}

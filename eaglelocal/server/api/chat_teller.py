@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.api.figures import speculation, stats_of, timings, usage
-from eaglelocal.server.api.tellers import DONE, data
-from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.api.tellers import DONE, PING, data
+from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
 
@@ -35,18 +35,22 @@ class ChatTeller:
         return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        if self._tells_drafted and not (new.reasoning or new.calls or new.sampled):
-            return self._runs(choice, new)
-        told: dict[str, object] = {}
-        if new.reasoning:
-            told["reasoning_content"] = new.reasoning
-        if new.text:
-            told["content"] = new.text
-        if new.calls:
-            told["tool_calls"] = [{"index": index, **call_of(call)} for index, call in new.calls]
-        return self._chunk(choice.index, told, logprobs=logprobs_of(choice, new.sampled))
+        """A chunk for each thought, text and call: some clients look into a chunk for one of them only."""
+        return "".join(self._part(choice, part) for part in new.parts)
 
-    def _runs(self, choice: Choice, new: Delta) -> str:
+    def _part(self, choice: Choice, part: News) -> str:
+        match part:
+            case Thought():
+                return self._chunk(choice.index, {"reasoning_content": part.text})
+            case CallPart():
+                return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
+        if not part.text and not part.sampled:
+            return ""
+        if self._tells_drafted and not part.sampled:
+            return self._runs(choice, part)
+        return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
+
+    def _runs(self, choice: Choice, new: Said) -> str:
         """A chunk for each run of tokens that were all drafted, or all not."""
         said, rest = [], new.text
         for text, count, drafted in new.runs:
@@ -64,6 +68,9 @@ class ChatTeller:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
         return data(chunk) + DONE
 
+    def ping(self) -> str:
+        return PING
+
     def breaking(self, problem: Problem) -> str:
         return data(problem.body()) + DONE
 
@@ -71,12 +78,13 @@ class ChatTeller:
         return problem.body()
 
     def _choice(self, choice: Choice, new: Delta) -> dict[str, object]:
-        message: dict[str, object] = {"role": "assistant", "content": new.text if new.text or not new.calls else None}
+        text, calls = new.text, new.calls
+        message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None}
         message["refusal"] = None
-        if new.reasoning:
-            message["reasoning_content"] = new.reasoning
-        if new.calls:
-            message["tool_calls"] = [call_of(call) for _, call in new.calls]
+        if reasoning := new.reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [call_of(call) for call in calls]
         return {
             "index": choice.index,
             "message": message,
@@ -103,6 +111,12 @@ def finish_reason(choice: Choice) -> str:
 
 def call_of(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def part_of(part: CallPart) -> dict[str, object]:
+    if not part.name:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    return {"index": part.index, **call_of(ToolCall(part.id, part.name, part.arguments))}
 
 
 def logprobs_of(choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:

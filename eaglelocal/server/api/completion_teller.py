@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.server.api.chat_teller import finish_reason, text_of
 from eaglelocal.server.api.figures import speculation, stats_of, timings, usage
-from eaglelocal.server.api.tellers import DONE, data
+from eaglelocal.server.api.tellers import DONE, PING, data
 from eaglelocal.server.choice import Choice, Delta
 from eaglelocal.server.errors import Problem
 
@@ -50,6 +50,9 @@ class CompletionTeller:
         if not self._has_usage:
             return DONE
         return data({**self._head, "choices": [], "usage": usage(choices, num_prompts=self._num_prompts)}) + DONE
+
+    def ping(self) -> str:
+        return PING
 
     def breaking(self, problem: Problem) -> str:
         return data(problem.body()) + DONE

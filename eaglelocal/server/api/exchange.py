@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -23,7 +24,6 @@ from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.serving import Call, Limits, Serving
 
 CHAT = Names({})
-PING = ": ping\n\n"
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -103,12 +103,13 @@ class Conversation:
     async def _stream(self, call: Call, wire: Wire) -> None:
         news = await call.next(self._serving.limits.patience_s)
         await wire.open(self._teller.opening(call.choices) + self._told(news))
+        ping_s = self._serving.limits.ping_s
         while not call.is_over:
-            news = await call.next(self._serving.limits.ping_s)
+            news = await call.next(max(wire.written_at + ping_s - time.monotonic(), 0.0))
             if told := self._told(news):
                 await wire.write(told)
-            elif not news:
-                await wire.write(PING)
+            elif time.monotonic() >= wire.written_at + ping_s:  # news or not: some tokens have nothing to tell
+                await wire.write(self._teller.ping())
         await wire.close(self._teller.closing(call.choices))
 
     def _told(self, choices: list[Choice]) -> str:
@@ -127,6 +128,7 @@ class Wire:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_open = False
+        self.written_at = 0.0  # monotonic seconds
 
     async def open(self, text: str) -> None:
         self.is_open = True
@@ -134,6 +136,7 @@ class Wire:
         await self.write(text)
 
     async def write(self, text: str) -> None:
+        self.written_at = time.monotonic()
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def close(self, text: str) -> None:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.tools import CallPart
 from eaglelocal.server.api.figures import speculation, stats_of, timings
 from eaglelocal.server.api.responses_schema import ResponsesBody
-from eaglelocal.server.api.tellers import DONE, named
-from eaglelocal.server.choice import Choice, Delta
+from eaglelocal.server.api.tellers import DONE, PING, named
+from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
 Event = dict[str, object]
@@ -24,6 +25,7 @@ class OpenItem:
     kind: str  # reasoning, message
     id: str
     text: list[str] = field(default_factory=list)
+    is_whole: bool = False  # a text may always go on
 
     def part(self, text: str) -> Event:
         kind = CONTENT[self.kind]
@@ -38,6 +40,35 @@ class OpenItem:
         return item | extra
 
 
+@dataclass(slots=True)
+class OpenCall:
+    """The call that is being written."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """What was cut may have been cut behind it."""
+        try:
+            return isinstance(read_json("".join(self.arguments)), dict)
+        except ValueError:
+            return False
+
+    def told(self, status: str) -> Event:
+        arguments = "" if status == "in_progress" else "".join(self.arguments)
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": arguments,
+            "status": status,
+        }
+
+
 class ResponsesTeller:
     """Implements Teller. The first choice is the only one."""
 
@@ -45,7 +76,7 @@ class ResponsesTeller:
         self._id, self._model, self._body = call_id, model, body
         self._created_at = time.time()
         self._done: list[Event] = []  # items
-        self._open: OpenItem | None = None
+        self._open: OpenItem | OpenCall | None = None
         self._number = 0  # of the next event
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
@@ -61,14 +92,15 @@ class ResponsesTeller:
         )
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        told = ""
-        if new.reasoning:
-            told += self._add("reasoning", new.reasoning)
-        if new.text:
-            told += self._add("message", new.text)
-        for _, call in new.calls:
-            told += self._close() + self._call(call)
-        return told
+        return "".join(map(self._part, new.parts))
+
+    def _part(self, part: News) -> str:
+        match part:
+            case Thought():
+                return self._add("reasoning", part.text) if part.text else ""
+            case Said():
+                return self._add("message", part.text) if part.text else ""
+        return (self._close() + self._begin_call(part) if part.name else "") + self._argue(part.arguments)
 
     def ending(self, choice: Choice) -> str:
         return self._close(is_cut=was_cut(choice))
@@ -76,6 +108,9 @@ class ResponsesTeller:
     def closing(self, choices: Sequence[Choice]) -> str:
         response = self._response(choices[0])
         return self._event(f"response.{response['status']}", response=response)
+
+    def ping(self) -> str:
+        return PING
 
     def breaking(self, problem: Problem) -> str:
         told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
@@ -87,7 +122,7 @@ class ResponsesTeller:
     # ---- items
     def _add(self, kind: str, text: str) -> str:
         told = ""
-        if self._open is None or self._open.kind != kind:
+        if not isinstance(self._open, OpenItem) or self._open.kind != kind:
             told = self._close()
             item = self._open = OpenItem(kind, f"{'rs' if kind == 'reasoning' else 'msg'}_{self._id}_{len(self._done)}")
             told += self._event(
@@ -97,33 +132,41 @@ class ResponsesTeller:
         self._open.text.append(text)
         return told + self._of_part(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
 
+    def _begin_call(self, part: CallPart) -> str:
+        call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, part.name)
+        return self._event("response.output_item.added", output_index=len(self._done), item=call.told("in_progress"))
+
+    def _argue(self, arguments: str) -> str:
+        call = self._open
+        if not arguments or not isinstance(call, OpenCall):
+            return ""
+        call.arguments.append(arguments)
+        return self._of_item("response.function_call_arguments.delta", call, delta=arguments)
+
     def _close(self, *, is_cut: bool = False) -> str:
         item, self._open = self._open, None
         if item is None:
             return ""
-        text, done = "".join(item.text), item.told("incomplete" if is_cut else "completed")
-        told = self._of_part(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
-        told += self._of_part("response.content_part.done", item, part=item.part(text))
+        done = item.told("incomplete" if is_cut and not item.is_whole else "completed")
+        told = self._filled_call(item) if isinstance(item, OpenCall) else self._filled(item)
         told += self._event("response.output_item.done", output_index=len(self._done), item=done)
         self._done.append(done)
         return told
 
-    def _call(self, call: ToolCall) -> str:
-        index, item_id = len(self._done), f"fc_{self._id}_{len(self._done)}"
-        item: Event = {"id": item_id, "type": "function_call", "call_id": call.id, "name": call.name}
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        done = {**item, "arguments": call.arguments, "status": "completed"}
-        kind, place = "response.function_call_arguments", {"item_id": item_id, "output_index": index}
-        self._done.append(done)
-        return (
-            self._event("response.output_item.added", output_index=index, item=begun)
-            + self._event(f"{kind}.delta", **place, delta=call.arguments)
-            + self._event(f"{kind}.done", **place, name=call.name, arguments=call.arguments)
-            + self._event("response.output_item.done", output_index=index, item=done)
-        )
+    def _filled(self, item: OpenItem) -> str:
+        text = "".join(item.text)
+        told = self._of_part(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
+        return told + self._of_part("response.content_part.done", item, part=item.part(text))
+
+    def _filled_call(self, call: OpenCall) -> str:
+        arguments = "".join(call.arguments)
+        return self._of_item("response.function_call_arguments.done", call, name=call.name, arguments=arguments)
 
     def _of_part(self, name: str, item: OpenItem, /, **values: object) -> str:
-        return self._event(name, item_id=item.id, output_index=len(self._done), content_index=0, **values)
+        return self._of_item(name, item, content_index=0, **values)
+
+    def _of_item(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
+        return self._event(name, item_id=item.id, output_index=len(self._done), **values)
 
     def _event(self, name: str, /, **values: object) -> str:
         self._number += 1

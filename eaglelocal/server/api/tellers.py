@@ -10,6 +10,7 @@ from eaglelocal.server.choice import Choice, Delta
 from eaglelocal.server.errors import Problem
 
 DONE = "data: [DONE]\n\n"
+PING = ": ping\n\n"
 
 
 class Teller(Protocol):
@@ -29,6 +30,9 @@ class Teller(Protocol):
 
     def closing(self, choices: Sequence[Choice]) -> str:
         """All are complete."""
+
+    def ping(self) -> str:
+        """There is nothing to tell yet."""
 
     def breaking(self, problem: Problem) -> str:
         """The stream cannot go on."""

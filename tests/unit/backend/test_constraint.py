@@ -15,7 +15,7 @@ from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, joined
 from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import markers_of
@@ -134,7 +134,7 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
     ):
         assert not judge.accepts(bound, wrong)
     parser = SplitText(split, lambda: "id")
-    (call,) = (*parser.push(one).calls, *parser.finish("").calls)
+    (call,) = joined((*parser.push(one).calls, *parser.finish("").calls))
     assert (call.name, json.loads(call.arguments)) == ("f", {"n": 3})
 
 
@@ -178,7 +178,9 @@ def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm,
     assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text), text
     parser = SplitText(split, lambda: "id")
     told = [*(parser.push(char) for char in text), parser.finish("")]
-    assert [(call.name, json.loads(call.arguments)) for one in told for call in one.calls] == [(tool.name, arguments)]
+    assert [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)] == [
+        (tool.name, arguments)
+    ]
     assert not "".join(one.text for one in told)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.errors import UsageError
 
@@ -31,7 +32,19 @@ kind = "cuda"
 memory_mib = 24576
 bandwidth_gb_s = 900
 ram_gib = 64
+host_bandwidth_gb_s = 80
 source = "its box"
+confidence = "page"
+"""
+
+
+DRAFT = """
+[mine]
+kind = "eagle3"
+targets = ["qwen3-8b"]
+num_draft_tokens = 3
+acceptance_lengths = [[2, 3.5]]
+source = "me"
 confidence = "page"
 """
 
@@ -92,12 +105,22 @@ def test_ours_and_yours(tmp_path: Path) -> None:
     ("line", "instead", "words"),
     [
         ("memory_mib = 24576", "memory_mb = 24576", ("lacks the key mine.memory_mib",)),
-        ("ram_gib = 64", "ram_gb = 64", ("unknown key mine.ram_gb", "ram_gib")),
+        ("ram_gib = 64", "ram_gb = 64", ("lacks the key mine.ram_gib", "mine.ram_gb")),
+        ("ram_gib = 64", "ram_gib = 64\nalias = []", ("unknown key mine.alias", "aliases")),
         ('name = "My box"', "name = 3", ("mine.name must be a text",)),
-        ("bandwidth_gb_s = 900", 'bandwidth_gb_s = "fast"', ("mine.bandwidth_gb_s must be a number",)),
+        ("\nbandwidth_gb_s = 900", '\nbandwidth_gb_s = "fast"', ("mine.bandwidth_gb_s must be a number",)),
         ("bandwidth_gb_s = 900", "bandwidth_gb_s = -1", ("mine.bandwidth_gb_s must be a number",)),
         ("bandwidth_gb_s = 900", "bandwidth_gb_s = nan", ("mine.bandwidth_gb_s must be a number",)),
-        ("bandwidth_gb_s = 900", "bandwidth_gb_s = 0", ("no bandwidth",)),
+        ("bandwidth_gb_s = 900", "bandwidth_gb_s = 0", ("bandwidth_gb_s must be a number from 0.1 to 1000000, not 0",)),
+        ("ram_gib = 64\n", "", ("lacks the key mine.ram_gib",)),
+        ("host_bandwidth_gb_s = 80\n", "", ("lacks the key mine.host_bandwidth_gb_s",)),
+        ("ram_gib = 64", "ram_gib = 64\nnum_gpus = 1000000000", ("mine.num_gpus must be a number from 1 to 64",)),
+        (
+            "ram_gib = 64",
+            "ram_gib = 64\ngpu_limit_mib = 99999",
+            ("mine.gpu_limit_mib must be a number from 1 to 24576",),
+        ),
+        ("[mine]", '["my box"]', ("'my box' cannot be the name of an entry",)),
         ("memory_mib = 24576", "memory_mib = true", ("mine.memory_mib must be a whole number",)),
         ('kind = "cuda"', 'kind = "steam"', ("mine.kind must be one of cuda",)),
         ('kind = "cuda"', 'kind = ["cuda"]', ("mine.kind must be a text",)),
@@ -114,24 +137,73 @@ def test_what_is_wrong_is_named(tmp_path: Path, line: str, instead: str, words: 
     assert all(word in said for word in words), said
 
 
+TARGET_CHANGES = [
+    ("parameters_b = 8.19", "parameters_b = 0", "shape.parameters_b must be a number from 0.001 to 100000, not 0"),
+    ("parameters_b = 8.19", "parameters_b = 1", "8.19 of 1 B parameters are active"),
+    ("n_layer = 36", "n_layer = 100000000", "shape.n_layer must be a number from 1 to 1000, not 100000000"),
+    ("n_layer = 36", "n_layer = 0", "shape.n_layer must be a number from 1 to 1000, not 0"),
+    ("n_embd = 4096", "n_embd = 0", "shape.n_embd must be"),
+    ("n_head = 32", "n_head = 0", "shape.n_head must be"),
+    ("n_vocab = 151_936", "n_vocab = 0", "shape.n_vocab must be"),
+    ("kv_heads = 8", "kv_heads = 0", "shape.full_attention.kv_heads must be"),
+    ("head_dim = 128", "head_dim = 99999999", "shape.full_attention.head_dim must be"),
+    ("bytes = 4_617_089_843", "bytes = 0", "bytes must be at least 1, not 0"),
+    ("bytes = 4_617_089_843", "bytes = 1000", "quants.IQ4_XS: 1000 bytes for 8.19 B parameters, 9.8e-07 bits each"),
+    ("n_embd = 4096", "n_embd = 1_000_000", "1.5e+02 B embeddings in 8.19 B parameters"),
+    ('drafts = ["', 'drafts = ["eagle-of-mine", "', "names the draft 'eagle-of-mine', which there is not"),
+]
+
+
+@pytest.mark.parametrize(("line", "instead", "words"), TARGET_CHANGES)
+def test_senseless_figures_of_a_target_are_refused(tmp_path: Path, line: str, instead: str, words: str) -> None:
+    """Before anything is computed of them: a hundred million layers would take minutes and all memory."""
+    text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
+    assert line in text
+    write(tmp_path, "targets/mine.toml", text.replace(line, instead, 1))
+    with pytest.raises(UsageError) as wrong:
+        load(user_folder=tmp_path)
+    assert words in wrong.value.message
+
+
+@pytest.mark.parametrize("name", ["demo", "my model", "a b", "x.gguf", "None", "-x"])
+def test_ids_that_no_reference_can_name_are_refused(tmp_path: Path, name: str) -> None:
+    text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
+    write(tmp_path, f"targets/{name}.toml", text)
+    with pytest.raises(UsageError, match="cannot be the name of an entry"):
+        load(user_folder=tmp_path)
+
+
+def test_capitals_are_no_other_name(tmp_path: Path) -> None:
+    text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
+    write(tmp_path, "targets/My-Qwen.toml", text.replace("e3-qwen3-8b-angelslim", "E3-Qwen3-8B-AngelSlim"))
+    write(tmp_path, "machines/box.toml", MACHINE.replace("[mine]", "[My_Box]"))
+    catalog = load(user_folder=tmp_path)
+    assert catalog.target("My-Qwen") is catalog.target("my-qwen")
+    assert "e3-qwen3-8b-angelslim" in catalog.target("my-qwen").drafts
+    assert catalog.machine("My_Box") is catalog.machine("my box")
+
+
+def test_a_draft_for_a_target_that_there_is_not(tmp_path: Path) -> None:
+    write(tmp_path, "drafts/mine.toml", DRAFT.replace("qwen3-8b", "qwen3-8bb").replace("3.5", "2.5"))
+    with pytest.raises(UsageError) as wrong:
+        load(user_folder=tmp_path)
+    assert "names the target 'qwen3-8bb', which there is not" in wrong.value.message
+    assert "qwen3-8b" in wrong.value.hint
+
+
+def test_a_report_of_millions_of_drafted_tokens_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "drafts/mine.toml", DRAFT.replace("[2, 3.5]", "[900000000, 3.0]"))
+    with pytest.raises(UsageError, match="900000000 drafted tokens, at most 64"):
+        load(user_folder=tmp_path)
+
+
 def test_a_draft_cannot_give_more_than_it_drafts(tmp_path: Path) -> None:
-    text = """
-        [mine]
-        kind = "eagle3"
-        targets = ["qwen3-8b"]
-        num_draft_tokens = 3
-        acceptance_lengths = [[2, 3.5]]
-        source = "me"
-        confidence = "page"
-    """
-    write(tmp_path, "drafts/mine.toml", text)
+    write(tmp_path, "drafts/mine.toml", DRAFT)
     with pytest.raises(UsageError, match=r"2 drafted tokens cannot give 3\.5 a step"):
         load(user_folder=tmp_path)
 
 
 def test_nested_keys_are_named_whole(tmp_path: Path, catalog: Catalog) -> None:
-    from eaglelocal import locations
-
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace("head_dim = 128", "head_dims = 128"))
     with pytest.raises(UsageError, match=r"lacks the key shape\.full_attention\.head_dim"):

@@ -31,3 +31,11 @@ def test_what_is_no_json_to_others_is_none_here(text: str) -> None:
 def test_what_is_read() -> None:
     assert read_json('{"a": [1, null, "\\u00e9"]}') == {"a": [1, None, "é"]}
     assert read_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+
+
+def test_numbers_beyond_all_floats_are_refused_where_they_must_be_finite() -> None:
+    assert read_json("[1e999]") == [float("inf")]
+    assert read_json("[1e99, -3, 2.5]", is_finite=True) == [1e99, -3, 2.5]
+    for text in ("1e999", '{"a": [-1e999]}', "NaN"):
+        with pytest.raises(ValueError):
+            read_json(text, is_finite=True)

@@ -17,6 +17,7 @@ from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools, T
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import gated_of
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System, Unified
+from eaglelocal.probe.visible import as_seen
 
 GIB = 1 << 30
 BUILT = Tools(c=Path("/usr/bin/cc"), cxx=Path("/usr/bin/c++"))
@@ -195,12 +196,22 @@ def test_a_backend_that_sees_no_device(machine_of: MachineOf) -> None:
     assert found(on(machine, trial=Trial(devices=("CUDA0",))), "gpu_devices").text == "llama.cpp sees CUDA0"
 
 
-@pytest.mark.parametrize("value", ["", "-1"])
+@pytest.mark.parametrize("value", ["", "-1", "7", "GPU-00000000"])
 def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> None:
     machine = machine_of("rtx-3090")
-    facts = on(machine, environ={"CUDA_VISIBLE_DEVICES": value})
+    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=Trial())
     assert found(facts, "hidden_gpus").command == "unset CUDA_VISIBLE_DEVICES"
-    assert "hidden_gpus" not in levels(on(machine, environ={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert f"CUDA_VISIBLE_DEVICES={value!r}" in found(facts, "hidden_gpus").text
+    assert not any("reinstall" in finding.command for finding in examine(facts))  # another build would see as little
+    assert "gpu_devices" not in levels(facts)
+    assert "hidden_gpus" not in levels(on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
+
+
+def test_a_variable_that_leaves_a_gpu_is_meant(machine_of: MachineOf) -> None:
+    machine = dataclasses.replace(machine_of("2x-rtx-4090"), llama_cpp=machine_of("rtx-3090").llama_cpp)
+    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=Trial())
+    assert "hidden_gpus" not in levels(facts)
+    assert "does not see NVIDIA GeForce RTX 4090 (" in found(facts, "gpu_devices").text
 
 
 # ---- what is built

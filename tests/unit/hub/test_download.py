@@ -17,7 +17,7 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import remote
 from eaglelocal.hub.cache import PARTIAL, all_models, partials_in, repo_folder
-from eaglelocal.hub.download import Order, Progress, Tally, fetch
+from eaglelocal.hub.download import Order, Progress, Tally, fetch, missing_bytes
 from eaglelocal.hub.on_disk import HubReference
 from eaglelocal.hub.ordering import order_model
 from eaglelocal.hub.remote import look_up
@@ -363,6 +363,23 @@ def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, wai
     done = [progress.done_bytes for progress in told]
     assert done == sorted(done) and done[-1] == total and len(done) > 10
     assert told[-1].fraction == 1.0
+
+
+def test_on_a_disk_without_links_nothing_is_wanted_twice(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes lie under the name in the snapshot there, and no blob is left."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr("eaglelocal.hub.download.os.symlink", refuse)
+    order = order_of(waits.patience)
+    assert missing_bytes([order], tmp_path) == order.size_bytes
+    path = fetched(tmp_path, waits)
+    assert path.read_bytes() == CONTENT and not path.is_symlink()
+    assert missing_bytes([order], tmp_path) == 0
+    fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=0)  # needs no room
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,16 @@ from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from doubles.imported_heads import imported, understood
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.errors import ModelFileError, ResourceError
+from eaglelocal.cli import main
+from eaglelocal.cli.amounts import size_text
+from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.drafts import find_draft
 from eaglelocal.hub.heads import store
 from eaglelocal.hub.heads.convert import entries_of, tensors_of
 from eaglelocal.hub.heads.source import head_folder
-from eaglelocal.hub.heads.store import heads_for, place_of, written
+from eaglelocal.hub.heads.store import heads_for, place_of, unfinished_heads, written
 from eaglelocal.hub.targets import read_target
 
 SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
@@ -135,3 +138,52 @@ def test_where_a_head_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         head_folder("somebody/head")
     with pytest.raises(ModelFileError, match="does not exist"):
         head_folder("./nowhere")
+
+
+@pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a--b/c", "a/b-", "a/b.git", f"a/{'x' * 120}"])
+def test_names_that_no_hub_has_are_said_to_be_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is no name of a repository"):
+        head_folder(name)
+
+
+def killed_import(target: Path, folder: Path) -> Path:
+    """What is on disk when a process dies in the middle of it."""
+    kept = keep("half", target, folder)
+    partial = kept.with_name(f"{kept.name}.999999999-1{store.PARTIAL}")
+    os.replace(kept, partial)
+    return partial
+
+
+def test_what_a_killed_import_left_is_seen_and_removed(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    partial = killed_import(target, tmp_path)
+    assert main.run(["ls"]) == 0
+    assert f"unfinished: an imported head, {size_text(partial.stat().st_size)} so far" in capsys.readouterr().err
+    assert main.run(["ls", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
+    assert told == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}
+    assert main.run(["rm", str(partial), "--yes"]) == 0
+    assert not partial.exists()
+
+
+def test_what_is_being_written_is_left_alone(target: Path, tmp_path: Path) -> None:
+    header = read_header(target)
+    read = understood(write_checkpoint(tmp_path / "one", random_checkpoint(Kind()), "SpecForge"), target)
+    info = ModelInfo.from_header(header)
+    entries, tensors = entries_of(read, read.stated, header, info, "bf16"), tensors_of(read, info, "bf16")
+    place = place_of(header, info, "one", "bf16")
+    with written(place, entries, tensors, on_progress=lambda fraction: None) as partial:
+        (head,) = unfinished_heads()
+        assert (head.path, head.is_being_written) == (partial, True)
+        with pytest.raises(ResourceError, match="another process is writing"):
+            main.run(["rm", str(partial), "--yes"])
+    assert unfinished_heads() == []
+
+
+def test_the_next_import_takes_the_leftovers_away(target: Path, tmp_path: Path) -> None:
+    partial = killed_import(target, tmp_path)
+    keep("half", target, tmp_path / "again")
+    assert not partial.exists()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import File, Repo, parse_reference
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.references import any_reference, draft_problem, nearest_repo, wanted
+from eaglelocal.hub.references import any_reference, nearest_repo, wanted
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_every_draft_of_the_catalogue_that_can_run_can_be_asked_for(catalog: Cat
         assert want is not None
         asked += want.draft is not None
         for entry in catalog.drafts_for(target):
-            if entry.repo and not draft_problem(entry, target.outline.architecture):
+            if entry.repo and not obstacle(entry, target.outline):
                 chosen = wanted(target.id, draft=entry.id)
                 assert chosen is not None and chosen.draft is not None and chosen.draft_is_asked_for
                 assert chosen.draft.repos[0] in (entry.repo, entry.gguf_repo)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.quants import QuantLoss
 from eaglelocal.planner.goals import GOALS, Comfort, score
-from eaglelocal.planner.quality import effective_b
+from eaglelocal.planner.quality import divergence_of_bits, effective_b
 
 COMFORT = Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False)
 
@@ -42,13 +45,37 @@ def test_comfort() -> None:
     assert Comfort(n_ctx=16384, kv_type="q8_0", whole_windows=True, on_host=False).worth > worth
 
 
+@cache
+def quants() -> Mapping[str, QuantLoss]:
+    return load(user_folder=Path("/nonexistent")).quants
+
+
+def worth(quant: str, *, bits: float, parameters_b: float = 8, active_b: float = 8) -> float:
+    return effective_b(parameters_b=parameters_b, active_b=active_b, quant=quant, bits_per_weight=bits, quants=quants())
+
+
 def test_quantizations_are_ranked_by_what_they_lose() -> None:
-    quants = load(user_folder=Path("/nonexistent")).quants
-    order = ["Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16"]
-    found = [effective_b(parameters_b=8, active_b=8, quant=quant, quants=quants) for quant in order]
+    order = ["IQ1_S", "IQ2_XXS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0", "F16"]
+    found = [worth(quant, bits=1.0) for quant in order]  # what was measured does not depend on bits
     assert found == sorted(found)
     assert found[-1] == pytest.approx(8.0)
-    assert effective_b(parameters_b=8, active_b=8, quant="MXFP4", quants=quants) == pytest.approx(8.0)
-    unknown = effective_b(parameters_b=8, active_b=8, quant="IQ9_Z", quants=quants)
-    assert found[0] < unknown < found[3]
-    assert effective_b(parameters_b=30, active_b=3, quant="F16", quants=quants) == pytest.approx(9.49, abs=0.01)
+    assert worth("MXFP4", bits=4.25) == pytest.approx(8.0)
+    assert worth("F16", bits=16.0, parameters_b=30, active_b=3) == pytest.approx(9.49, abs=0.01)
+
+
+def test_a_type_of_tensors_means_the_middle_mixture() -> None:
+    for quant in ("Q3_K", "Q4_K", "Q5_K"):
+        assert worth(quant, bits=1.0) == worth(f"{quant}_M", bits=1.0)
+
+
+def test_what_nobody_measured_is_worth_its_bits() -> None:
+    for quant in ("UD-Q4_K_XL", "IQ9_Z", ""):
+        assert worth("Q4_K_M", bits=0) < worth(quant, bits=5.1) < worth("Q5_K_M", bits=0)
+        assert worth("Q2_K", bits=0) < worth(quant, bits=3.4) < worth("Q3_K_M", bits=0)
+    assert worth("UD-Q4_K_M", bits=9.0) == worth("Q4_K_M", bits=9.0)
+
+
+@given(st.floats(0.1, 40.0), st.floats(0.1, 40.0))
+def test_more_bits_never_lose_more(one: float, other: float) -> None:
+    fewer, more = sorted((one, other))
+    assert divergence_of_bits(fewer, quants()) >= divergence_of_bits(more, quants()) >= 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.sketched_models import REAL, write_sketch
+from doubles.sketched_models import REAL, Sketch, write_sketch
 
 from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.catalog import load
@@ -72,3 +72,26 @@ def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, Option]
     roomy, tight = (best_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
     assert roomy is not None and roomy.setup.kv_type == "f16"
     assert tight is not None and tight.setup.kv_type != "f16"
+
+
+@pytest.mark.parametrize("name", ["8b-Q4_K_M", "8b-q4_k_m", "8b"])
+def test_a_better_quantization_of_the_same_size_is_taken(tmp_path: Path, name: str) -> None:
+    """Four bits each, and both leave room: Q4_K_M loses half of what Q4_0 does, by whichever name it is known."""
+    found = {}
+    for reference, type, stem in (("plain", "Q4_0", "8b-Q4_0"), ("better", "Q4_K", name)):
+        header = read_header(write_sketch(tmp_path / f"{stem}.gguf", replace(REAL["qwen3-8b"], type=type)))
+        found[reference] = option_of_file(header, reference=reference, label=reference, catalog=load())
+    assert found["better"].quant in ("Q4_K_M", "Q4_K")
+    assert best(found, processor(32)) == "better"
+
+
+def test_the_quantization_is_what_name_or_header_say(tmp_path: Path) -> None:
+    def quant(stem: str, sketch: Sketch) -> str:
+        header = read_header(write_sketch(tmp_path / f"{stem}.gguf", sketch))
+        return option_of_file(header, reference=stem, label=stem, catalog=load()).quant
+
+    small = replace(REAL["qwen3-0.6b"], type="Q4_K")
+    assert quant("small-UD-Q4_K_XL", replace(small, file_type=15)) == "UD-Q4_K_XL"
+    assert quant("small", replace(small, file_type=14)) == "Q4_K_S"
+    assert quant("small", replace(small, file_type=1024 + 15)) == "Q4_K_M"
+    assert quant("small", small) == "Q4_K"

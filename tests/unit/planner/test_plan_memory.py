@@ -8,16 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.sketched_models import REAL, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, Room, check_fits
+from eaglelocal.catalog.catalog import load
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes, kv_bytes_of_layer, row_bytes
-from eaglelocal.gguf.shape import Shape
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.planner.jobs import jobs_of
 from eaglelocal.planner.memory import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
+from eaglelocal.planner.options import options_of
 
 GIB, MIB = 2**30, 2**20
 CPU = (Room(RAM, 32 * GIB),)
@@ -41,7 +45,6 @@ EIGHT_B = Shape(
     embedding_bytes=295_501_824,
     output_bytes=430_956_544,
     active_bytes=4_617_396_480,
-    ties_embeddings=False,
     max_context=131072,
 )
 HEAD = replace(
@@ -77,7 +80,7 @@ def test_a_card_holds_all_but_the_embeddings() -> None:
 
 
 def test_tied_embeddings_lie_on_the_card_once_more() -> None:
-    tied = replace(EIGHT_B, ties_embeddings=True, output_bytes=16384)
+    tied = replace(EIGHT_B, tied_output_bytes=EIGHT_B.embedding_bytes, output_bytes=16384)
     assert on(estimate(PLAN, tied, None, ONE), "CUDA0", Kind.WEIGHTS) == tied.weights_bytes
     assert on(estimate(PLAN, tied, None, ONE), RAM, Kind.WEIGHTS) == tied.embedding_bytes
     assert summed(estimate(PLAN, tied, None, CPU)).weights_bytes == tied.weights_bytes  # and once where there is none
@@ -193,3 +196,22 @@ def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bo
     assert here >= n_ctx * slots * 32 * 2 * row_bytes(kv_type, 1024)
     windowed = replace(EIGHT_B, windows=(1024, None) * 16)
     assert cache_bytes(windowed, replace(sizes, whole_windows=False)) <= cache_bytes(windowed, sizes) == here
+
+
+def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -> None:
+    """Gemma 4 E4B: a third of its bytes is looked up, a row for a token; a card neither holds nor reads it."""
+    shape = shape_of(read_header(write_sketch(tmp_path / "e4b.gguf", REAL["gemma-4-e4b"])))
+    looked_up = 2688 * MIB * 34 // 32  # 262144 rows of 42 x 256 values, in Q8_0
+    assert shape.embedding_bytes - shape.tied_output_bytes == looked_up
+    held = estimate(PLAN, shape, None, ONE)
+    assert on(held, "CUDA0", Kind.WEIGHTS) == shape.weights_bytes - looked_up
+    assert on(held, RAM, Kind.WEIGHTS) == shape.embedding_bytes
+    assert shape.active_bytes == shape.weights_bytes - looked_up
+
+
+def test_the_catalogue_counts_it_alike() -> None:
+    catalog = load(user_folder=Path("/nonexistent"))
+    known = next(options_of(catalog.target("gemma-4-e4b"), catalog, quant="Q8_0")).shape
+    assert known.n_layer_embd == pytest.approx(42 * 256, rel=0.02)
+    assert known.embedding_bytes - known.tied_output_bytes == pytest.approx(2688 * MIB * 34 // 32, rel=0.05)
+    assert known.active_bytes == known.weights_bytes - known.embedding_bytes + known.tied_output_bytes

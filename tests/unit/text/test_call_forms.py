@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, joined
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import markers_of
 from eaglelocal.text.marks import control_char
@@ -44,7 +44,7 @@ def read(split: Split, text: str) -> tuple[str, str, Calls]:
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(char) for char in text), parser.finish("")]
-    calls = [(call.name, json.loads(call.arguments)) for one in told for call in one.calls]
+    calls = [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)]
     return "".join(one.text for one in told), "".join(one.reasoning for one in told), calls
 
 
@@ -87,8 +87,7 @@ ANSWERS: dict[str, tuple[CallForm, str, str, Calls]] = {
     ),
     "coder, no arguments": (forms.CODER, "<tool_call>\n<function=add>\n</function>\n</tool_call>", "", [("add", {})]),
     "coder, cut off": (
-        forms.CODER, "Well. <tool_call>\n<function=add>\n<parameter=a>\n1", "Well. <tool_call>\n<function=add>\n<parameter=a>\n1",
-        [],
+        forms.CODER, "Well. <tool_call>\n<function=add>\n<parameter", "Well. <tool_call>\n<function=add>\n<parameter", [],
     ),
     "coder, a tag in words": (forms.CODER, "The <tool_call> tag.", "The <tool_call> tag.", []),
     "glm": (
@@ -216,9 +215,10 @@ def test_ids_that_a_model_writes_are_kept() -> None:
     for form, answer, call_id in (
         (forms.KIMI, f"{KIMI}{{}}<|tool_call_end|>", "functions.look_up:0"),
         (forms.MISTRAL_IDS, "[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{}", "abcdefghi"),
-        (forms.MISTRAL, '[TOOL_CALLS][{"name": "add", "arguments": {}, "id": "abcdefghi"}]', "abcdefghi"),
+        (forms.MISTRAL, '[TOOL_CALLS][{"name": "add", "id": "abcdefghi", "arguments": {}}]', "abcdefghi"),
+        (forms.MISTRAL, '[TOOL_CALLS][{"name": "add", "arguments": {}, "id": "abcdefghi"}]', "made"),  # too late
     ):
-        (call,) = SplitText(Split(form=form, tools=TOOLS), lambda: "made").finish(answer).calls
+        (call,) = joined(SplitText(Split(form=form, tools=TOOLS), lambda: "made").finish(answer).calls)
         assert call.id == call_id
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.json_spans import JsonEnd, elements, members
+from eaglelocal.text.json_spans import JsonReader, elements, members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\{}[],: é\n'), max_size=6),
@@ -22,10 +24,36 @@ layouts = st.sampled_from([None, 0, 1, 4])
 @given(containers, layouts, st.text(max_size=5))
 def test_the_end_of_a_value_is_found_wherever_it_is_cut(value: object, indent: int | None, behind: str) -> None:
     text = json.dumps(value, indent=indent)
-    assert JsonEnd().find(text + behind) == len(text)
-    end = JsonEnd()
-    found = [end.find(char) for char in text]
-    assert found[-1] == 1 and set(found[:-1]) <= {None}
+    assert JsonReader().push(text + behind) == (text, behind)
+    reader = JsonReader()
+    found = [reader.push(char) for char in text]
+    assert "".join(written for written, _ in found) == text
+    assert found[-1][1] == "" and {rest for _, rest in found[:-1]} <= {None}
+
+
+@given(containers, st.lists(st.integers(0, 200), max_size=8))
+def test_bare_control_characters_in_strings_come_out_escaped(value: object, cuts: list[int]) -> None:
+    careless = re.sub(r"\\.", lambda escape: "\n" if escape[0] == "\\n" else escape[0], json.dumps(value))
+    reader = JsonReader()
+    borders = [0, *sorted(cut % (len(careless) + 1) for cut in cuts), len(careless)]
+    written = "".join(reader.push(careless[a:b])[0] for a, b in itertools.pairwise(borders))
+    assert json.loads(written) == json.loads(careless, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "closing", "in_string"),
+    [
+        ('{"a": [{"b"', "}]}", False),
+        ('{"a', "}", True),
+        ('{"a\\"', "}", True),
+        ("[[], {}", "]", False),
+        ("{}", "", False),
+    ],
+)
+def test_the_brackets_that_are_missing_are_known(text: str, closing: str, in_string: bool) -> None:
+    reader = JsonReader()
+    reader.push(text)
+    assert (reader.closing, reader.in_string) == (closing, in_string)
 
 
 @given(containers, layouts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.core.tools import Split, Tool
+from eaglelocal.core.tools import Split, Tool, joined
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
@@ -61,7 +61,7 @@ def read(split: Split, pieces: Sequence[str]) -> Read:
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
-    calls = tuple((call.name, call.arguments) for one in told for call in one.calls)
+    calls = tuple((call.name, call.arguments) for call in joined(part for one in told for part in one.calls))
     return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
 
 
@@ -110,8 +110,7 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
         "<tool_call><function=add><parameter=note>a </tool_call> b</parameter></function></tool_call> ok",
         "ok", "", [("add", {"note": "a </tool_call> b"})],
     ),
-    "coder, cut short": (CODER, "<tool_call><function=add><parameter=a>", "<tool_call><function=add><parameter=a>",
-                         "", []),
+    "coder, cut short": (CODER, "<tool_call><function=add><parameter", "<tool_call><function=add><parameter", "", []),
     "llama": (LLAMA, ' {"name": "get_weather", "parameters": {"city": "Oslo"}}', "", "", [OSLO]),
     "llama, tagged": (LLAMA, '<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", "", [("add", {"a": 1})]),
     "llama, two": (
@@ -168,7 +167,11 @@ HARMONIES: dict[str, tuple[str, str, str, Calls]] = {
         "<|constrain|>json<|message|>{}",
         "I look.", "", [("add", {})],
     ),
-    "cut short": ('<|channel|>commentary to=functions.add <|message|>{"a": ', '{"a":', "", []),
+    "not begun": ("<|channel|>commentary to=functions.add <|message|> ", "", "", [("add", {})]),
+    "no object": ("<|channel|>commentary to=functions.add <|message|>a{", "a{", "", []),
+    "a bracket is missing": (
+        '<|channel|>commentary to=functions.add <|message|>{"a": 1', "", "", [("add", {"a": 1})],
+    ),
     "a tool of its own": ("<|channel|>analysis to=python<|message|>1+1", "", "1+1", []),
     "no headers": ("Hello <b>", "Hello <b>", "", []),
     "half a header": ("<|channel|>ana", "", "", []),
@@ -252,7 +255,9 @@ def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: l
     found = read(split, [answer])
     assert read(split, cut(answer, cuts)) == found
     for name, arguments in found.calls:
-        assert name and isinstance(json.loads(arguments), dict)
+        assert name and arguments.startswith("{")
+        if name not in {tool.name for tool in TOOLS}:  # else it was told while it was written, however that ended
+            assert isinstance(json.loads(arguments), dict)
 
 
 @given(st.lists(fragments, max_size=20))
@@ -305,7 +310,7 @@ def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: t
         if told[-1].stopped:
             break
     told.append(text.finish())
-    calls = tuple((call.name, call.arguments) for one in told for call in one.calls)
+    calls = tuple((call.name, call.arguments) for call in joined(part for one in told for part in one.calls))
     return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
 
 

@@ -1,0 +1,140 @@
+"""Options of the catalogue, and what of them is on this disk already: that is read exactly, and need not be fetched.
+
+A file's header says more than any page, so it stands for the entry: its sizes, its shape, its quantization. Of drafts
+those count as here that `--draft auto` or their own name would find. Reads headers, asks no hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.reference import Profile
+from eaglelocal.catalog.targets import Target
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
+from eaglelocal.hub.builds import canonical
+from eaglelocal.hub.cache import models_of, repo_folder
+from eaglelocal.hub.drafts import draft_at, find_draft
+from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.references import draft_reference, hub_reference
+from eaglelocal.hub.targets import FoundTarget, read_target
+from eaglelocal.planner.options import DraftWay, FileDraft, Option, option_of_file, options_of
+
+AUTO = "auto"
+
+
+def entry_options(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
+    """One for each quantization, or for the one that is named: those of the catalogue, and others that are here."""
+    cache = locations.hub_cache_dir()
+    has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)
+    known = options_of(target, catalog, quant=quant)
+    yield from (fetched(option, target, catalog) if has_some else option for option in known)
+    if has_some:
+        yield from _beyond(target, catalog, quant, cache)
+
+
+def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
+    """The option as its file says, if it is here; else as it was."""
+    found = _found(target, option.quant, catalog)
+    if found is None:
+        return option
+    try:
+        exact = option_of_file(found.header, reference=option.reference, label=target.id, catalog=catalog)
+        drafts = tuple(_drafts(option, found, catalog))
+    except EagleLocalError:  # whoever loads it meets it again, and says it
+        return option
+    return replace(
+        option,
+        model=exact.model,
+        quality_b=exact.quality_b,
+        max_context=exact.max_context or option.max_context,
+        drafts=drafts,
+        is_here=True,
+        is_unseen=False,
+        notes=(),
+        header=found.header,
+    )
+
+
+def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[Option]:
+    """Quantizations on disk that the catalogue does not list; what drafts for a target drafts for all of them."""
+    like = next(options_of(target, catalog))
+    for name in _unlisted(target, _quants_on_disk(target, cache), quant):
+        option = fetched(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
+        if option.is_here:
+            yield option
+
+
+def _unlisted(target: Target, names: Sequence[str], quant: str | None) -> list[str]:
+    """The one that is named; else all, without those that stand for a listed one that is not here (UD-Q4_K_M)."""
+    unlisted = [name for name in names if target.quantization(name) is None]
+    if quant is not None:
+        return [name for name in unlisted if name == canonical(quant)]
+    plain = {name: name.removeprefix("UD-") for name in unlisted}
+    return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
+
+
+def _quants_on_disk(target: Target, cache: Path) -> list[str]:
+    models = (model for repo in target.repos for model in models_of(cache, repo))
+    return sorted({model.build.quant for model in models if model.build.quant and not model.build.is_draft})
+
+
+def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
+    """As `chat --target ID:QUANT` would find it."""
+    try:
+        model = find_cached(locations.hub_cache_dir(), hub_reference(Profile(target.id, quant), catalog))
+        return replace(read_target(model.path), repo=model.repo)
+    except EagleLocalError:
+        return None
+
+
+def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[DraftWay]:
+    """What `auto` takes first, then the others of the catalogue, here or not, and last what needs no model."""
+    auto = _auto_draft(found)
+    own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto.header, catalog)), None)
+    if auto is not None:
+        yield auto.way if own is None else _exact(own, auto.header)
+    for way in option.drafts:
+        if way is own:
+            continue
+        header = _draft_header(way, found, catalog) if way.shape is not None else None
+        yield way if header is None else replace(_exact(way, header), needs_naming=True)
+
+
+def _exact(way: DraftWay, header: Header) -> DraftWay:
+    return replace(way, shape=shape_of(header), is_here=True, import_from="", notes=())
+
+
+def _auto_draft(found: FoundTarget) -> FileDraft | None:
+    try:
+        draft = find_draft(AUTO, found)
+        return FileDraft(draft.label, read_header(draft.path)) if draft.path else None
+    except EagleLocalError:
+        return None
+
+
+def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
+    """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
+    if way.import_from:
+        return None
+    try:
+        path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
+        draft_at(path, found)
+        return read_header(path)
+    except EagleLocalError:
+        return None
+
+
+def _is_of(way: DraftWay, header: Header, catalog: Catalog) -> bool:
+    """Is it this entry's file: from its repository, or imported, and then it has the repository's name?"""
+    entry = catalog.drafts.get(way.id)
+    repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
+    name = header.metadata.get("general.name")
+    folders = {repo_folder(Path(), repo).name for repo in repos}
+    return bool(folders & set(header.path.parts)) or name in {repo.rpartition("/")[2] for repo in repos}

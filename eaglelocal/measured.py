@@ -1,0 +1,24 @@
+"""What decodes of the models on this disk really cost on this machine, as far as engines learnt it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from eaglelocal.backend.library import BUILD
+from eaglelocal.calibrations import newest_costs
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.planner.machine import Rig
+from eaglelocal.planner.options import Option
+from eaglelocal.speculation.costs import StepCosts
+
+
+def measured_costs(options: Iterable[Option], rig: Rig) -> Mapping[str, MeasuredCosts]:
+    """By reference of the option; nothing of a machine that is not this one."""
+    found: dict[str, MeasuredCosts] = {}
+    for option in options:
+        if option.header is None or rig.machine is None:
+            continue
+        costs, state = StepCosts(), newest_costs(rig.machine, option.header, BUILD)
+        if state is not None and costs.restore(state):
+            found[option.reference] = costs.measured()
+    return found

@@ -1,0 +1,91 @@
+"""Which GPUs a process of this environment gets, and under which number: variables hide cards and put them in order.
+
+The driver's library (NVML) counts cards as they lie on the bus and knows nothing of these variables; CUDA and ROCm
+obey them, and CUDA takes the fastest card for its first. Knows no Vulkan or SYCL variables: their numbers depend on
+drivers that nobody asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from eaglelocal.probe.machine import Gpu, Machine
+
+MAX_DIGITS = 9  # of a number that is read at all
+CUDA_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+# of a backend, one after the other; of several names the first that is set
+STAGES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "cuda": (("CUDA_VISIBLE_DEVICES",),),
+    "hip": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+
+
+def as_seen(machine: Machine, environ: Mapping[str, str]) -> Machine:
+    """The machine with `hidden_by` and `device_index` of every GPU that answers and that this llama.cpp serves."""
+    served = [gpu for gpu in machine.gpus if not gpu.is_mute]
+    seen: dict[int, Gpu] = {}
+    for backend in dict.fromkeys(machine.backend_of(gpu) for gpu in served):
+        if backend is not None:
+            cards = [gpu for gpu in served if machine.backend_of(gpu) == backend]
+            seen |= {gpu.index: gpu for gpu in _of_backend(backend, cards, environ)}
+    return dataclasses.replace(machine, gpus=tuple(seen.get(gpu.index, gpu) for gpu in machine.gpus))
+
+
+def _of_backend(backend: str, cards: Sequence[Gpu], environ: Mapping[str, str]) -> Iterable[Gpu]:
+    left = fastest_first(cards) if backend == "cuda" and environ.get(CUDA_ORDER) != BUS_ORDER else list(cards)
+    for names in STAGES.get(backend, ()):
+        name = next((name for name in names if name in environ), None)
+        if name is None:
+            continue
+        kept = chosen(environ[name], left)
+        numbers = {gpu.index for gpu in kept}
+        why = f"{name}={environ[name]}"
+        yield from (dataclasses.replace(gpu, hidden_by=why) for gpu in left if gpu.index not in numbers)
+        left = kept
+    yield from (dataclasses.replace(gpu, device_index=index) for index, gpu in enumerate(left))
+
+
+def fastest_first(cards: Sequence[Gpu]) -> list[Gpu]:
+    """CUDA's own order: the one that it takes for the fastest, then the others as they lie on the bus.
+
+    How it tells is not documented; here the bandwidth of the memory does.
+    """
+    first = max(cards, key=lambda gpu: gpu.bandwidth_bytes_s or 0)
+    return [first, *(gpu for gpu in cards if gpu is not first)]
+
+
+def chosen(text: str, cards: Sequence[Gpu]) -> list[Gpu]:
+    """Those that a variable names, in its order. Nothing is read behind a name that there is not; twice is an error.
+
+    All of them where a name is of a kind that the driver did not tell us.
+    """
+    found: list[Gpu] = []
+    for word in text.split(","):
+        name = word.strip()
+        if name.upper().startswith(("GPU-", "MIG-")) and not any(gpu.uuid for gpu in cards):
+            return list(cards)
+        gpu = _named(name, cards)
+        if gpu is None:
+            return found
+        if gpu.index in (other.index for other in found):
+            return found if gpu.mig else []  # of a partitioned card a process gets one instance
+        found.append(gpu)
+    return found
+
+
+def _named(name: str, cards: Sequence[Gpu]) -> Gpu | None:
+    if name.isdecimal():
+        return cards[int(name)] if len(name) <= MAX_DIGITS and int(name) < len(cards) else None
+    if name.startswith("MIG-GPU-"):  # of older drivers: MIG-GPU-UUID/3/0, without an own name of the instance
+        return _with_uuid(name.removeprefix("MIG-").partition("/")[0], cards)
+    if name.startswith("MIG-"):
+        parts = [(gpu, part) for gpu in cards for part in gpu.slices if part.uuid == name]
+        return dataclasses.replace(parts[0][0], slices=(parts[0][1],)) if parts else None
+    return _with_uuid(name, cards) if name.startswith("GPU-") else None
+
+
+def _with_uuid(begin: str, cards: Sequence[Gpu]) -> Gpu | None:
+    """The only one whose name begins so."""
+    found = [gpu for gpu in cards if (gpu.uuid or "").startswith(begin)]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,188 @@
+"""Calls written as JSON, told while they are written: an object, an array of them, or arguments behind a name.
+
+    {"name": "look_up", "arguments": {"wo      -> look_up begun, arguments {"wo so far
+
+A call is told from the point where nothing but a call can follow: the name of an offered tool, and the beginning of an
+object of arguments. What is written in another order, or calls what was not offered, is told when it is whole. What
+marks stand around it is not known here (block_calls.py, tool_calls.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.text.gathering import Gathering, as_object, read_call
+from eaglelocal.text.json_spans import JsonReader, elements
+from eaglelocal.text.tool_schemas import has_required
+
+MAX_HEAD_CHARS = 512
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_HEAD = re.compile(
+    rf'\{{(?:\s*(?!"(?:arguments|parameters)"){_TEXT}\s*:\s*(?:{_TEXT}|[\w.+-]+)\s*,)+'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{\s*["}])'
+)
+_OBJECT = re.compile(r'\{\s*["}]')
+_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
+_BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
+
+
+class Place(Enum):
+    """Where in the value the telling is."""
+
+    HEAD = "head"  # before the arguments of a call, or before a call
+    ARGUMENTS = "arguments"
+    BEHIND = "behind"  # the arguments, still in the call's object
+
+
+class JsonCalls:
+    """One value in the making.
+
+    raw     what opened it, as it came
+    tools   that are offered, by name
+    is_bare  only these are called; else any name is believed of a call that is whole
+    named   name and id that stood before the value, which then is its arguments
+    """
+
+    def __init__(
+        self,
+        found: Gathering,
+        tools: Mapping[str, Tool],
+        *,
+        raw: str = "",
+        is_bare: bool = False,
+        named: ToolCall | None = None,
+    ) -> None:
+        self.raw = raw  # all as it came
+        self.rest, self.is_whole = "", False  # what came behind the value; its end came
+        self._found, self._tools, self._is_bare, self._named = found, tools, is_bare, named
+        self._body, self._value = "", JsonReader()
+        self._place, self._at = Place.HEAD, 0  # up to there everything is told or passed over
+        self._inner = JsonReader()  # of the arguments, then of the object around them
+        self._num_told = 0
+
+    @property
+    def in_string(self) -> bool:
+        return self._value.in_string
+
+    def push(self, text: str) -> bool:
+        """True when the value is whole."""
+        if self.is_whole:
+            self.rest += text
+            return True
+        written, rest = self._value.push(text)
+        self.rest, self.is_whole = rest or "", rest is not None
+        self.raw += text[: len(text) - len(self.rest)]
+        self._body += written
+        while self._tell():
+            pass
+        return self.is_whole
+
+    def tell_rest(self) -> bool:
+        """The value is whole: tell what of it was not told while it came. False: it is no call."""
+        if self._num_told:
+            untold = _elements(self._body)[self._num_told :]
+            if not self._tell_elements(untold):
+                self._found.say(", ".join(untold))
+            return True
+        if self._named is not None:
+            return self._tell_named(self._named)
+        return self._tell_elements(_elements(self._body))
+
+    def close(self, *, is_cut: bool) -> bool:
+        """Its end does not come: closing brackets may be missing, unless it was cut off. False: it is no call."""
+        if is_cut or self.in_string or not self._is_mendable():
+            return bool(self._num_told)
+        raw = self.raw
+        self.push(self._value.closing)
+        self.raw = raw
+        return self.tell_rest()
+
+    def _is_mendable(self) -> bool:
+        """With the missing brackets, has each call that is not told to its end what it must have?"""
+        body = self._body + self._value.closing
+        if self._named is not None:
+            return self._may_be(ToolCall("", self._named.name, as_object(body) or ""))
+        if not _ARGUMENTS.search(body):
+            return False
+        first = self._num_told - (self._place is Place.ARGUMENTS)
+        return all(map(self._may_be, map(read_call, _elements(body)[first:])))
+
+    def _may_be(self, call: ToolCall | None) -> bool:
+        return call is not None and call.arguments != "" and has_required(self._tools.get(call.name), call.arguments)
+
+    # ---- while it comes
+    def _tell(self) -> bool:
+        """One step onward; False: wait for more."""
+        match self._place:
+            case Place.HEAD:
+                return self._begin()
+            case Place.ARGUMENTS:
+                return self._argue()
+        return self._leave()
+
+    def _begin(self) -> bool:
+        found = self._named_begun() if self._named else self._head_begun()
+        if found is None or found[0].name not in self._tools:
+            return False
+        call, self._at = found
+        self._found.begin_call(call.name, call.id)
+        self._num_told += 1
+        self._place, self._inner = Place.ARGUMENTS, JsonReader()
+        return True
+
+    def _named_begun(self) -> tuple[ToolCall, int] | None:
+        return (self._named, 0) if self._named and _OBJECT.match(self._body) else None
+
+    def _head_begun(self) -> tuple[ToolCall, int] | None:
+        """The call whose arguments begin, and where they do."""
+        before = _BEFORE_ELEMENT.match(self._body, self._at)
+        start = before.end() if before else self._at
+        head = _HEAD.match(self._body, start, start + MAX_HEAD_CHARS)
+        call = read_call(head[0] + "{}}") if head else None
+        return (call, head.end()) if head and call else None
+
+    def _argue(self) -> bool:
+        written, rest = self._inner.push(self._body[self._at :])
+        self._at = len(self._body) - len(rest or "")
+        self._found.argue(written)
+        if rest is None:
+            return False
+        self._found.end_call()
+        self._place, self._inner = Place.BEHIND, JsonReader()
+        self._inner.push("{")
+        return True
+
+    def _leave(self) -> bool:
+        """To the next element."""
+        _, rest = self._inner.push(self._body[self._at :])
+        self._at = len(self._body) - len(rest or "")
+        if rest is None or self._named is not None:
+            return False
+        self._place = Place.HEAD
+        return True
+
+    # ---- what of it is whole
+    def _tell_elements(self, texts: list[str]) -> bool:
+        """All of them, or none."""
+        calls = [call for call in map(read_call, texts) if call is not None]
+        is_known = not self._is_bare or all(call.name in self._tools for call in calls)
+        if not texts or len(calls) < len(texts) or not is_known:
+            return False
+        for call in calls:
+            self._found.call(call.name, call.arguments, call.id)
+        return True
+
+    def _tell_named(self, named: ToolCall) -> bool:
+        arguments = as_object(self._body)
+        if arguments is None:
+            return False
+        self._found.call(named.name, arguments, named.id)
+        return True
+
+
+def _elements(body: str) -> list[str]:
+    """What may be calls: of an array, or the object itself."""
+    return [body] if body.startswith("{") else elements(body) or []

@@ -1,0 +1,84 @@
+"""A probed machine as the planner sees it: which GPUs count, under which names, with which memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.recorded_machines import recorded_machine
+
+from eaglelocal.backend.fit import RAM, Buffer, Kind, load_of
+from eaglelocal.catalog.catalog import load
+from eaglelocal.planner.machine import Rig, rig_of
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, Unified
+from eaglelocal.probe.visible import as_seen
+
+GIB = 2**30
+BOTH = LlamaCpp(version="0.3.36", backends=("cpu", "cuda", "vulkan"))
+PLAIN = Machine(
+    gpus=(),
+    unified=None,
+    cpu=Cpu(usable_threads=8),
+    memory=Memory(total_bytes=64 * GIB, available_bytes=50 * GIB),
+    cache_free_bytes=None,
+    llama_cpp=BOTH,
+)
+RTX = Gpu(index=0, name="NVIDIA GeForce RTX 3090", total_bytes=24 * GIB, free_bytes=23 * GIB)
+RADEON = Gpu(
+    index=1,
+    name="AMD Radeon RX 7900 XTX",
+    vendor="amd",
+    backends=("hip", "vulkan"),
+    total_bytes=24 * GIB,
+    free_bytes=23 * GIB,
+)
+
+
+def rig(machine: Machine, **environ: str) -> Rig:
+    return rig_of(as_seen(machine, environ), load(user_folder=Path("/nonexistent")).machines)
+
+
+def names(machine: Machine, **environ: str) -> list[str]:
+    return [device.name for device in rig(machine, **environ).gpus]
+
+
+def test_each_backend_counts_its_own_devices() -> None:
+    assert names(replace(PLAIN, gpus=(RTX, RADEON))) == ["CUDA0", "Vulkan0"]
+    assert names(replace(PLAIN, gpus=(RTX, RADEON, replace(RADEON, index=2)))) == ["CUDA0", "Vulkan0", "Vulkan1"]
+
+
+def test_a_card_that_is_hidden_is_not_planned_for(tmp_path: Path) -> None:
+    machine = replace(recorded_machine("2x-rtx-4090", tmp_path), llama_cpp=BOTH)
+    assert names(machine) == ["CUDA0", "CUDA1"]
+    one = rig(machine, CUDA_VISIBLE_DEVICES="1")
+    assert [device.name for device in one.gpus] == ["CUDA0"]  # CUDA counts what is left
+    assert one.gpus[0].free_bytes == machine.gpus[1].free_bytes
+    assert any("CUDA_VISIBLE_DEVICES=1 hides it" in note for note in one.notes)
+    assert names(machine, CUDA_VISIBLE_DEVICES="") == []
+
+
+def test_a_mac_whose_llama_cpp_lacks_metal_computes_on_its_processor() -> None:
+    chip = Unified(chip="Apple M2 Max", total_bytes=32 * GIB, working_set_bytes=21 * GIB)
+    without = replace(PLAIN, unified=chip, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)))
+    assert names(without) == []
+    assert any("built without Metal" in note for note in rig(without).notes)
+    assert names(replace(without, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu", "metal")))) == ["MTL0"]
+
+
+@pytest.mark.parametrize("told", [None, 60 * GIB])
+def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> None:
+    """NVML tells a GB10's memory or says that it is not supported; what is free is the machine's."""
+    gb10 = Gpu(index=0, name="NVIDIA GB10", capability="12.1", shares_memory=True, total_bytes=told, free_bytes=told)
+    found = rig(replace(PLAIN, gpus=(gb10,)))
+    (device,) = found.gpus
+    assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
+    held = [Buffer("CUDA0", Kind.WEIGHTS, 30 * GIB), Buffer(RAM, Kind.WEIGHTS, 30 * GIB)]
+    assert load_of(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
+
+
+def test_other_makers_graphics_in_main_memory_are_left_out_with_the_reason() -> None:
+    graphics = replace(RADEON, index=0, name="AMD Radeon 780M Graphics", shares_memory=True)
+    found = rig(replace(PLAIN, gpus=(graphics,)))
+    assert not found.gpus
+    assert any("works in the main memory" in note for note in found.notes)

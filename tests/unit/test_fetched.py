@@ -1,0 +1,151 @@
+"""Entries of the catalogue that are on disk: exact, not to be fetched, and priced as they were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.sketched_models import REAL, Sketch, write_sketch
+
+from eaglelocal import calibrations, locations
+from eaglelocal.backend.fit import RAM
+from eaglelocal.backend.library import BUILD
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.machines import CPU
+from eaglelocal.core.plan import Plan
+from eaglelocal.fetched import entry_options
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
+from eaglelocal.hub.pulled_drafts import remember_draft
+from eaglelocal.measured import measured_costs
+from eaglelocal.planner.machine import Device, Rig
+from eaglelocal.planner.on_disk import best_on_disk
+from eaglelocal.planner.options import Option, options_of
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.speculation.costs import StepCosts
+
+COMMIT = "a" * 40
+TARGET_REPO, DRAFT_REPO = "Qwen/Qwen3-8B-GGUF", "unsloth/Qwen3-0.6B-GGUF"
+EIGHT, SMALL = replace(REAL["qwen3-8b"], type="Q4_K"), REAL["qwen3-0.6b"]
+MACHINE = Machine(
+    gpus=(),
+    unified=None,
+    cpu=Cpu(name="a processor", usable_threads=8),
+    memory=Memory(available_bytes=32 * 2**30),
+    cache_free_bytes=None,
+    llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)),
+)
+HOST = Device(name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=32 * 2**30, bytes_s=40e9, flops=1e12)
+HERE = Rig(name="this one", host=HOST, machine=MACHINE)
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path / "hub"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load(user_folder=Path("/nonexistent"))
+
+
+def pulled(hub: Path, repo: str, stem: str, sketch: Sketch) -> Path:
+    folder = hub / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True, exist_ok=True)
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    return write_sketch(snapshot / f"{stem}.gguf", sketch)
+
+
+def options(catalog: Catalog, id: str = "qwen3-8b", quant: str | None = None) -> dict[str, Option]:
+    return {option.quant: option for option in entry_options(catalog.target(id), catalog, quant=quant)}
+
+
+def test_what_is_on_disk_is_exact_and_need_not_be_fetched(hub: Path, catalog: Catalog) -> None:
+    header = read_header(pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT))
+    found = options(catalog)
+    here = found["Q4_K_M"]
+    assert (here.is_here, here.reference, here.target) == (True, "qwen3-8b:Q4_K_M", "qwen3-8b")
+    assert here.shape == shape_of(header)
+    assert here.notes == () and not here.is_unseen
+    others = {quant: option for quant, option in found.items() if quant != "Q4_K_M"}
+    known = {option.quant: option for option in options_of(catalog.target("qwen3-8b"), catalog)}
+    assert others == {quant: option for quant, option in known.items() if quant != "Q4_K_M"}
+    assert {way.id for way in here.drafts} == {way.id for way in known["Q4_K_M"].drafts}
+
+
+def test_a_quantization_that_the_catalogue_does_not_list(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_0", replace(EIGHT, type="Q4_0"))
+    assert options(catalog, quant="q4_0").keys() == {"Q4_0"}
+    assert options(catalog)["Q4_0"].reference == "qwen3-8b:Q4_0"
+    assert options(catalog)["Q4_0"].quality_b < options(catalog)["Q4_K_M"].quality_b
+    assert not options(catalog, quant="Q5_0")
+
+
+def test_a_dynamic_one_that_stands_for_a_listed_one_counts_once(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-UD-Q4_K_M", EIGHT)
+    assert [quant for quant, option in options(catalog).items() if option.is_here] == ["Q4_K_M"]
+    assert options(catalog, quant="UD-Q4_K_M").keys() == {"UD-Q4_K_M"}
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    assert {quant for quant, option in options(catalog).items() if option.is_here} == {"Q4_K_M", "UD-Q4_K_M"}
+
+
+def test_a_draft_that_does_not_fit_is_not_at_hand(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", replace(SMALL, n_vocab=SMALL.n_vocab - 5000))
+    way = next(way for way in options(catalog)["Q4_K_M"].drafts if way.id == "plain-qwen3-0.6b")
+    assert not way.is_here
+
+
+def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    header = read_header(pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL))
+
+    def draft() -> dict[str, object]:
+        way = next(way for way in options(catalog)["Q4_K_M"].drafts if way.id == "plain-qwen3-0.6b")
+        assert way.shape == shape_of(header)
+        return {"here": way.is_here, "named": way.needs_naming}
+
+    assert draft() == {"here": True, "named": True}  # nobody asked for the two together
+    file = locations.pulled_drafts_file()
+    remember_draft(file, target_repo=TARGET_REPO, draft_repo=DRAFT_REPO, draft_tag="Q8_0")
+    assert draft() == {"here": True, "named": False}
+    assert options(catalog)["Q4_K_M"].drafts[0].id == "plain-qwen3-0.6b"
+
+
+def test_a_file_that_cannot_be_read_leaves_the_catalogues_figures(hub: Path, catalog: Catalog) -> None:
+    path = pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    path.write_bytes(b"GGUF and then nothing")
+    assert tuple(options(catalog).values()) == tuple(options_of(catalog.target("qwen3-8b"), catalog))
+
+
+def measure(path: Path, seconds: float, **plan: object) -> None:
+    """As an engine leaves it behind."""
+    costs = StepCosts()
+    costs.calibrate({rows: [seconds * (1 + rows / 10)] * 5 for rows in (1, 2, 4, 8)})
+    asked = Plan(target=path, target_label="m", n_ctx=4096, **plan)  # type: ignore[arg-type]
+    key = calibrations.key_of(asked, MACHINE, read_header(path), None, threads=8, unified=True, library=BUILD)
+    assert calibrations.save(key, costs.state())
+
+
+def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
+    slow = pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
+    pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL)
+    both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
+
+    def best(rig: Rig = HERE) -> tuple[str, bool]:
+        way = best_on_disk(both, rig, measured=measured_costs(both, rig))
+        assert way is not None
+        return way.option.reference, way.prediction.is_measured
+
+    assert best() == ("qwen3-8b:Q4_K_M", False)
+    measure(slow, 2.0, gpu_layers=0)  # other places are another curve
+    assert best() == ("qwen3-8b:Q4_K_M", False)
+    measure(slow, 2.0)
+    assert best() == ("qwen3-0.6b:Q8_0", False)
+    assert best(replace(HERE, machine=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalogue
