@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rich.cells import cell_len, set_cell_size
+
 from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.feed import Frame
@@ -13,6 +15,7 @@ from eaglelocal.tui.panel_text import percent, state_span
 from eaglelocal.tui.partner import ModelChanged
 
 BAR_CELLS = 16
+CUT, LEAST_NAME = "...", 10  # cells
 STATES = {
     "loading": "loading the model",
     "restarting": "the engine starts again",
@@ -42,7 +45,14 @@ def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
     info = changed.model.info
     draft = info.draft if info.draft != "none" else "no draft"
     left = line((harmless(info.target), "strong"), (f"  {harmless(draft)}", "quiet"))
-    return apart(left, line((harmless(name), "quiet")), width)
+    return apart(left, line((shortened(harmless(name), width - width_of(left) - 2), "quiet")), width)
+
+
+def shortened(name: str, room: int) -> str:
+    """The beginning of a name, marked as such; nothing where that would say nothing."""
+    if cell_len(name) <= room:
+        return name
+    return set_cell_size(name, room - len(CUT)).rstrip() + CUT if room >= LEAST_NAME else ""
 
 
 def status_line(

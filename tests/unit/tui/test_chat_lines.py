@@ -1,0 +1,33 @@
+"""Lines of the chat screen that have less room than they want."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from eaglelocal.tui.chat_lines import LEAST_NAME, shortened
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "shown"),
+    [
+        ("Write a function", 16, "Write a function"),
+        ("Write a function", 15, "Write a func..."),
+        ("Write a function", 11, "Write a..."),
+        ("Write a function", 9, ""),
+        ("日本語の文章をここに書く", 12, "日本語の..."),
+        ("short", 5, "short"),
+        ("short", -3, ""),
+    ],
+)
+def test_names_are_shortened(name: str, room: int, shown: str) -> None:
+    assert shortened(name, room) == shown
+
+
+@given(st.text(max_size=60), st.integers(-5, 60))
+def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: int) -> None:
+    shown = shortened(name, room)
+    assert cell_len(shown) <= max(room, 0)
+    assert shown == name or shown == "" or room >= LEAST_NAME
