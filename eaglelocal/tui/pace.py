@@ -7,7 +7,7 @@ from __future__ import annotations
 
 FASTEST_S, SLOWEST_S = 0.125, 1.0  # between two frames
 IDLE_S = 0.5  # while nothing moves
-SHARE = 0.024  # of one core that drawing may take; other threads of a screen take half a per cent more
+SHARE = 0.022  # of one core that drawing may take; other threads of a screen take more than half a per cent besides
 MEMORY = 0.7  # of the cost of a frame, kept from frame to frame
 
 

@@ -36,6 +36,7 @@ from doubles.scripted_client import Script
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.conversation import Conversation, Turn
 
+BURST_S = 0.03  # of silence between two frames
 TOK_S, STEP_TOKENS = 50.0, 3
 PARAGRAPH = (
     "Speculative decoding drafts **several tokens** with a small model and lets the large one verify them in a "
@@ -66,6 +67,8 @@ class Terminal:
     program: subprocess.Popen[bytes]
     end: int
     num_bytes: int = 0
+    num_frames: int = 0  # bursts of output
+    _last_at: float = 0.0
 
     def read(self) -> None:
         while True:
@@ -73,15 +76,18 @@ class Terminal:
                 self.num_bytes += len(os.read(self.end, 65536))
             except OSError:
                 return
+            now = time.monotonic()
+            self.num_frames += now - self._last_at > BURST_S
+            self._last_at = now
 
-    def share(self, seconds: float) -> tuple[float, float]:
-        """Of one core, and bytes a second, over so long."""
+    def share(self, seconds: float) -> tuple[float, float, float]:
+        """Of one core, bytes a second and frames a second, over so long."""
         process = psutil.Process(self.program.pid)
-        before, began, drawn = process.cpu_times(), time.monotonic(), self.num_bytes
+        before, began, drawn, frames = process.cpu_times(), time.monotonic(), self.num_bytes, self.num_frames
         time.sleep(seconds)
         after, took = process.cpu_times(), time.monotonic() - began
         used = after.user + after.system - before.user - before.system
-        return used / took, (self.num_bytes - drawn) / took
+        return used / took, (self.num_bytes - drawn) / took, (self.num_frames - frames) / took
 
 
 def opened(command: list[str], size: tuple[int, int], environ: dict[str, str]) -> Terminal:
@@ -93,7 +99,7 @@ def opened(command: list[str], size: tuple[int, int], environ: dict[str, str]) -
     return Terminal(program, ours)
 
 
-def shares(size: tuple[int, int], seconds: float, *, panel: bool) -> Iterator[tuple[str, float, float]]:
+def shares(size: tuple[int, int], seconds: float, *, panel: bool) -> Iterator[tuple[str, float, float, float]]:
     with tempfile.TemporaryDirectory() as folder:
         terminal = opened([sys.executable, __file__, "--child", folder], size, {})
         threading.Thread(target=terminal.read, daemon=True).start()
@@ -166,9 +172,10 @@ def main() -> None:
     starts = [first_screen_s() for _ in range(4)]
     print("first screen:", ", ".join(f"{passed:.2f} s ({computed:.2f} s computed)" for passed, computed in starts))
     for size, panel in (((80, 24), False), ((80, 24), True), ((120, 40), False), ((200, 60), False)):
-        for what, share, rate in shares(size, arguments.seconds, panel=panel):
+        for what, share, rate, frames_s in shares(size, arguments.seconds, panel=panel):
             beside = "with the panel" if panel or size[0] >= 100 else "without a panel"
-            print(f"{size[0]}x{size[1]} {beside}: {what} {share:.1%} of a core, {rate / 1000:.1f} kB/s")
+            where = f"{size[0]}x{size[1]} {beside}"
+            print(f"{where}: {what} {share:.1%} of a core, {frames_s:.1f} frames/s, {rate / 1000:.1f} kB/s")
     with tempfile.TemporaryDirectory() as folder:
         opened_s, took = asyncio.run(frames(Path(folder), 50_000))
     ordered = sorted(took)
