@@ -156,9 +156,16 @@ def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
         check_disk(orders, cache, free=free)
         output.message(f"into {path_text(cache)}, {size_text(free)} free")
         confirm(f"fetch {amount(orders, missing)}?", output, yes=yes, default=True)
+    else:
+        output.message("all of it is here already")
     progress = output.progress()
     try:
-        fetch(orders, cache, patience=patience_of(output), on_progress=lambda told: progress(shown(told, orders)))
+        fetch(
+            orders,
+            cache,
+            patience=patience_of(output),
+            on_progress=lambda told: progress(shown(told, orders)) if missing else None,
+        )
     except KeyboardInterrupt:
         progress.finish()
         output.message("stopped; what came is kept, and the same command goes on from there")

@@ -142,6 +142,9 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     shown = person.sees("show", GUIDE)
     assert (shown["architecture"], shown["context"], shown["quant"]) == ("llama", 2048, "BF16")
     assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
+    again = person.runs("pull", GUIDE, "--yes")
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert "here already" in again.stderr and "fetching" not in again.stderr
     done = person.runs("rm", f"{GUIDE}:BF16", "--yes")
     assert done.returncode == 0 and "freed 11.9 MB" in done.stderr
     assert person.models == []
