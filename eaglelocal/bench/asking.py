@@ -9,7 +9,8 @@ side drafts from what another has just answered.
 
 One request alone has the speed that the engine tells: from its first to its last token. Several at once
 have the tokens that came after every one of them had its first, by the time until the last: prefill is
-left out, and that answers end one after the other is not.
+left out, and that answers end one after the other is not. Where the beginning of answers is not to count
+(`skip` tokens: what it takes to learn that drafting does not pay), both begin behind it instead.
 """
 
 from __future__ import annotations
@@ -60,20 +61,13 @@ class Answered:
     num_tokens: int
     prompt_tokens: int
     cached_tokens: int
-    decode_s: float
+    tok_s: float  # 0 where the answer is too short to have a speed
     ttft_s: float
     speculation: SpeculationStats
 
     @property
     def tokens(self) -> tuple[int, ...]:
         return tuple(piece.token for piece in self.pieces)
-
-    @property
-    def tok_s(self) -> float:
-        """0 where the answer is too short to have a speed."""
-        if self.num_tokens < MIN_TOKENS or self.decode_s <= 0:
-            return 0.0
-        return (self.num_tokens - 1) / self.decode_s
 
     def is_same_as(self, other: Answered) -> bool:
         """By token ids; by text where a server does not tell them."""
@@ -119,6 +113,15 @@ class Arrivals:
     def tokens(self) -> list[tuple[float, Tokens]]:
         return [(moment, event) for moment, event in self.events if isinstance(event, Tokens) and event.pieces]
 
+    def moment_of(self, number: int) -> float | None:
+        """When token `number` was there, from 0; None: never."""
+        told = 0
+        for moment, event in self.tokens:
+            told += len(event.pieces)
+            if told > number:
+                return moment
+        return None
+
     def num_tokens_after(self, moment_s: float) -> float:
         """A server may tell several tokens as one piece: each piece counts as its share of all."""
         last = self.events[-1][1]
@@ -131,8 +134,11 @@ class Arrivals:
         return tuple(piece for _, event in self.tokens for piece in event.pieces)
 
 
-def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str) -> Phase:
-    """Ask all at once and wait for all. Raises what failed; whoever interrupts leaves nothing running."""
+def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str, skip: int = 0) -> Phase:
+    """Ask all at once and wait for all. Raises what failed; whoever interrupts leaves nothing running.
+
+    skip  tokens at the beginning of each answer that have no part in its speed
+    """
     requests = [
         request_of(f"{name}-{i}", prompt, how, side.spec)
         for i, (prompt, how) in enumerate(zip(prompts, params, strict=True))
@@ -142,9 +148,9 @@ def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams],
         for one in arrivals:
             running.callback(side.client.cancel, one.request.id)
             side.client.submit(one.request, one.arrive)
-        answers = tuple(answered(one, one.wait()) for one in arrivals)
+        answers = tuple(answered(one, one.wait(), skip) for one in arrivals)
         running.pop_all()
-    return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals), answers)
+    return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals, skip), answers)
 
 
 def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
@@ -152,7 +158,7 @@ def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | N
     return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
-def answered(arrivals: Arrivals, finished: Finished) -> Answered:
+def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
     if finished.reason == "cancelled":
         raise EngineError("an answer was cancelled that nobody wanted to end")
     started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
@@ -163,19 +169,26 @@ def answered(arrivals: Arrivals, finished: Finished) -> Answered:
         num_tokens=finished.completion_tokens,
         prompt_tokens=finished.prompt_tokens,
         cached_tokens=started.cached_tokens if started else 0,
-        decode_s=finished.timings.decode_s,
+        tok_s=joint_tok_s([arrivals], skip) if skip else tok_s(finished),
         ttft_s=finished.timings.ttft_s,
         speculation=finished.speculation,
     )
 
 
-def joint_tok_s(arrivals: Sequence[Arrivals]) -> float:
+def tok_s(finished: Finished) -> float:
+    """Of an answer that ran alone, as its engine tells it; 0 where it is too short to have a speed."""
+    num_tokens, decode_s = finished.completion_tokens, finished.timings.decode_s
+    return (num_tokens - 1) / decode_s if num_tokens >= MIN_TOKENS and decode_s > 0 else 0.0
+
+
+def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
     """Tokens a second of requests that ran at once; 0 where they have too few tokens to tell."""
-    told = [one.tokens for one in arrivals]
-    if not all(told):
+    begun = [one.moment_of(skip) for one in arrivals]
+    moments = [moment for moment in begun if moment is not None]
+    if len(moments) < len(arrivals):
         return 0.0
-    first_s = max(tokens[0][0] for tokens in told)
-    last_s = max(tokens[-1][0] for tokens in told)
+    first_s = max(moments)
+    last_s = max(one.tokens[-1][0] for one in arrivals)
     num_tokens = sum(one.num_tokens_after(first_s) for one in arrivals)
     return num_tokens / (last_s - first_s) if num_tokens >= MIN_TOKENS else 0.0
 

@@ -32,9 +32,12 @@ class Lap:
 class Measuring:
     """Runs tasks. The first side is the plain one; sides of other servers have no token ids to compare."""
 
-    def __init__(self, sides: Sequence[Side], params: SamplingParams, *, examiner: Examiner, on_ask: OnAsk) -> None:
+    def __init__(
+        self, sides: Sequence[Side], params: SamplingParams, *, examiner: Examiner, on_ask: OnAsk, skip: int = 0
+    ) -> None:
         assert sides[0].label == PLAIN
         self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
+        self._skip = skip
         self._num_asked = 0
 
     def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
@@ -53,7 +56,7 @@ class Measuring:
             self._on_ask(task, (number + place / len(self._sides)) / total)
             self._num_asked += 1
             side.restore()
-            phases[side.label] = ask(side, task.prompts, params, name=f"bench-{self._num_asked}")
+            phases[side.label] = ask(side, task.prompts, params, name=f"bench-{self._num_asked}", skip=self._skip)
         return Lap(task, phases, tuple(self._differences(task, params, phases)) if task.counts else ())
 
     def _drawn(self, task: Task) -> list[SamplingParams]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import bench_flags, flags
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
@@ -57,6 +57,8 @@ def bench(
     warm_up: bench_flags.WarmUp = 2,
     concurrency: bench_flags.Concurrency = "1",
     max_tokens: bench_flags.MaxTokens = 64,
+    skip: bench_flags.Skip = 0,
+    ignore_eos: bench_flags.IgnoreEos = False,
     temperature: bench_flags.Temperature = 0.0,
     seed: bench_flags.Seed = 0,
     against: bench_flags.Against = None,
@@ -83,9 +85,11 @@ def bench(
     """
     settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
     output = standard_output(colour=settings.colour)
+    check_skip(skip, max_tokens)
     params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens)
+    params = dataclasses.replace(params, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
-    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s)
+    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
     check_folder(svg)
     with contextlib.ExitStack() as opened:
@@ -122,13 +126,13 @@ class Asked:
 
 # ---- before
 def wanted_of(
-    settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float
+    settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
 ) -> Wanted:
     """Modes as the flag says, else as chats are drafted here."""
     from eaglelocal.bench.modes import parse_levels, parse_modes
 
     usual = "auto" if settings.spec == "off" else str(settings.spec)
-    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s)
+    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
 
 
 def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: int) -> SamplingParams:
@@ -164,6 +168,14 @@ def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
     from eaglelocal.bench.order import tasks
 
     return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
+
+
+def check_skip(skip: int, max_tokens: int) -> None:
+    if skip and max_tokens - skip < MIN_ANSWER:
+        raise UsageError(
+            f"--skip {skip} of --max-tokens {max_tokens} leaves too little to measure",
+            hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
+        )
 
 
 def check_folder(svg: Path | None) -> None:
@@ -229,7 +241,7 @@ def measure(
     laps: list[Lap] = []
     error: EagleLocalError | None = None
     progress = output.progress()
-    measuring = Measuring(sides, wanted.params, examiner=examiner, on_ask=teller(progress))
+    measuring = Measuring(sides, wanted.params, examiner=examiner, on_ask=teller(progress), skip=wanted.skip)
     try:
         measuring.run(tasks, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:

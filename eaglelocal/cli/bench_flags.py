@@ -29,6 +29,8 @@ Concurrency = Annotated[str, typer.Option(metavar="N,...", help="Requests at onc
 
 # how it is answered
 MaxTokens = Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.", min=MIN_ANSWER)]
+Skip = Annotated[int, typer.Option(metavar="N", help="First tokens of each answer that do not count.", min=0)]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Answers go on to --max-tokens.")]
 Temperature = Annotated[float, typer.Option(metavar="T", help="0: always the likeliest token.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="With a temperature: the same seed, the same answers.", min=0)]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Slots. Unset: the largest --concurrency.")]

@@ -33,6 +33,7 @@ class Wanted:
     levels: tuple[int, ...]
     params: SamplingParams
     limit_s: float = math.inf  # for each mode
+    skip: int = 0  # tokens at the beginning of answers that do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,12 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
 def head_lines(told: Told) -> list[str]:
     info, params = told.info, told.wanted.params
     drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+    skipped = f"first {told.wanted.skip} not counted, " if told.wanted.skip else ""
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
         f"machine  {machine_name()}, {info.threads} threads, {info.library}",
-        f"answers  {drawn}, at most {params.max_tokens} tokens, prompts not cached",
+        f"answers  {drawn}, at most {params.max_tokens} tokens, {skipped}prompts not cached",
         *([f"server   {told.url}"] if told.url else []),
     ]
 
@@ -100,6 +102,7 @@ def head_object(told: Told) -> dict[str, object]:
         "slots": info.num_slots,
         "temperature": params.temperature,
         "max_tokens": params.max_tokens,
+        "skipped_tokens": told.wanted.skip,
         "tie_bound": told.tie_bound,
         "server": told.url or None,
     }

@@ -102,6 +102,18 @@ def test_drawn_texts_are_the_same_under_one_seed(bench: Start) -> None:
     assert told["temperature"] == 0.8
 
 
+def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
+    flags = ("--spec", "2", "--category", "odd", "--max-tokens", "40", "--skip", "20", "--ignore-eos", "--json")
+    code, stdout, _ = ended(bench(*flags))
+    *table, last = stdout.splitlines()
+    assert code == 0
+    assert max(map(len, table)) <= COLUMNS
+    assert "first 20 not counted" in stdout
+    told = json.loads(last)
+    assert told["skipped_tokens"] == 20
+    assert [run["speedup"] > 0 for run in told["runs"]] == [True]
+
+
 def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
     script = Script(words(*("word " * 12).split()))
     with serving(script) as url:
@@ -125,6 +137,7 @@ def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
         (("--kv-type", "f8"), 2, "kv_type must be"),
         (("--svg", "/nowhere/at/all.svg"), 2, "no folder"),
         (("--max-tokens", "3"), 2, str(MIN_ANSWER)),
+        (("--max-tokens", "64", "--skip", "49"), 2, "leaves too little"),
         (("--against", "http://127.0.0.1:1"), 1, "cannot reach"),
         (("--against", "ftp://x"), 2, "is not the address"),
         (("--draft", "none"), 2, "nothing to compare"),

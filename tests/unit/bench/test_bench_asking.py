@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.measured_client import MeasuredClient, Told
 
-from eaglelocal.bench.asking import MIN_TOKENS, Answered, Arrivals, Freshness, Side, answered, ask, joint_tok_s
+from eaglelocal.bench.asking import MIN_TOKENS, Answered, Arrivals, Freshness, Side, answered, ask, joint_tok_s, tok_s
 from eaglelocal.bench.prompts import Prompt
 from eaglelocal.client.http_stream import NO_ID
 from eaglelocal.core.events import Finished, Piece, Tokens
@@ -18,9 +18,13 @@ from eaglelocal.scheduler.scheduler import Scheduler
 PROMPT = Prompt("x", tokens=(1, 2, 3))
 
 
-def answer(num_tokens: int, *, decode_s: float = 1.0, prompt_tokens: int = 10, cached_tokens: int = 0) -> Answered:
+def answer(num_tokens: int, *, prompt_tokens: int = 10, cached_tokens: int = 0) -> Answered:
     pieces = tuple(Piece(i, f"{i} ", False) for i in range(num_tokens))
-    return Answered(pieces, "text", num_tokens, prompt_tokens, cached_tokens, decode_s, 0.1, SpeculationStats())
+    return Answered(pieces, "text", num_tokens, prompt_tokens, cached_tokens, 10.0, 0.1, SpeculationStats())
+
+
+def finished(num_tokens: int, *, decode_s: float = 1.0) -> Finished:
+    return Finished("r", "stop", "", 1, num_tokens, Timings(decode_s=decode_s), SpeculationStats())
 
 
 def arrivals(*tokens: tuple[float, int], completion_tokens: int | None = None) -> Arrivals:
@@ -34,13 +38,13 @@ def arrivals(*tokens: tuple[float, int], completion_tokens: int | None = None) -
 
 
 def test_an_answer_has_the_speed_from_its_first_to_its_last_token() -> None:
-    assert answer(21, decode_s=2.0).tok_s == pytest.approx(10.0)
+    assert tok_s(finished(21, decode_s=2.0)) == pytest.approx(10.0)
 
 
 def test_a_short_answer_has_no_speed() -> None:
-    assert answer(MIN_TOKENS).tok_s > 0
-    assert answer(MIN_TOKENS - 1).tok_s == 0
-    assert answer(50, decode_s=0.0).tok_s == 0
+    assert tok_s(finished(MIN_TOKENS)) > 0
+    assert tok_s(finished(MIN_TOKENS - 1)) == 0
+    assert tok_s(finished(50, decode_s=0.0)) == 0
 
 
 def test_a_prompt_that_was_cached_is_not_fresh() -> None:
@@ -65,6 +69,20 @@ def test_together_counts_from_the_moment_when_all_have_begun_to_the_end_of_the_l
 def test_together_too_few_tokens_are_no_speed() -> None:
     assert joint_tok_s([arrivals((1.0, 1), (2.0, 3)), arrivals((1.5, 1), (2.0, 3))]) == 0.0
     assert joint_tok_s([arrivals((1.0, 1), (2.0, 30)), arrivals()]) == 0.0
+
+
+def test_tokens_at_the_beginning_need_not_count() -> None:
+    one = arrivals((1.0, 1), (2.0, 3), (3.0, 4), (5.0, 20))
+    assert joint_tok_s([one], skip=5) == pytest.approx(20 / (5.0 - 3.0)), "the first five, so what came with them too"
+    assert joint_tok_s([one, arrivals((4.0, 6), (6.0, 10))], skip=5) == pytest.approx((20 + 10) / (6.0 - 4.0))
+    assert joint_tok_s([one], skip=27) == 0.0, "nothing came behind the last token"
+    assert joint_tok_s([one, arrivals((4.0, 5))], skip=5) == 0.0, "an answer that never gets there"
+
+
+def test_what_is_skipped_is_left_out_of_an_answer_that_runs_alone() -> None:
+    client = MeasuredClient(lambda request: Told(range(20), decode_s=1e-9))
+    phase = ask(Side("plain", client, OFF), [PROMPT], [GREEDY], name="a", skip=4)
+    assert 0 < phase.tok_s == phase.answers[0].tok_s < 1e9
 
 
 def test_pieces_of_several_tokens_count_as_what_they_hold() -> None:
@@ -106,9 +124,8 @@ def test_an_interrupt_while_asking_leaves_nothing_running() -> None:
 def test_an_answer_that_somebody_cancelled_is_no_measurement() -> None:
     one = Arrivals(ChatRequest(id="r"))
     one.arrive(Finished("r", "cancelled", "", 1, 0, Timings(), SpeculationStats()))
-    finished = one.wait()
     with pytest.raises(EngineError, match="cancelled"):
-        answered(one, finished)
+        answered(one, one.wait(), skip=0)
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 5])
