@@ -29,6 +29,8 @@ from eaglelocal.planner.jobs import Job, jobs_of
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
+READ_SHARE = 0.5  # of the free memory, that weights may take which cannot be dropped as pages of a file can
+UNPACKED = ("F32", "F16", "BF16")
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
@@ -78,7 +80,8 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     check_shares(plan, there)
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)
-    placements = placement_of(plan, machine), placement_of(plan, machine, of_draft=True)
+    places = enumerate([False] * len(sources) if plan.is_brief else reads_weights(machine, there, sources))
+    placements = [placement_of(plan, machine, of_draft=bool(place), reads=reads) for place, reads in places]
 
     def attempt(candidate: Plan) -> Fitted:
         parts = parts_of(candidate, sources, placements, threads=threads)
@@ -147,13 +150,30 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     yield dataclasses.replace(plan, whole_windows=False)
 
 
-def placement_of(plan: Plan, machine: Machine, *, of_draft: bool = False) -> Placement:
+def reads_weights(machine: Machine, there: Sequence[Room], sources: Sequence[Source]) -> list[bool]:
+    """Which models are read into huge pages, where nothing but the processor computes with them.
+
+    Mapped, weights lie in small pages. Those of a byte or less are unpacked as they come, and that takes longer than
+    finding the next page; of wider ones several rows are read at a time, so that verifying four to eight tokens takes
+    7 to 15 % longer than from huge pages (tests/measures/pages.py). Reading costs time: 0.3 s a GiB, and 2 s in a
+    virtual machine that gets the memory only now.
+    """
+    free = machine.memory.available_bytes
+    num_bytes = sum(source.shape.weights_bytes for source in sources)
+    is_alone = all(room.device == RAM for room in there)
+    has_pages = machine.memory.huge_pages in ("always", "madvise")
+    pays = is_alone and has_pages and free is not None and num_bytes <= READ_SHARE * free
+    return [pays and source.header.main_type in UNPACKED for source in sources]
+
+
+def placement_of(plan: Plan, machine: Machine, *, of_draft: bool = False, reads: bool = False) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
         devices=plan.device,
         split=plan.split,
         shares=plan.shares,
         repack=not has_amx(machine),
+        reads=reads,
     )
 
 

@@ -43,6 +43,7 @@ class Placement:
     split       how a model is divided among several
     shares      of each of those devices; empty: by what is free there
     repack      let llama.cpp keep quantized weights in a layout of its own for this processor
+    reads       read the weights into memory of their own; else llama.cpp maps the file where it can
     """
 
     gpu_layers: int | None = None
@@ -50,6 +51,7 @@ class Placement:
     split: str = "layer"
     shares: tuple[float, ...] = ()
     repack: bool = True
+    reads: bool = False
 
 
 class NativePlacement:
@@ -61,6 +63,8 @@ class NativePlacement:
         if placement.gpu_layers is not None:
             params.n_gpu_layers = placement.gpu_layers
         params.use_extra_bufts = placement.repack
+        if placement.reads:
+            params.load_mode = api.LLAMA_LOAD_MODE_NONE
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
         self._devices = device_array(library, placement.devices) if placement.devices else None
         if self._devices is not None:

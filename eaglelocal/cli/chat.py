@@ -67,7 +67,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     question = question_of(prompt, output, as_json=as_json)
     if question is None and not plain and has_screen(output):
         raise typer.Exit(show_screen(settings, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, Choice())
+    session = open_session(settings, output, Choice(), is_brief=question is not None)
     is_tinted = tint is not False
     try:
         if question is None:
@@ -109,16 +109,20 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
     return joined(prompt or "", read_stdin(sys.stdin, output))
 
 
-def open_session(settings: Settings, voice: Voice, choice: Choice) -> Session:
-    """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say."""
+def open_session(settings: Settings, voice: Voice, choice: Choice, *, is_brief: bool = False) -> Session:
+    """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say.
+
+    is_brief  it is over after one answer
+    """
     joined = joined_model(settings, voice) if choice.target is None else None
     model = joined
     if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
         first = settle(wish_of(settings, choice), voice)
         settings = replace(settings, target=first.target)
-        model = load_model(find_files(first, voice), voice)
+        model = load_model(replace(find_files(first, voice), is_brief=is_brief), voice)
     garage = Garage(
-        plan=lambda choice: make_plan(wish_of(settings, choice), voice), load=lambda plan: load_model(plan, voice)
+        plan=lambda choice: replace(make_plan(wish_of(settings, choice), voice), is_brief=is_brief),
+        load=lambda plan: load_model(plan, voice),
     )
     return Session(
         garage=garage,

@@ -41,6 +41,7 @@ class Plan:
     # layers with a sliding window keep all positions, so that any prefix can be used again; None: where that fits
     whole_windows: bool | None = None
     binds_answers: bool = False  # what it takes to bind answers is made ready with the model, not at the first of them
+    is_brief: bool = False  # loaded for one answer, so that the load counts as much as the speed
     makes_embeddings: bool = False  # the target answers with vectors, not with text
 
     @property

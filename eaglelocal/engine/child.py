@@ -38,7 +38,9 @@ NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
 # libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. Where another process wants a core
 # too, the thread waited for is not running, and decoding falls to a tenth. A thousand turns cost 1 to 3 % on a quiet
 # machine and keep most of the speed on a busy one (tests/measures/busy.py).
-DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
+# Memory of the C library in huge pages: llama.cpp asks it for weights that are read, for caches and for buffers. Where
+# the system gives them only to who asks, the library must; that of others than glibc knows no such variable.
+DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
 
 
 class EngineChild:

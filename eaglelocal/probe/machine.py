@@ -140,6 +140,7 @@ class Memory:
     installed_bytes: int | None = None  # whatever the cgroup grants
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
+    huge_pages: str | None = None  # Linux: always, madvise or never; who gets them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_byt
 from eaglelocal.probe.visible import as_seen
 
 MIN_CLOCK_MHZ = 100.0
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 T = TypeVar("T")
 
@@ -122,7 +124,13 @@ def _read_memory() -> Memory:
         available_bytes=memory.available,
         limit=_attempt(lambda: own_cgroups().memory(), None),
     )
-    return _with_swap(found)
+    return dataclasses.replace(_with_swap(found), huge_pages=_attempt(lambda: marked(HUGE_PAGES.read_text()), None))
+
+
+def marked(text: str) -> str | None:
+    """What a file of the kernel's marks among the values it could have: madvise in "always [madvise] never"."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found[1] if found else None
 
 
 def _with_swap(memory: Memory) -> Memory:

@@ -47,3 +47,11 @@ def test_a_named_target_is_planned_once(wishes: list[Wish]) -> None:
     session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), Choice())
     assert [wish.target for wish in wishes] == ["demo@native"]
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
+
+
+@pytest.mark.parametrize("target", [None, "demo@native"])
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_the_plan_knows_that_it_is_for_one_answer(wishes: list[Wish], target: str | None, is_brief: bool) -> None:
+    settings = Settings(url="none", target=target)
+    session = chat.open_session(settings, standard_output(), Choice(), is_brief=is_brief)
+    assert session.model.plan is not None and session.model.plan.is_brief is is_brief

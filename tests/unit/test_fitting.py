@@ -13,12 +13,14 @@ from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import UsageError
-from eaglelocal.fitting import check_shares, parts_of, placement_of, sources_of, window_choices
+from eaglelocal.fitting import check_shares, parts_of, placement_of, reads_weights, sources_of, window_choices
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
+from eaglelocal.probe.machine import Memory
 from eaglelocal.probe.probe import probe
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
+ALONE = (Room(RAM, None),)
 TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
 
 
@@ -56,6 +58,40 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
     places = [placement_of(placed, probe(), of_draft=of_draft) for of_draft in (False, True)]
     assert tuple(place.gpu_layers for place in places) == expected
     assert {(place.shares, place.devices) for place in places} == {((2.0, 1.0), "CUDA0")}
+
+
+@pytest.mark.parametrize(
+    ("huge_pages", "free_bytes", "there", "target_type", "reads"),
+    [
+        ("madvise", 2**30, ALONE, "BF16", [True, True]),
+        ("always", 2**30, ALONE, "F16", [True, True]),
+        ("always", 2**30, ALONE, "Q4_K", [False, True]),
+        ("never", 2**30, ALONE, "BF16", [False, False]),
+        (None, 2**30, ALONE, "BF16", [False, False]),
+        ("madvise", 100_000, ALONE, "BF16", [False, False]),
+        ("madvise", None, ALONE, "BF16", [False, False]),
+        ("madvise", 2**30, TWO_GPUS, "BF16", [False, False]),
+    ],
+)
+def test_weights_are_read_where_huge_pages_and_room_are(
+    plan: Plan,
+    huge_pages: str | None,
+    free_bytes: int | None,
+    there: tuple[Room, ...],
+    target_type: str,
+    reads: list[bool],
+) -> None:
+    target, draft = sources_of(plan)
+    of_type = replace(next(iter(target.header.tensors.values())).type, name=target_type)
+    tensors = {name: replace(tensor, type=of_type) for name, tensor in target.header.tensors.items()}
+    target = replace(target, header=replace(target.header, tensors=tensors))
+    machine = replace(probe(), memory=Memory(available_bytes=free_bytes, huge_pages=huge_pages))
+    assert reads_weights(machine, there, [target, draft]) == reads
+
+
+def test_a_plan_says_so_to_both_models(plan: Plan) -> None:
+    places = [placement_of(plan, probe(), of_draft=of_draft, reads=True) for of_draft in (False, True)]
+    assert [place.reads for place in places] == [True, True]
 
 
 def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:

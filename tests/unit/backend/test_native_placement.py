@@ -22,6 +22,12 @@ def test_every_field_reaches_llama_cpp() -> None:
     assert devices[0] == load_library().device_at(0) and devices[1] is None
 
 
+def test_weights_are_mapped_or_read() -> None:
+    library = load_library()
+    assert NativePlacement(library, Placement(reads=True)).params.load_mode == library.api.LLAMA_LOAD_MODE_NONE
+    assert NativePlacement(library, Placement()).params.load_mode == library.api.LLAMA_LOAD_MODE_AUTO
+
+
 def test_unset_means_as_llama_cpp_pleases() -> None:
     library = load_library()
     params, plain = NativePlacement(library, Placement()).params, library.api.llama_model_default_params()

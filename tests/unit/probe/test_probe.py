@@ -13,7 +13,7 @@ import pytest
 from eaglelocal.probe.cgroup import MemoryLimit
 from eaglelocal.probe.library import backends_of, library_folder
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
-from eaglelocal.probe.probe import free_bytes, memory_of, probe
+from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
 from eaglelocal.probe.report import to_json
 
 
@@ -51,6 +51,13 @@ def test_the_bindings_own_variable_moves_the_folder(tmp_path: Path, monkeypatch:
 )
 def test_memory_is_what_the_cgroup_leaves(limit: MemoryLimit | None, expected: Memory) -> None:
     assert memory_of(total_bytes=1000, available_bytes=600, limit=limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("always [madvise] never\n", "madvise"), ("[never]", "never"), ("", None), ("always", None)]
+)
+def test_what_the_kernel_marks(text: str, value: str | None) -> None:
+    assert marked(text) == value
 
 
 def test_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
