@@ -45,7 +45,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     library = load_library()
     check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
-        model = _model(library, plan, machine, report)
+        model = _model(library, plan, report)
         opened.callback(model.close)
         threads = plan.threads or usable_threads()
         context = EmbeddingContext(
@@ -101,7 +101,10 @@ def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan:
     check_fits(needed, [joined(there)], Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
 
 
-def _model(library: Library, plan: Plan, machine: Machine, report: Report) -> Model:
+def _model(library: Library, plan: Plan, report: Report) -> Model:
     name = plan.target.name
-    placement = placement_of(plan, machine)
-    return Model(library, plan.target, placement, on_progress=lambda fraction: report(LoadProgress(fraction, name)))
+
+    def told(fraction: float) -> None:
+        report(LoadProgress(fraction, name))
+
+    return Model(library, plan.target, placement_of(plan), on_progress=told)

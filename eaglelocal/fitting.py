@@ -30,7 +30,8 @@ from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
 READ_SHARE = 0.5  # of the free memory, that weights may take which cannot be dropped as pages of a file can
-UNPACKED = ("F32", "F16", "BF16")
+WIDE = ("F32", "F16", "BF16")
+LAID_OUT = ("Q2_K", "Q4_0", "Q4_K", "IQ4_NL", "MXFP4")  # anew, for a processor with AVX
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
@@ -80,8 +81,8 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     check_shares(plan, there)
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)
-    places = enumerate([False] * len(sources) if plan.is_brief else reads_weights(machine, there, sources))
-    placements = [placement_of(plan, machine, of_draft=bool(place), reads=reads) for place, reads in places]
+    places = enumerate(reads_weights(plan, machine, there, sources))
+    placements = [placement_of(plan, of_draft=bool(place), reads=reads) for place, reads in places]
 
     def attempt(candidate: Plan) -> Fitted:
         parts = parts_of(candidate, sources, placements, threads=threads)
@@ -150,29 +151,30 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     yield dataclasses.replace(plan, whole_windows=False)
 
 
-def reads_weights(machine: Machine, there: Sequence[Room], sources: Sequence[Source]) -> list[bool]:
+def reads_weights(plan: Plan, machine: Machine, there: Sequence[Room], sources: Sequence[Source]) -> list[bool]:
     """Which models are read into huge pages, where nothing but the processor computes with them.
 
-    Mapped, weights lie in small pages. Those of a byte or less are unpacked as they come, and that takes longer than
-    finding the next page; of wider ones several rows are read at a time, so that verifying four to eight tokens takes
-    7 to 15 % longer than from huge pages (tests/measures/pages.py). Reading costs time: 0.3 s a GiB, and 2 s in a
-    virtual machine that gets the memory only now.
+    Mapped, weights lie in small pages. Most quantized ones do not mind, unpacking them takes longer than finding the
+    next page. Of wide ones several rows are read at a time, so that verifying four to eight tokens takes 7 to 15 %
+    longer than from huge pages (tests/measures/pages.py). Reading costs 0.3 s a GiB, and 2 s in a virtual machine that
+    gets the memory only now: too much for one answer. What llama.cpp lays out anew is copied anyway, and mapped, the
+    file would lie beside it.
     """
+    types = LAID_OUT if plan.is_brief else (*WIDE, *LAID_OUT)
     free = machine.memory.available_bytes
     num_bytes = sum(source.shape.weights_bytes for source in sources)
     is_alone = all(room.device == RAM for room in there)
     has_pages = machine.memory.huge_pages in ("always", "madvise")
     pays = is_alone and has_pages and free is not None and num_bytes <= READ_SHARE * free
-    return [pays and source.header.main_type in UNPACKED for source in sources]
+    return [pays and source.header.main_type in types for source in sources]
 
 
-def placement_of(plan: Plan, machine: Machine, *, of_draft: bool = False, reads: bool = False) -> Placement:
+def placement_of(plan: Plan, *, of_draft: bool = False, reads: bool = False) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
         devices=plan.device,
         split=plan.split,
         shares=plan.shares,
-        repack=not has_amx(machine),
         reads=reads,
     )
 
@@ -220,8 +222,3 @@ def check_memory(
     check_fits([buffer for job in jobs for buffer in at_least(job.shape, job.sizes)], [joined(there)], asked)
     devices = [room.device for room in there if room.device != RAM]
     check_fits(rehearse(library, parts, devices=devices), there, asked)
-
-
-def has_amx(machine: Machine) -> bool:
-    """Built by GCC 12, llama.cpp's AMX kernels crash on quantized weights: half their tile configuration is unset."""
-    return any(extension.startswith("amx") for extension in machine.cpu.vector_extensions or ())

@@ -17,6 +17,7 @@ from collections import deque
 from types import ModuleType
 
 from eaglelocal.backend.hot import SYMBOLS, Hot, function_of
+from eaglelocal.backend.layouts import AMX, find_layouts
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
@@ -107,6 +108,7 @@ class Library:
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
+        self.can_repack = AMX not in find_layouts(native)
         self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
 
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:

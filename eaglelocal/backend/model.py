@@ -62,7 +62,7 @@ class NativePlacement:
         self.params = params = api.llama_model_default_params()
         if placement.gpu_layers is not None:
             params.n_gpu_layers = placement.gpu_layers
-        params.use_extra_bufts = placement.repack
+        params.use_extra_bufts = placement.repack and library.can_repack
         if placement.reads:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")

@@ -13,7 +13,7 @@ from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import UsageError
-from eaglelocal.fitting import check_shares, parts_of, placement_of, reads_weights, sources_of, window_choices
+from eaglelocal.fitting import WIDE, check_shares, parts_of, placement_of, reads_weights, sources_of, window_choices
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.probe.machine import Memory
@@ -32,7 +32,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
-    target, head = parts_of(plan, sources_of(plan), [placement_of(plan, probe())] * 2, threads=3)
+    target, head = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=3)
     assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
     assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
     assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (plan.n_batch, 0, True)
@@ -42,7 +42,7 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
     four = replace(plan, num_slots=4)
-    target, head = parts_of(four, sources_of(four), [placement_of(four, probe())] * 2, threads=1)
+    target, head = parts_of(four, sources_of(four), [placement_of(four)] * 2, threads=1)
     assert (target.context.unified, head.context.unified) == (False, True)
     assert target.context.num_branches == 0
 
@@ -55,7 +55,7 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
     plan: Plan, gpu_layers: int | None, draft_gpu_layers: int | None, expected: tuple[int | None, int | None]
 ) -> None:
     placed = replace(plan, gpu_layers=gpu_layers, draft_gpu_layers=draft_gpu_layers, shares=(2.0, 1.0), device="CUDA0")
-    places = [placement_of(placed, probe(), of_draft=of_draft) for of_draft in (False, True)]
+    places = [placement_of(placed, of_draft=of_draft) for of_draft in (False, True)]
     assert tuple(place.gpu_layers for place in places) == expected
     assert {(place.shares, place.devices) for place in places} == {((2.0, 1.0), "CUDA0")}
 
@@ -65,7 +65,8 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
     [
         ("madvise", 2**30, ALONE, "BF16", [True, True]),
         ("always", 2**30, ALONE, "F16", [True, True]),
-        ("always", 2**30, ALONE, "Q4_K", [False, True]),
+        ("always", 2**30, ALONE, "Q8_0", [False, True]),
+        ("always", 2**30, ALONE, "Q4_K", [True, True]),
         ("never", 2**30, ALONE, "BF16", [False, False]),
         (None, 2**30, ALONE, "BF16", [False, False]),
         ("madvise", 100_000, ALONE, "BF16", [False, False]),
@@ -86,11 +87,23 @@ def test_weights_are_read_where_huge_pages_and_room_are(
     tensors = {name: replace(tensor, type=of_type) for name, tensor in target.header.tensors.items()}
     target = replace(target, header=replace(target.header, tensors=tensors))
     machine = replace(probe(), memory=Memory(available_bytes=free_bytes, huge_pages=huge_pages))
-    assert reads_weights(machine, there, [target, draft]) == reads
+    assert reads_weights(plan, machine, there, [target, draft]) == reads
+
+
+def test_for_one_answer_only_what_is_copied_anyway_is_read(plan: Plan) -> None:
+    machine = replace(probe(), memory=Memory(available_bytes=2**30, huge_pages="always"))
+    brief, sources = replace(plan, is_brief=True), sources_of(plan)
+    assert {source.header.main_type for source in sources} <= set(WIDE)
+    assert reads_weights(plan, machine, ALONE, sources) == [True, True]
+    assert reads_weights(brief, machine, ALONE, sources) == [False, False]
+    of_type = replace(next(iter(sources[0].header.tensors.values())).type, name="Q4_0")
+    tensors = {name: replace(tensor, type=of_type) for name, tensor in sources[0].header.tensors.items()}
+    quantized = replace(sources[0], header=replace(sources[0].header, tensors=tensors))
+    assert reads_weights(brief, machine, ALONE, [quantized]) == [True]
 
 
 def test_a_plan_says_so_to_both_models(plan: Plan) -> None:
-    places = [placement_of(plan, probe(), of_draft=of_draft, reads=True) for of_draft in (False, True)]
+    places = [placement_of(plan, of_draft=of_draft, reads=True) for of_draft in (False, True)]
     assert [place.reads for place in places] == [True, True]
 
 
