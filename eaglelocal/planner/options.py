@@ -20,9 +20,7 @@ from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, l
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
 from eaglelocal.planner.quality import effective_b
-from eaglelocal.planner.speed import Model
-
-HALF_BITS = 14.0  # a value of the weights, above which kernels are those of 16 bits
+from eaglelocal.planner.speed import Model, arithmetic_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
             shape=shape_of_target(outline, quantization.name, quantization.num_bytes),
             parameters=outline.parameters_b * 1e9,
             active_parameters=outline.active_parameters_b * 1e9,
-            is_half=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9) > HALF_BITS,
+            arithmetic=arithmetic_of(quantization.name, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
         ),
         quality_b=effective_b(
             parameters_b=outline.parameters_b,
@@ -225,7 +223,7 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
             shape=there.shape,
             parameters=there.parameters,
             active_parameters=there.active,
-            is_half=there.bits_per_weight > HALF_BITS,
+            arithmetic=arithmetic_of(there.quant, there.bits_per_weight),
         ),
         quality_b=effective_b(
             parameters_b=there.parameters / 1e9,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from eaglelocal.catalog.machines import CPU, CUDA, METAL
 from eaglelocal.core.costs import MeasuredCosts
@@ -28,13 +29,32 @@ EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU
 CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
 LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
 ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
-CPU_HALF = 0.8  # of a processor's flops on quantized weights, that it reaches on f16 and bf16 (measured: 0.75 to 0.83)
-CPU_ROW, CPU_ROW_HALF = 0.5, 0.1  # of a decode, that a further row adds on a processor: quantized, f16 or bf16
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
 ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
 TYPICAL_CELLS = 1024  # behind which an answer is written, on average
 MAX_DRAFT = 7  # heads are trained so deep; nothing is known of what lies beyond
 MOST_WASTE = 2.0  # that a draft which is rejected whole may cost, where nobody knows how often that happens
+
+
+class Arithmetic(NamedTuple):
+    """What weights of a type ask of a processor."""
+
+    share: float  # of its flops, that a decode of one row reaches
+    row: float  # of such a decode, that a further row adds
+
+
+HALF_BITS = 14.0  # of a weight, above which kernels are those of 16 bits
+HALVES, QUANTIZED = Arithmetic(0.8, 0.1), Arithmetic(1.0, 0.5)  # measured: 0.75 to 0.83 of q8_0's
+# In a layout for the processor (backend/layouts.py) or, Q6_K, by better kernels. Measured on two cores with AVX-512.
+QUICKER: Mapping[str, Arithmetic] = MappingProxyType(
+    {"Q4_0": Arithmetic(1.3, 0.15), "Q4_K": Arithmetic(1.7, 0.2), "Q6_K": Arithmetic(1.35, 0.3)}
+)
+
+
+def arithmetic_of(quant: str, bits_per_weight: float) -> Arithmetic:
+    if bits_per_weight > HALF_BITS:
+        return HALVES
+    return next((known for name, known in QUICKER.items() if name in quant.upper()), QUANTIZED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +64,7 @@ class Model:
     shape: Shape
     parameters: float
     active_parameters: float  # that one token is multiplied with
-    is_half: bool  # weights in 16 bits or more
+    arithmetic: Arithmetic  # of its weights on a processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +98,7 @@ class Curve:
 
     readings: Sequence[Reading]
     shape: Shape
-    is_half: bool
+    arithmetic: Arithmetic
     draft_s: float = 0.0
     measured: MeasuredCosts | None = None
     _table: list[float] = field(default_factory=list)  # [rows], of what was measured
@@ -109,11 +129,9 @@ class Curve:
 
     def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
         """Bandwidth or arithmetic, whichever is slower; where there are few cores that is arithmetic."""
-        device = reading.device
-        flops = device.flops * (CPU_HALF if self.is_half else 1.0)
-        one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / flops)
-        more = (num_rows - 1) * (CPU_ROW_HALF if self.is_half else CPU_ROW)
-        return one_s * (1.0 + more) + reading.num_layers * LAYER_S[CPU]
+        device, (share, row) = reading.device, self.arithmetic
+        one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / (device.flops * share))
+        return one_s * (1.0 + (num_rows - 1) * row) + reading.num_layers * LAYER_S[CPU]
 
 
 def distinct_experts(shape: Shape, num_rows: int) -> float:
@@ -180,10 +198,10 @@ def curve_of(
     draft_s = draft_step_s(draft, device) if draft else 0.0
     readings = readings_of(model, where, rig, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
-        return Curve(readings, model.shape, model.is_half, draft_s)
+        return Curve(readings, model.shape, model.arithmetic, draft_s)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
     table = lines({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
-    return Curve(readings, model.shape, model.is_half, max(steps) if steps and draft else draft_s, measured, table)
+    return Curve(readings, model.shape, model.arithmetic, max(steps) if steps and draft else draft_s, measured, table)
 
 
 def predict(curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False) -> Prediction:

@@ -191,10 +191,10 @@ def test_what_is_on_disk_need_not_be_fetched(capsys: pytest.CaptureFixture[str],
     chosen = told(capsys, *arguments)["chosen"]
     assert chosen["memory"]["weights_bytes"] == shape_of(read_header(path)).weights_bytes
     assert chosen["draft_kind"] == "eagle3" and chosen["commands"]["pull"]  # the head is not here
-    chosen = told(capsys, *arguments, "--ctx", "40960", "--machine", "cpu-32gb")["chosen"]
-    assert chosen["draft_kind"] in ("ngram", "none")
+    chosen = told(capsys, *arguments, "--draft", "ngram")["chosen"]
+    assert chosen["draft_kind"] == "ngram"
     assert chosen["commands"]["pull"] is None
-    assert "get it" not in screen(capsys, *arguments, "--machine", "cpu-32gb", "--ctx", "40960")
+    assert "get it" not in screen(capsys, *arguments, "--draft", "ngram")
 
 
 def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

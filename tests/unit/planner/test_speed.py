@@ -17,7 +17,7 @@ from eaglelocal.planner.acceptance import Acceptance
 from eaglelocal.planner.machine import Rig, rig_of, rig_of_known
 from eaglelocal.planner.options import Option, options_of
 from eaglelocal.planner.placement import places
-from eaglelocal.planner.speed import Curve, Prediction, curve_of, distinct_experts, predict
+from eaglelocal.planner.speed import Curve, Prediction, arithmetic_of, curve_of, distinct_experts, predict
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, Memory
 
 
@@ -154,11 +154,13 @@ def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
     assert heavy_s > light_s
 
 
-@pytest.mark.parametrize(("is_half", "share"), [(False, 1.0), (True, 0.8)])
-def test_few_cores_are_bound_by_their_clock(catalog: Catalog, is_half: bool, share: float) -> None:
-    """Two cores at 2.6 GHz with memory to spare: 26 GFLOP/s on quantized weights, four fifths of it on halves."""
+@pytest.mark.parametrize(
+    ("quant", "bits", "share"), [("Q8_0", 8.5, 1.0), ("BF16", 16.0, 0.8), ("UD-Q4_K_XL", 4.9, 1.7), ("Q4_0", 4.5, 1.3)]
+)
+def test_few_cores_are_bound_by_their_clock(catalog: Catalog, quant: str, bits: float, share: float) -> None:
+    """Two cores at 2.6 GHz with memory to spare: 26 GFLOP/s on 8 bits, four fifths of it on halves, more on layouts."""
     chosen = option(catalog, "qwen3-4b", "Q4_K_M")
-    chosen = replace(chosen, model=replace(chosen.model, is_half=is_half))
+    chosen = replace(chosen, model=replace(chosen.model, arithmetic=arithmetic_of(quant, bits)))
     took = curve_on(two_cores(clock_mhz=2600.0), chosen, 0).decode_s(1)
     assert took == pytest.approx(2 * chosen.model.active_parameters / (26e9 * share), rel=0.05)
     assert curve_on(two_cores(clock_mhz=None), chosen, 0).decode_s(1) == pytest.approx(took * 2.6 / 3.2, rel=0.05)
