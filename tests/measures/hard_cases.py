@@ -4,8 +4,8 @@ Each case is one `eaglelocal bench`, `auto` against plain decoding in turn, answ
 do not count: what it takes to learn that drafting does not pay is the price of trying. Printed is the mean ratio, its
 95 % interval and the bound below which it is not, one-sided, 95 %. Exits 1 where that bound is under 0.95.
 
-random     prompts of random tokens, answered by whatever the model makes of them
-other      passages of our documents, raw, in which the head was never trained
+random     prompts of random tokens, answered at temperature 1 by whatever the model makes of them
+other      passages of our documents, in which the head was never trained, likewise
 shuffled   the head's own weights, each tensor in another order
 switch     questions of the corpus, answered far beyond their end: from easy to hard in the middle
 q8_0 q4_0  targets whose costs have cliffs, on `random`
@@ -38,6 +38,7 @@ LEAST, SKIP, MAX_TOKENS = 0.95, 64, 128
 class Case:
     prompts: Callable[[random.Random], dict[str, object]]
     target_type: str = "bf16"
+    temperature: float = 0.0  # 1: an answer without sense does not fall into a loop, which lookup would be glad of
     shuffles_head: bool = False
 
 
@@ -58,12 +59,12 @@ def question(rng: random.Random) -> dict[str, object]:
 
 QUESTIONS = built_in(["chat", "math", "translate"], 100)
 CASES = {
-    "random": Case(random_tokens),
-    "other": Case(passage),
+    "random": Case(random_tokens, temperature=1.0),
+    "other": Case(passage, temperature=1.0),
     "shuffled": Case(question, shuffles_head=True),
     "switch": Case(question),
-    "q8_0": Case(random_tokens, "q8_0"),
-    "q4_0": Case(random_tokens, "q4_0"),
+    "q8_0": Case(random_tokens, "q8_0", temperature=1.0),
+    "q4_0": Case(random_tokens, "q4_0", temperature=1.0),
 }
 
 
@@ -88,6 +89,7 @@ def measure(name: str, case: Case, size: str, num_pairs: int, folder: Path) -> b
     command = [
         sys.executable, "-m", "eaglelocal", "bench", "--target", target, "--prompts", str(prompts), "--spec", "auto",
         "--max-tokens", str(MAX_TOKENS), "--skip", str(SKIP), "--ignore-eos", "--json",
+        "--temperature", str(case.temperature),
     ]  # fmt: skip
     if case.shuffles_head:
         head = resolve(Wish(target=target), on_progress=print).draft
