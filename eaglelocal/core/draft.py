@@ -10,6 +10,7 @@ draft. Nodes are numbered in the order in which they were proposed, parents befo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eaglelocal.core.sampling import Sampled
 
@@ -79,8 +80,7 @@ def chain(*tokens: int) -> Draft:
     return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), (1.0,) * len(tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What verification kept: the path of accepted nodes, then one token more from the target.
 
     samples   one a emitted token, in order; samples[i].token == tokens[path[i]] for i < len(path)

@@ -23,13 +23,11 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     num_cached: int = 0
     num_reused: int = 0  # prompt rows found in the slot's cache, or copied from another's
+    num_prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt)
+        self.num_prompt = len(self.tokens)
 
     @property
     def num_emitted(self) -> int:

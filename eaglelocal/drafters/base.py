@@ -40,8 +40,7 @@ class Continuation(NamedTuple):
 NOTHING = Continuation()
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """Rows that the target decoded and that stay: prompt tokens, or a root with its accepted drafts."""
 
     slot: int

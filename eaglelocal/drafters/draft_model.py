@@ -6,6 +6,7 @@ expansion, and drafted cells that were accepted stay.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ class DraftModel:
 
     def __init__(self, context: Context, *, branches: int = 1) -> None:
         self._context, self._branches = context, branches
-        self._slots: dict[int, SlotState] = {}
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
 
     @property
     def native_s(self) -> float:
@@ -62,7 +63,7 @@ class DraftModel:
         return continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
-        slot = self._slots.setdefault(node.slot, SlotState())
+        slot = self._slots[node.slot]
         if node.is_root:
             if node.position != slot.num_tokens:
                 raise EngineError(f"hole in the draft cache of slot {node.slot} at position {slot.num_tokens}")
@@ -95,7 +96,7 @@ class DraftModel:
                 self._write(index, slot)
 
     def _commit(self, rows: Committed) -> None:
-        slot = self._slots.setdefault(rows.slot, SlotState())
+        slot = self._slots[rows.slot]
         new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
         if rows.first_position > slot.num_tokens:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
@@ -112,7 +113,7 @@ class DraftModel:
             self._context.decode(Batch(rows.tokens[cut], rows.positions[cut], rows.sequences[cut], rows.outputs[cut]))
 
     def drop(self, slot: int, position: int) -> None:
-        state = self._slots.setdefault(slot, SlotState())
+        state = self._slots[slot]
         state.waiting = state.waiting[: max(position - state.num_written, 0)]
         state.num_written = min(state.num_written, position)
         state.drafted = []
@@ -120,7 +121,7 @@ class DraftModel:
 
     def fork(self, source: int, target: int, position: int) -> None:
         self._context.remove(target, 0)
-        theirs = self._slots.setdefault(source, SlotState())
+        theirs = self._slots[source]
         kept = min(theirs.num_written, position)
         if kept:
             self._context.share(source, target, 0, kept)

@@ -18,6 +18,7 @@ What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/hea
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -71,7 +72,7 @@ class Eagle3:
         self, head: HeadContext, taps: tuple[int, ...], *, branches: int = 1, window: int | None = None
     ) -> None:
         self._head, self._branches, self._window = head, branches, window
-        self._slots: dict[int, SlotState] = {}
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps = taps
 
     @property
@@ -98,7 +99,7 @@ class Eagle3:
 
     def _add_rows(self, node: Node, rows: PairRows) -> bool:
         """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
-        slot = self._slots.setdefault(node.slot, SlotState())
+        slot = self._slots[node.slot]
         if not node.is_root:
             rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.ask()
@@ -147,7 +148,7 @@ class Eagle3:
 
     def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
-            slot = self._slots.setdefault(rows.slot, SlotState())
+            slot = self._slots[rows.slot]
             slot.remembered = with_newest(slot.remembered, rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
@@ -169,7 +170,7 @@ class Eagle3:
 
     def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it; pairs that the cache already holds are skipped."""
-        slot = self._slots.setdefault(rows.slot, SlotState())
+        slot = self._slots[rows.slot]
         for i, token in enumerate(rows.tokens):
             position = rows.first_position + i - 1
             if position < slot.num_pairs:
@@ -197,7 +198,7 @@ class Eagle3:
 
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
-        state = self._slots.setdefault(slot, SlotState())
+        state = self._slots[slot]
         state.remembered = before(state.remembered, position)
         keep = max(position - 1, 0)
         has_hole = state.num_pairs < keep and not state.remembered  # it slept too long
@@ -214,7 +215,7 @@ class Eagle3:
     def fork(self, source: int, target: int, position: int) -> None:
         """Cells are shared, never written again: what is drafted or committed later lies behind them."""
         self._head.remove(target, 0)
-        theirs = self._slots.setdefault(source, SlotState())
+        theirs = self._slots[source]
         if theirs.start < theirs.num_written:
             self._head.share(source, target, theirs.start, theirs.num_written)
         self._slots[target] = replace(

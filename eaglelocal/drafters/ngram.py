@@ -12,6 +12,7 @@ stays, stale end included, behind a break.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -161,7 +162,7 @@ class Ngram:
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
         self._max_tokens, self._pool_tokens, self._max_owners = max_tokens, pool_tokens, max_owners
-        self._slots: dict[int, SlotState] = {}
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self._pools: dict[str, Generations] = {}  # by owner; the one that answered last stands last
 
     @property
@@ -183,7 +184,7 @@ class Ngram:
 
     def end(self, slot: int) -> None:
         """The slot's answer has ended: its owner's other requests may draft from it. Again does nothing."""
-        state = self._slots.setdefault(slot, SlotState())
+        state = self._slots[slot]
         if len(answer := state.take_answer()) > MIN_MATCH:
             self._pool(state.owner).begin(answer)
 
@@ -197,7 +198,7 @@ class Ngram:
         return [self._expand(node, depth) for node in nodes]
 
     def _expand(self, node: Node, depth: int) -> Continuation:
-        state = self._slots.setdefault(node.slot, SlotState())
+        state = self._slots[node.slot]
         if node.is_root:
             check_hole(node.slot, state, node.position, is_hole=node.position != state.end)
             state.chain = self._match(state, node)
@@ -225,14 +226,14 @@ class Ngram:
 
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
-            state = self._slots.setdefault(rows.slot, SlotState())
+            state = self._slots[rows.slot]
             check_hole(rows.slot, state, rows.first_position, is_hole=rows.first_position > state.end)
             self._commit(state, rows)
 
     def doze(self, committed: Sequence[Committed]) -> None:
         """As `observe`, which costs no more asleep; the text begins anew behind a hole."""
         for rows in committed:
-            state = self._slots.setdefault(rows.slot, SlotState())
+            state = self._slots[rows.slot]
             if rows.first_position > state.end:
                 self.end(rows.slot)
                 state.cut(0, rows.first_position)
@@ -255,7 +256,7 @@ class Ngram:
     def fork(self, source: int, target: int, position: int) -> None:
         """The tokens alone, which are the target's own prompt; indexed anew, so that nothing else comes along."""
         self.end(target)
-        theirs, state = self._slots.setdefault(source, SlotState()), self._slots[target]
+        theirs, state = self._slots[source], self._slots[target]
         state.text, state.start = theirs.text[: max(position - theirs.start, 0)], theirs.start
         state.own = None
         state.cut(position, position)

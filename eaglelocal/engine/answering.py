@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.events import Finished, Piece, RequestEvent, Started
@@ -41,8 +42,7 @@ class Clock:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What a verdict adds to an answer. It ends with a finish reason or an error."""
 
     pieces: tuple[Piece, ...]

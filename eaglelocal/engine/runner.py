@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from operator import attrgetter
 
 from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
@@ -14,6 +14,8 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.engine.branches import Branches
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.layout import passes
+
+BY_SLOT = attrgetter("slot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,43 +52,44 @@ class Runner:
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
         parts: list[Sequence | Chunk | Filler] = [*plan.decode, *plan.prefill, *fillers]
-        for part in sorted(parts, key=slot_of):
+        for part in sorted(parts, key=BY_SLOT):  # fillers stay behind the rows of their slot
             match part:
                 case Sequence():
                     rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
                 case Chunk():
-                    rows[part.sequence.slot] = add_chunk(batch, part)
+                    rows[part.slot] = add_chunk(batch, part)
                 case Filler():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
-        num_fillers = sum(filler.count for filler in fillers)
-        num_passes = 1 if self._context.is_unified else len(passes(Counter(s for (s,) in batch.sequences)))
-        decoded = Decoded(self._context.decode(batch), rows, len(batch), num_fillers, num_passes)
+        num_fillers = sum([filler.count for filler in fillers])
+        num_passes = 1 if self._context.is_unified else len(passes(rows_by_slot(rows, fillers)))
+        decoded = Decoded(self._context.decode(batch), rows, len(batch.tokens), num_fillers, num_passes)
         for filler in fillers:
             self._context.remove(filler.slot, filler.first)
         return decoded
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Rows of the root and of every node; a node's position follows from its depth."""
-        first, position, slot = len(batch), len(sequence.tokens) - 1, sequence.slot
+        first, position, slot = len(batch.tokens), len(sequence.tokens) - 1, sequence.slot
         add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
         batch.outputs[first:] = [True] * (1 + len(draft))
         if not draft.is_chain:
             batch.positions[first + 1 :] = [position + depth for depth in draft.depths]
             batch.sequences[first:] = self._branches.grow(slot, draft, position)
-        return list(range(first, len(batch)))
+        return list(range(first, len(batch.tokens)))
 
 
-def slot_of(part: Sequence | Chunk | Filler) -> tuple[int, bool]:
-    """Fillers come behind the rows of their slot."""
-    slot = part.sequence.slot if isinstance(part, Chunk) else part.slot
-    return slot, isinstance(part, Filler)
+def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dict[int, int]:
+    counts = {slot: len(own) for slot, own in rows.items()}
+    for filler in fillers:
+        counts[filler.slot] = counts.get(filler.slot, 0) + filler.count
+    return counts
 
 
 def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
-    first = len(batch)
-    add_rows(batch, chunk.sequence.slot, chunk.first, chunk.tokens)
+    first = len(batch.tokens)
+    add_rows(batch, chunk.slot, chunk.first, chunk.tokens)
     batch.outputs[-1] = chunk.is_last
-    return list(range(first, len(batch)))
+    return list(range(first, len(batch.tokens)))
 
 
 def add_rows(batch: Batch, slot: int, first_position: int, tokens: list[int]) -> None:

@@ -31,6 +31,10 @@ class Chunk:
     count: int
 
     @property
+    def slot(self) -> int:
+        return self.sequence.slot
+
+    @property
     def tokens(self) -> list[int]:
         return self.sequence.tokens[self.first : self.first + self.count]
 

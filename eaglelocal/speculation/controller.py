@@ -164,9 +164,12 @@ class Controller:
     # ---- steps
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
         """What decides in a step: `seats` are the slots that decode."""
+        is_priced = any(
+            [self._minds[seat.slot].watch is not None for seat in seats]
+        )  # else lengths are a matter of rule
         prices = Prices(
             self.costs,
-            rate=self._rate(len(seats), num_cells),
+            rate=self._rate(len(seats), num_cells) if is_priced else 0.0,
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )

@@ -76,6 +76,15 @@ class StepCosts:
         per_cell, per_row_cell = self._slopes
         return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
 
+    def seconds_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
+        """`seconds` of least, least + 1, .. most rows, at once."""
+        if most >= len(self._ratios):
+            self._tabulate(most)
+        kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
+        of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
+        ratios = self._ratios[least : most + 1]
+        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
+
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Seconds of num_rows rows / seconds of one row."""
         one_s = self.seconds(1, num_cells)

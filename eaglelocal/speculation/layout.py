@@ -17,6 +17,8 @@ Seconds = Callable[[int], float]  # of a pass, by its rows
 
 def passes(rows: Mapping[int, int]) -> list[int]:
     """Rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences."""
+    if is_level(rows):  # the common case
+        return [sum(rows.values())]
     left = {slot: count for slot, count in sorted(rows.items()) if count}
     found = []
     while left:
@@ -27,6 +29,12 @@ def passes(rows: Mapping[int, int]) -> list[int]:
             left[slot] -= length
         left = {slot: count for slot, count in left.items() if count}
     return found
+
+
+def is_level(rows: Mapping[int, int]) -> bool:
+    """Equally many rows of slots without a gap between them."""
+    counts = {*rows.values()}
+    return len(counts) == 1 and 0 not in counts and max(rows) - min(rows) < len(rows)
 
 
 def first_run(slots: Mapping[int, int]) -> list[int]:

@@ -15,8 +15,8 @@ class Prices:
 
     def rows(self, num_rows: int) -> list[float]:
         """Price of the decode with 0 .. num_rows drafted rows."""
-        seconds, base, cells, rate = self._costs.seconds, self._num_base_rows, self._num_cells, self._rate
-        return [rate * seconds(base + n, cells) for n in range(num_rows + 1)]
+        least, rate = self._num_base_rows, self._rate
+        return [rate * seconds for seconds in self._costs.seconds_up_to(least, least + num_rows, self._num_cells)]
 
     @property
     def drafted(self) -> float:

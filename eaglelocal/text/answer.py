@@ -6,15 +6,14 @@ Joins the detokenizer and the stop matcher. Does not know sampling, limits or en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from eaglelocal.core.tools import CallPart
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.stops import StopMatcher
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPiece:
+class AnswerPiece(NamedTuple):
     """What a token added, reasoning first, then text, then parts of calls.
 
     `text` is empty while bytes or a possible stop string are held back.

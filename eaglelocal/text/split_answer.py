@@ -7,7 +7,6 @@ Does not know templates: `Split` says what the family's markers are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import Notation, Split
@@ -77,7 +76,7 @@ class SplitAnswerText:
             return AnswerPiece(said, stop, piece.reasoning)
         if piece.calls:
             said += self._stops.flush()  # no stop string goes on behind a call
-        return replace(piece, text=said)
+        return piece._replace(text=said)
 
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
         """What was still held back when the answer ended; calls first, then text."""
@@ -86,7 +85,7 @@ class SplitAnswerText:
         piece = self._split.finish(self._detokenizer.flush(), is_cut=is_cut)
         before = self._stops.flush() if piece.calls else ""
         said, stop = self._stops.push(piece.text)
-        return replace(piece, text=before + said + self._stops.flush(), stop=stop)
+        return piece._replace(text=before + said + self._stops.flush(), stop=stop)
 
 
 def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:

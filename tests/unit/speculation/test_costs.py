@@ -311,3 +311,11 @@ def test_foreign_states_change_nothing(state: object) -> None:
     costs = measured()
     assert not costs.restore(state)
     assert costs.state() == VALID
+
+
+@pytest.mark.parametrize("costs", [StepCosts(), measured()])
+def test_several_sizes_at_once_cost_what_they_cost_one_by_one(costs: StepCosts) -> None:
+    costs.learn(3, 1.6, num_cells=900)
+    asked = [costs.seconds(rows, 1200) for rows in range(2, 40)]
+    assert costs.seconds_up_to(2, 39, 1200) == pytest.approx(asked)
+    assert StepCosts().seconds_up_to(2, 39, 1200) == [0.0] * 38
