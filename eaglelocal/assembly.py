@@ -16,6 +16,7 @@ from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
+from eaglelocal.backend.reading import LAID_OUT
 from eaglelocal.backend.rehearsal import Part
 from eaglelocal.calibrations import acceptance_key_of, key_of
 from eaglelocal.calibrations import load as load_learned
@@ -91,6 +92,7 @@ class Builder:
             *notes_on_draft(draft, target.header, info),
             *notes_on_trees(plan, parts.shape),
             *parts.notes,
+            *notes_on_layouts(library, target.header),
         )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
@@ -122,6 +124,7 @@ class Builder:
             threads=self._threads,
             unified=self._plan.is_unified,
             library=library.build,
+            is_read=target.placement.reads,
         )
         engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key))
         self._opened.callback(lambda: save_learned(key, costs.state()))
@@ -239,6 +242,13 @@ def notes_on(model: Model) -> tuple[str, ...]:
     except ModelFileError as error:
         note = error.message
     return (note,) if note else ()
+
+
+def notes_on_layouts(library: Library, target: Header) -> tuple[str, ...]:
+    """Weights that decode more slowly than they need to."""
+    if library.can_repack or target.main_type not in LAID_OUT:
+        return ()
+    return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
 
 
 def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from eaglelocal.core.whole_file import write_whole
 from eaglelocal.gguf.header import Header
 from eaglelocal.probe.machine import Machine
 
-FORMAT = 1
+FORMAT = 2
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
@@ -41,6 +41,7 @@ class Key:
     kv_type: str
     flash_attention: str
     placement: str  # GPU layers, device and split
+    is_read: bool  # weights of the target: not mapped
     unified: bool  # one KV cache for all slots
     library: str  # llama.cpp build, its backends and the drivers below: see build_of
 
@@ -54,7 +55,15 @@ class AcceptanceKey:
 
 
 def key_of(
-    plan: Plan, machine: Machine, target: Header, draft: Header | None, *, threads: int, unified: bool, library: str
+    plan: Plan,
+    machine: Machine,
+    target: Header,
+    draft: Header | None,
+    *,
+    threads: int,
+    unified: bool,
+    library: str,
+    is_read: bool = False,
 ) -> Key:
     return Key(
         machine=machine_name(machine),
@@ -66,6 +75,7 @@ def key_of(
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention,
         placement=placement_key(plan),
+        is_read=is_read,
         unified=unified,
         library=build_of(library, machine),
     )

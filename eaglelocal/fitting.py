@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ from eaglelocal.backend.devices import rooms
 from eaglelocal.backend.fit import RAM, Asked, Room, at_least, check_fits, joined
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.model import Placement
+from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
+from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -29,9 +32,6 @@ from eaglelocal.planner.jobs import Job, jobs_of
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
-READ_SHARE = 0.5  # of the free memory, that weights may take which cannot be dropped as pages of a file can
-WIDE = ("F32", "F16", "BF16")
-LAID_OUT = ("Q2_K", "Q4_0", "Q4_K", "IQ4_NL", "MXFP4")  # anew, for a processor with AVX
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
@@ -81,8 +81,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     check_shares(plan, there)
     sources = sources_of(plan)
     plan = with_attention(plan, sources[0], there)
-    places = enumerate(reads_weights(plan, machine, there, sources))
-    placements = [placement_of(plan, of_draft=bool(place), reads=reads) for place, reads in places]
+    placements = placements_of(plan, machine, library, sources, there)
 
     def attempt(candidate: Plan) -> Fitted:
         parts = parts_of(candidate, sources, placements, threads=threads)
@@ -151,22 +150,20 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     yield dataclasses.replace(plan, whole_windows=False)
 
 
-def reads_weights(plan: Plan, machine: Machine, there: Sequence[Room], sources: Sequence[Source]) -> list[bool]:
-    """Which models are read into huge pages, where nothing but the processor computes with them.
-
-    Mapped, weights lie in small pages. Most quantized ones do not mind, unpacking them takes longer than finding the
-    next page. Of wide ones several rows are read at a time, so that verifying four to eight tokens takes 7 to 15 %
-    longer than from huge pages (tests/measures/pages.py). Reading costs 0.3 s a GiB, and 2 s in a virtual machine that
-    gets the memory only now: too much for one answer. What llama.cpp lays out anew is copied anyway, and mapped, the
-    file would lie beside it.
-    """
-    types = LAID_OUT if plan.is_brief else (*WIDE, *LAID_OUT)
-    free = machine.memory.available_bytes
-    num_bytes = sum(source.shape.weights_bytes for source in sources)
-    is_alone = all(room.device == RAM for room in there)
-    has_pages = machine.memory.huge_pages in ("always", "madvise")
-    pays = is_alone and has_pages and free is not None and num_bytes <= READ_SHARE * free
-    return [pays and source.header.main_type in types for source in sources]
+def placements_of(
+    plan: Plan, machine: Machine, library: Library, sources: Sequence[Source], there: Sequence[Room]
+) -> list[Placement]:
+    """Of the target, and of the draft where there is one."""
+    types = types_to_read(
+        huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
+        lays_out=library.can_repack and machine.cpu.has_avx2,
+        is_brief=plan.is_brief,
+    )
+    plenty = has_room(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
+    return [
+        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types)
+        for index, source in enumerate(sources)
+    ]
 
 
 def placement_of(plan: Plan, *, of_draft: bool = False, reads: bool = False) -> Placement:

@@ -10,7 +10,8 @@ side drafts from what another has just answered.
 One request alone has the speed that the engine tells: from its first to its last token. Several at once
 have the tokens that came after every one of them had its first, by the time until the last: prefill is
 left out, and that answers end one after the other is not. Where the beginning of answers is not to count
-(`skip` tokens: what it takes to learn that drafting does not pay), both begin behind it instead.
+(`skip` tokens: what it takes to learn that drafting does not pay), both begin behind it instead, by when tokens
+arrived here. What is told of acceptance is of whole answers all the same.
 """
 
 from __future__ import annotations

@@ -81,12 +81,13 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
 def head_lines(told: Told) -> list[str]:
     info, params = told.info, told.wanted.params
     drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+    limit = "to" if params.ignore_eos else "at most"
     skipped = f"first {told.wanted.skip} not counted, " if told.wanted.skip else ""
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
         f"machine  {machine_name()}, {info.threads} threads, {info.library}",
-        f"answers  {drawn}, at most {params.max_tokens} tokens, {skipped}prompts not cached",
+        f"answers  {drawn}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
         *([f"server   {told.url}"] if told.url else []),
     ]
 
@@ -103,6 +104,7 @@ def head_object(told: Told) -> dict[str, object]:
         "temperature": params.temperature,
         "max_tokens": params.max_tokens,
         "skipped_tokens": told.wanted.skip,
+        "ignore_eos": params.ignore_eos,
         "tie_bound": told.tie_bound,
         "server": told.url or None,
     }

@@ -170,9 +170,14 @@ def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
     )
 
 
+HUGE_PAGES = {"always": "huge pages for all", "madvise": "huge pages for who asks", "never": "no huge pages"}
+
+
 def _memory_lines(memory: Memory) -> list[str]:
     limit = f", limited by the cgroup (of {_size(memory.installed_bytes)})" if memory.limit_bytes is not None else ""
-    lines = _wrapped("memory", f"{_size(memory.total_bytes)}, {_size(memory.available_bytes)} available{limit}")
+    pages = f", {HUGE_PAGES[memory.huge_pages]}" if memory.huge_pages in HUGE_PAGES else ""
+    text = f"{_size(memory.total_bytes)}, {_size(memory.available_bytes)} available{limit}{pages}"
+    lines = _wrapped("memory", text)
     if not memory.swap_total_bytes:
         return lines
     used = None if memory.swap_free_bytes is None else memory.swap_total_bytes - memory.swap_free_bytes

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TextIO, cast
 
 from eaglelocal.core.events import Command, Shutdown
+from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Ending
@@ -38,9 +39,7 @@ NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
 # libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. Where another process wants a core
 # too, the thread waited for is not running, and decoding falls to a tenth. A thousand turns cost 1 to 3 % on a quiet
 # machine and keep most of the speed on a busy one (tests/measures/busy.py).
-# Memory of the C library in huge pages: llama.cpp asks it for weights that are read, for caches and for buffers. Where
-# the system gives them only to who asks, the library must; that of others than glibc knows no such variable.
-DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
+DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
 
 
 class EngineChild:
@@ -160,7 +159,7 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).parents[2])  # keeps its place: another copy of ours may lie further down
     ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
     path = os.pathsep.join(ours if root in ours else [*ours, root])
-    return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path}
+    return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path, TUNABLES: tunables(os.environ)}
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ class Device:
     bytes_s: float  # read from its memory, at best; of a processor: sustained
     flops: float  # of a GPU in half precision, at best; of a processor on quantized weights, as llama.cpp does it
     shares_ram: bool = False
+    has_layouts: bool = True  # llama.cpp lays out some quantized weights for this processor: known of AVX2
 
     @property
     def is_gpu(self) -> bool:
@@ -152,6 +153,7 @@ def _host(machine: Machine) -> tuple[Device, list[str]]:
         free_bytes=memory.available_bytes,
         bytes_s=bytes_s,
         flops=machine.cpu.usable_threads * _clock(machine) * CYCLE_FLOPS,
+        has_layouts=machine.cpu.has_avx2,
     ), notes
 
 

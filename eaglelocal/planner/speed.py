@@ -129,7 +129,8 @@ class Curve:
 
     def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
         """Bandwidth or arithmetic, whichever is slower; where there are few cores that is arithmetic."""
-        device, (share, row) = reading.device, self.arithmetic
+        device = reading.device
+        share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
         one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / (device.flops * share))
         return one_s * (1.0 + (num_rows - 1) * row) + reading.num_layers * LAYER_S[CPU]
 

@@ -129,6 +129,10 @@ class Cpu:
     last_level_cache_bytes: int | None = None  # of all its parts together
     bandwidth: Bandwidth | None = None  # None: never measured on this machine
 
+    @property
+    def has_avx2(self) -> bool:
+        return "avx2" in (self.vector_extensions or ())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:

@@ -110,7 +110,8 @@ def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
     assert max(map(len, table)) <= COLUMNS
     assert "first 20 not counted" in stdout
     told = json.loads(last)
-    assert told["skipped_tokens"] == 20
+    assert (told["skipped_tokens"], told["ignore_eos"]) == (20, True)
+    assert "to 40 tokens, first 20 not counted" in stdout
     assert [run["speedup"] > 0 for run in told["runs"]] == [True]
 
 

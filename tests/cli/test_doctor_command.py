@@ -158,6 +158,7 @@ def test_a_stale_calibration(examined: Examined) -> None:
         kv_type="f16",
         flash_attention="auto",
         placement="",
+        is_read=False,
         unified=True,
         library="llama-cpp-python 0.3.30 (cpu)",
     )

@@ -256,3 +256,12 @@ def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: 
     for folder in (root, "/"):
         monkeypatch.chdir(folder)
         assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
+
+
+def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert _environment()["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"

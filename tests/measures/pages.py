@@ -1,13 +1,15 @@
-"""Are weights in huge pages decoded faster than mapped ones? python tests/measures/pages.py [TARGET ...] [--rounds N]
+"""What huge pages and layouts for the processor are worth: python tests/measures/pages.py [TARGET ...] [--rounds N]
 
-Each target is loaded twice, mapped and read, and both decode 1, 4 and 8 rows in turn. Prints seconds of the load,
-medians of the decodes in milliseconds, and how much faster the one that was read is. On a virtual machine memory that
-was never used before takes long to come by, and how a mapped file fares depends on where its pages happen to lie.
+Each target is loaded three times (mapped, read, and read into llama.cpp's layouts where it has any), and all decode 1,
+4 and 8 rows in turn. Prints seconds of the load, medians of the decodes in milliseconds, and how much faster each is.
+On a virtual machine memory that was never used before takes long to come by, and how a mapped file fares depends on
+where its pages happen to lie.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
@@ -19,20 +21,28 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
-from eaglelocal.engine.child import DEFAULTS
+from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 from eaglelocal.probe.threads import usable_threads
 
 SIZES = (1, 4, 8)
+WAYS = {
+    "mapped": Placement(repack=False),
+    "read": Placement(repack=False, reads=True),
+    "laid out": Placement(reads=True),
+}
 
 
-def opened(path: Path, *, reads: bool) -> tuple[LlamaContext, float]:
+def opened(path: Path, placement: Placement, around: contextlib.ExitStack) -> tuple[LlamaContext, float]:
     """A context of the model, and the seconds of its load."""
     began_s = time.perf_counter()
-    model = Model(load_library(), path, Placement(repack=False, reads=reads))
+    model = Model(load_library(), path, placement)
     took_s = time.perf_counter() - began_s
-    return LlamaContext(model, ContextParams(n_ctx=512, threads=usable_threads())), took_s
+    around.callback(model.close)
+    context = LlamaContext(model, ContextParams(n_ctx=512, threads=usable_threads()))
+    around.callback(context.close)
+    return context, took_s
 
 
 def decode_ms(context: LlamaContext, num_rows: int) -> float:
@@ -55,23 +65,21 @@ def medians(contexts: Mapping[str, LlamaContext], rounds: int) -> dict[tuple[str
 
 def measure(target: str, rounds: int) -> None:
     path = resolve(Wish(target=target), on_progress=lambda fraction, what: None).target
-    contexts, loads = {}, {}
-    for name in ("mapped", "read"):
-        contexts[name], loads[name] = opened(path, reads=name == "read")
-    medians(contexts, 2)  # pages come in with the first decodes
-    found = medians(contexts, rounds)
-    told = [f"{n} rows {found['mapped', n]:.1f} / {found['read', n]:.1f}" for n in SIZES]
-    gains = [f"{found['mapped', n] / found['read', n]:.2f}x" for n in SIZES]
-    load = f"load {loads['mapped']:.2f} / {loads['read']:.2f} s"
-    sys.stdout.write(f"{target:14} {load}, {', '.join(told)} ms, read is {' '.join(gains)}\n")
+    with contextlib.ExitStack() as around:
+        found = {name: opened(path, placement, around) for name, placement in WAYS.items()}
+        contexts = {name: context for name, (context, _) in found.items()}
+        medians(contexts, 2)  # pages come in with the first decodes
+        ms = medians(contexts, rounds)
+    sys.stdout.write(f"{target:14} " + f"{'':9}load s" + "".join(f"{n:>8} rows" for n in SIZES) + "\n")
+    for name, (_, load_s) in found.items():
+        cells = [f"{ms[name, n]:6.1f} {ms['mapped', n] / ms[name, n]:4.2f}x" for n in SIZES]
+        sys.stdout.write(f"{'':14} {name:9}{load_s:6.2f}  " + "  ".join(cells) + "\n")
     sys.stdout.flush()
-    for context in contexts.values():
-        context.close()
 
 
 if __name__ == "__main__":
-    if not set(DEFAULTS) <= set(os.environ):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**DEFAULTS, **os.environ})
+    if os.environ.get(TUNABLES, "") != tunables(os.environ):  # read when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, TUNABLES: tunables(os.environ)})
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "targets", nargs="*", default=["demo@300m:bf16", "demo@1b:bf16", "demo@1b:q8_0", "demo@1b:q4_0"]

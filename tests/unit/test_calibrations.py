@@ -26,6 +26,7 @@ KEY = Key(
     kv_type="f16",
     flash_attention="auto",
     placement="None, None, layer",
+    is_read=False,
     unified=True,
     library="llama-cpp-python 0.0.0",
 )

@@ -10,17 +10,18 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.windowed_model import write_windowed
 
 from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.backend.library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import UsageError
-from eaglelocal.fitting import WIDE, check_shares, parts_of, placement_of, reads_weights, sources_of, window_choices
+from eaglelocal.fitting import check_shares, parts_of, placement_of, placements_of, sources_of, window_choices
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.probe.machine import Memory
 from eaglelocal.probe.probe import probe
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
-ALONE = (Room(RAM, None),)
 TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
 
 
@@ -61,45 +62,37 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
 
 
 @pytest.mark.parametrize(
-    ("huge_pages", "free_bytes", "there", "target_type", "reads"),
+    ("huge_pages", "is_brief", "can_repack", "read"),
     [
-        ("madvise", 2**30, ALONE, "BF16", [True, True]),
-        ("always", 2**30, ALONE, "F16", [True, True]),
-        ("always", 2**30, ALONE, "Q8_0", [False, True]),
-        ("always", 2**30, ALONE, "Q4_K", [True, True]),
-        ("never", 2**30, ALONE, "BF16", [False, False]),
-        (None, 2**30, ALONE, "BF16", [False, False]),
-        ("madvise", 100_000, ALONE, "BF16", [False, False]),
-        ("madvise", None, ALONE, "BF16", [False, False]),
-        ("madvise", 2**30, TWO_GPUS, "BF16", [False, False]),
+        ("always", False, True, ["F32", "Q4_0"]),
+        ("always", True, True, ["Q4_0"]),
+        ("always", False, False, ["F32"]),
+        ("always", True, False, []),
+        ("never", False, True, []),
     ],
 )
-def test_weights_are_read_where_huge_pages_and_room_are(
-    plan: Plan,
-    huge_pages: str | None,
-    free_bytes: int | None,
-    there: tuple[Room, ...],
-    target_type: str,
-    reads: list[bool],
+def test_which_weights_are_read(
+    plan: Plan, huge_pages: str, is_brief: bool, can_repack: bool, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    library, machine = load_library(), probe()
+    monkeypatch.setattr(library, "can_repack", can_repack)
+    machine = replace(
+        machine,
+        cpu=replace(machine.cpu, vector_extensions=("avx2",)),
+        memory=Memory(available_bytes=2**30, huge_pages=huge_pages),
+    )
     target, draft = sources_of(plan)
-    of_type = replace(next(iter(target.header.tensors.values())).type, name=target_type)
-    tensors = {name: replace(tensor, type=of_type) for name, tensor in target.header.tensors.items()}
-    target = replace(target, header=replace(target.header, tensors=tensors))
-    machine = replace(probe(), memory=Memory(available_bytes=free_bytes, huge_pages=huge_pages))
-    assert reads_weights(plan, machine, there, [target, draft]) == reads
+    of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
+    there = [Room(RAM, 2**30)]
+    asked = replace(plan, is_brief=is_brief)
+    found = {name: placements_of(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
+    assert [name for name, (place, _) in found.items() if place.reads] == read
+    assert {place.reads for _, place in found.values()} == {"F32" in read}, "the head's own type decides over the head"
 
 
-def test_for_one_answer_only_what_is_copied_anyway_is_read(plan: Plan) -> None:
-    machine = replace(probe(), memory=Memory(available_bytes=2**30, huge_pages="always"))
-    brief, sources = replace(plan, is_brief=True), sources_of(plan)
-    assert {source.header.main_type for source in sources} <= set(WIDE)
-    assert reads_weights(plan, machine, ALONE, sources) == [True, True]
-    assert reads_weights(brief, machine, ALONE, sources) == [False, False]
-    of_type = replace(next(iter(sources[0].header.tensors.values())).type, name="Q4_0")
-    tensors = {name: replace(tensor, type=of_type) for name, tensor in sources[0].header.tensors.items()}
-    quantized = replace(sources[0], header=replace(sources[0].header, tensors=tensors))
-    assert reads_weights(brief, machine, ALONE, [quantized]) == [True]
+def of_main_type(header: Header, name: str) -> Header:
+    of_type = replace(next(iter(header.tensors.values())).type, name=name)
+    return replace(header, tensors={key: replace(tensor, type=of_type) for key, tensor in header.tensors.items()})
 
 
 def test_a_plan_says_so_to_both_models(plan: Plan) -> None:

@@ -26,6 +26,14 @@ def test_passes(rows: dict[int, int], expected: list[int]) -> None:
     assert passes(rows) == expected
 
 
+@given(st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=8))
+def test_slots_that_are_level_are_one_pass_and_no_others(rows: dict[int, int]) -> None:
+    whole = {slot: count for slot, count in rows.items() if count}
+    is_one = bool(whole) and len({*whole.values()}) == 1 and sorted(whole) == list(range(min(whole), max(whole) + 1))
+    assert (len(passes(rows)) == 1) is is_one
+    assert sum(passes(rows)) == sum(rows.values())
+
+
 def dear_passes(num_rows: int) -> float:
     return 10.0 + num_rows
 
