@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.layouts import AMX
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model
@@ -246,7 +247,7 @@ def notes_on(model: Model) -> tuple[str, ...]:
 
 def notes_on_layouts(library: Library, target: Header) -> tuple[str, ...]:
     """Weights that decode more slowly than they need to."""
-    if library.can_repack or target.main_type not in LAID_OUT:
+    if AMX not in library.layouts or target.main_type not in LAID_OUT:
         return ()
     return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
 

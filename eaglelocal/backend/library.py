@@ -108,8 +108,12 @@ class Library:
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
-        self.can_repack = AMX not in find_layouts(native)
+        self.layouts = find_layouts(native)  # of quantized weights, that llama.cpp may choose from
         self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
+
+    @property
+    def can_repack(self) -> bool:
+        return bool(self.layouts) and AMX not in self.layouts
 
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:
         line = text.decode("utf-8", "replace")

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from doubles.random_models import TargetShape, write_target
 
+from eaglelocal.assembly import notes_on_layouts
 from eaglelocal.backend import layouts
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.layouts import AMX, SMALL, SignalStack, layout_names, small_signal_stack
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.gguf.reader import read_header
 
 X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
 SHAPE = TargetShape(n_embd=256, n_ff=512, type="Q4_0")
@@ -43,11 +45,28 @@ def test_llama_cpp_finds_no_amx_and_says_nothing_of_it() -> None:
     assert done.stderr == "and this is heard"
 
 
-def test_where_amx_was_found_all_the_same_nothing_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("found", "laid_out"), [(("CPU_REPACK",), True), (("AMX", "CPU_REPACK"), False), (("AMX",), False), ((), False)]
+)
+def test_where_amx_was_found_all_the_same_nothing_is_laid_out(
+    found: tuple[str, ...], laid_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = load_library()
-    assert NativePlacement(library, Placement()).params.use_extra_bufts is True
-    monkeypatch.setattr(library, "can_repack", False)
-    assert NativePlacement(library, Placement()).params.use_extra_bufts is False
+    monkeypatch.setattr(library, "layouts", found)
+    assert NativePlacement(library, Placement()).params.use_extra_bufts is laid_out
+
+
+@pytest.mark.parametrize(
+    ("found", "type_name", "told"),
+    [(("AMX",), "Q4_0", True), (("AMX",), "Q8_0", False), (("CPU_REPACK",), "Q4_0", False), ((), "Q4_0", False)],
+)
+def test_weights_that_decode_more_slowly_than_they_need_to_are_told_of(
+    tmp_path: Path, found: tuple[str, ...], type_name: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load_library()
+    monkeypatch.setattr(library, "layouts", found)
+    header = read_header(write_target(tmp_path / "target.gguf", replace(SHAPE, type=type_name)))
+    assert bool(notes_on_layouts(library, header)) is told
 
 
 @pytest.mark.skipif(not X86_LINUX, reason="a stack_t of Linux on x86-64")

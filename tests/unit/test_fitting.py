@@ -75,7 +75,7 @@ def test_which_weights_are_read(
     plan: Plan, huge_pages: str, is_brief: bool, can_repack: bool, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, machine = load_library(), probe()
-    monkeypatch.setattr(library, "can_repack", can_repack)
+    monkeypatch.setattr(library, "layouts", ("CPU_REPACK",) if can_repack else ("AMX",))
     machine = replace(
         machine,
         cpu=replace(machine.cpu, vector_extensions=("avx2",)),
