@@ -85,9 +85,7 @@ def bench(
     """
     settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
     output = standard_output(colour=settings.colour)
-    check_skip(skip, max_tokens)
-    params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens)
-    params = dataclasses.replace(params, ignore_eos=ignore_eos)
+    params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
@@ -131,16 +129,23 @@ def wanted_of(
     """Modes as the flag says, else as chats are drafted here."""
     from eaglelocal.bench.modes import parse_levels, parse_modes
 
+    if skip and params.max_tokens is not None and params.max_tokens - skip < MIN_ANSWER:
+        raise UsageError(
+            f"--skip {skip} of --max-tokens {params.max_tokens} leaves too little to measure",
+            hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
+        )
     usual = "auto" if settings.spec == "off" else str(settings.spec)
     return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
 
 
-def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: int) -> SamplingParams:
+def params_of(
+    settings: Settings, *, temperature: float, seed: int, max_tokens: int, ignore_eos: bool
+) -> SamplingParams:
     """Greedy unless a temperature is named here: the one of the settings is for chats."""
     from eaglelocal.core.sampling import GREEDY, SamplingParams
 
     if temperature == 0:
-        return dataclasses.replace(GREEDY, max_tokens=max_tokens)
+        return dataclasses.replace(GREEDY, max_tokens=max_tokens, ignore_eos=ignore_eos)
     return SamplingParams(
         temperature=temperature,
         top_k=settings.top_k,
@@ -148,6 +153,7 @@ def params_of(settings: Settings, *, temperature: float, seed: int, max_tokens: 
         min_p=settings.min_p,
         seed=seed,
         max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
     )
 
 
@@ -168,14 +174,6 @@ def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
     from eaglelocal.bench.order import tasks
 
     return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
-
-
-def check_skip(skip: int, max_tokens: int) -> None:
-    if skip and max_tokens - skip < MIN_ANSWER:
-        raise UsageError(
-            f"--skip {skip} of --max-tokens {max_tokens} leaves too little to measure",
-            hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
-        )
 
 
 def check_folder(svg: Path | None) -> None:

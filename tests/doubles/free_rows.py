@@ -12,6 +12,9 @@ class FreeRows(StepCosts):
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
         return 1.0
 
+    def seconds_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
+        return [1.0] * (most + 1 - least)
+
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
         return 0.0
 

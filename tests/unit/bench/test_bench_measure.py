@@ -128,7 +128,7 @@ def test_answers_too_short_are_counted_and_told() -> None:
     easy, hard = findings.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
-    assert "(fewer than 8 tokens): to 4 prompts" in report(findings)
+    assert "(fewer than 8 tokens that count): to 4 prompts" in report(findings)
     assert "answers too short" in report(findings)
     told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
     assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)

@@ -164,14 +164,16 @@ def test_few_cores_are_bound_by_their_clock(catalog: Catalog, quant: str, bits: 
     took = curve_on(two_cores(clock_mhz=2600.0), chosen, 0).decode_s(1)
     assert took == pytest.approx(2 * chosen.model.active_parameters / (26e9 * share), rel=0.05)
     assert curve_on(two_cores(clock_mhz=None), chosen, 0).decode_s(1) == pytest.approx(took * 2.6 / 3.2, rel=0.05)
+    old = curve_on(two_cores(clock_mhz=2600.0, extensions=("avx",)), chosen, 0).decode_s(1)
+    assert old == pytest.approx(took * max(share, 1.0), rel=0.05), "no layouts for a processor without AVX2"
 
 
-def two_cores(*, clock_mhz: float | None) -> Rig:
+def two_cores(*, clock_mhz: float | None, extensions: tuple[str, ...] = ("avx", "avx2")) -> Rig:
     quick = Bandwidth(bytes_s=5e11, low_bytes_s=5e11, high_bytes_s=5e11, threads=2, measured_at=1.8e9, others_share=0.0)
     machine = Machine(
         gpus=(),
         unified=None,
-        cpu=Cpu(usable_threads=2, clock_mhz=clock_mhz, bandwidth=quick),
+        cpu=Cpu(usable_threads=2, clock_mhz=clock_mhz, vector_extensions=extensions, bandwidth=quick),
         memory=Memory(),
         cache_free_bytes=None,
         llama_cpp=LlamaCpp(),
