@@ -6,7 +6,7 @@ StepChoice (choice.py) that decides on plain numbers. Knows drafters by name onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -164,12 +164,10 @@ class Controller:
     # ---- steps
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
         """What decides in a step: `seats` are the slots that decode."""
-        is_priced = any(
-            [self._minds[seat.slot].watch is not None for seat in seats]
-        )  # else lengths are a matter of rule
+        is_ruled = self._is_ruled([seat.slot for seat in seats])
         prices = Prices(
             self.costs,
-            rate=self._rate(len(seats), num_cells) if is_priced else 0.0,
+            rate=0.0 if is_ruled else self._rate(len(seats), num_cells),
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )
@@ -183,6 +181,10 @@ class Controller:
             max_seconds=self._max_seconds,
         )
         return self._choice
+
+    def _is_ruled(self, slots: Iterable[int]) -> bool:
+        """Are all their lengths a matter of rule, not of price?"""
+        return all([self._minds[slot].watch is None for slot in slots])
 
     def _rate(self, num_seats: int, num_cells: int) -> float:
         """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
@@ -216,9 +218,8 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
-        minds = [self._minds[slot] for slot in report.verdicts]
         self._untaught.append((report, self._num_awake(report) > 0))
-        is_ruled = all(mind.watch is None for mind in minds)
+        is_ruled = self._is_ruled(report.verdicts)
         if len(self._untaught) >= (RULED_AT_ONCE if is_ruled else AT_ONCE):
             self.learn_costs()
         self._show_rules(report)
