@@ -220,8 +220,9 @@ def test_only_so_many_screens_are_open_at_once(monkeypatch: pytest.MonkeyPatch) 
         async with browser.ws_connect(f"{url}/ws") as websocket:
             await shown(websocket, "vLLM at")
             assert await handshake(browser, url) == 503
-        await remain(0)
-        assert await handshake(browser, url) == 101
+        async with asyncio.timeout(PATIENCE_S):  # its place is given back a moment after its process is gone
+            while await handshake(browser, url) == 503:
+                await asyncio.sleep(0.05)
 
     play(scenario)
 
