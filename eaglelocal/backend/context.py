@@ -17,7 +17,7 @@ import numpy as np
 
 from eaglelocal.backend.choices import Choices, num_ranked
 from eaglelocal.backend.constraint import ConstrainedSampler
-from eaglelocal.backend.hot import Hot, TargetStruct, filled, maxima_of
+from eaglelocal.backend.hot import TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
 from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model, look_up
@@ -126,7 +126,13 @@ class LlamaContext:
         self.num_decodes = 0  # and the end of the context, which voids rows just as a decode does
         self._choices = Choices()
         nextn_tap = model.n_layer if final_by_nextn else -1
-        self._struct = target_struct(self, self._hot, taps, nextn_tap)
+        self._found = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)  # best tokens, by row
+        self._struct = filled(
+            target_struct(self, self._hot, taps, nextn_tap),
+            memory=self._cells.memory,
+            best=self._found,
+            is_greedy=(C.c_int8 * params.num_ids)(),
+        )
         self.address = C.addressof(self._struct)  # of what C knows of this context
         for layer in taps:
             if layer == nextn_tap:
@@ -139,8 +145,12 @@ class LlamaContext:
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} rows does not fit {self.n_batch}")
         counts, sequences = map(len, of_rows), chain.from_iterable(of_rows)
-        rows = array("i", [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences])
-        if code := self._hot.decode(self.address, n, rows.buffer_info()[0]):
+        cuts = self._cells.postponed
+        asked = [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*cuts.items())]
+        ints = array("i", asked)
+        code = self._hot.decode(self.address, n, len(cuts), ints.buffer_info()[0])
+        cuts.clear()
+        if code:
             raise failure(code, n, self._library)
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)
@@ -151,8 +161,9 @@ class LlamaContext:
 
     def copy_taps(self, rows: list[int]) -> Floats:
         copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
+        at, row_bytes = copied.ctypes.data, copied.strides[0]
         for i, row in enumerate(rows):
-            if code := self._hot.tapped(self.address, row, -1.0, copied[i].ctypes.data):
+            if code := self._hot.tapped(self.address, row, -1.0, at + i * row_bytes):
                 raise failure(code, len(rows), self._library)
         return copied
 
@@ -166,10 +177,14 @@ class LlamaContext:
         return cast(Floats, np.frombuffer(array_of, np.float32))  # type: ignore[call-overload]
 
     def _best(self, row: int) -> int:
-        token: int = self._hot.best(self.address, row)
+        """Mostly found along with the decode: C goes on with whose rows are read here."""
+        token: int = self._found[row] if row < self.n_batch else -1
+        if token < 0:
+            token = self._hot.best(self.address, row)
         if token < 0:
             self._cells.check_open()
             raise no_logits(row)
+        self._found[row] = TAKEN
         return token
 
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
@@ -203,7 +218,7 @@ class LlamaContext:
         return choices.read(len(rows), ranked, branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.remove(sequence, first_position)
+        self._cells.postpone(sequence, first_position)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         if self.is_unified:
@@ -224,6 +239,7 @@ class LlamaContext:
         if self.handle:
             self._library.api.llama_free(self.handle)
             self.handle = self._struct.context = None
+            self._found[:] = [UNKNOWN] * self.n_batch
             self.num_decodes += 1
             self._cells.close()
 
@@ -241,6 +257,7 @@ def target_struct(context: LlamaContext, hot: Hot, taps: tuple[int, ...], nextn_
         taps=(C.c_int32 * len(taps))(*taps),
         sequences=(C.c_void_p * n_batch)(),
         outputs=(C.c_int8 * n_batch)(),
+        owners=(C.c_int32 * n_batch)(),
         maxima=maxima_of(context.n_vocab),
     )
 

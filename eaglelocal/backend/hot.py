@@ -14,7 +14,8 @@ from typing import TypeVar
 from eaglelocal.errors import LibraryError
 
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
-BLOCK = 1024  # of the C file
+BLOCK = 1024  # of the C file, as what follows
+UNKNOWN, TAKEN = -1, -2  # instead of a row's best token
 
 # what the C part calls: struct api, in its order
 SYMBOLS = {
@@ -51,7 +52,12 @@ class TargetStruct(C.Structure):
         ("taps", C.c_void_p),
         ("sequences", C.c_void_p),
         ("outputs", C.c_void_p),
+        ("owners", C.c_void_p),
+        ("best", C.c_void_p),
+        ("is_greedy", C.c_void_p),
+        ("num_rows", C.c_int32),
         ("maxima", C.c_void_p),
+        ("memory", C.c_void_p),
         ("head", C.c_void_p),
         ("native_s", C.c_double),
     ]
@@ -90,7 +96,7 @@ class Hot:
         # calls into llama.cpp may take long and give up the GIL; what returns at once keeps it
         long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
-        self.decode = function_of(long, "hot_decode", [at, i32, at], i32)
+        self.decode = function_of(long, "hot_decode", [at, i32, i32, at], i32)
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
         self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
         self.best = function_of(short, "hot_best", [at, i32], i32)
@@ -123,7 +129,7 @@ S = TypeVar("S", bound=C.Structure)
 
 def filled(struct: S, **fields: object) -> S:
     """Set the fields; of an array or a struct, its address, which the struct then keeps alive."""
-    kept = []
+    kept = getattr(struct, "kept", [])
     for name, value in fields.items():
         if isinstance(value, (C.Array, C.Structure)):
             kept.append(value)

@@ -66,6 +66,12 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
     "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
+    "token_to_piece": (
+        "llama_token_to_piece",
+        [C.c_void_p, C.c_int32, C.c_void_p, C.c_int32, C.c_int32, C.c_bool],
+        C.c_int32,
+    ),
+    "is_end": ("llama_vocab_is_eog", [C.c_void_p, C.c_int32], C.c_bool),  # of generation
 }
 
 
@@ -128,6 +134,8 @@ class Library:
     remove_cells: C._NamedFuncPointer
     share_cells: C._NamedFuncPointer
     last_position: C._NamedFuncPointer
+    token_to_piece: C._NamedFuncPointer
+    is_end: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer
     device_name: C._NamedFuncPointer

@@ -32,27 +32,39 @@ class Cells:
     def __init__(self, library: Library, context: object) -> None:
         self._library = library
         self.native_s = 0.0
-        self._memory = library.api.llama_get_memory(context)
+        self.memory = library.api.llama_get_memory(context)
+        self.postponed: dict[int, int] = {}  # first position that goes, by sequence
 
     def check_open(self) -> None:
         """Raises EngineError when the context is closed: llama.cpp would read freed memory."""
-        if self._memory is None:
+        if self.memory is None:
             raise EngineError("the context is closed")
 
     def close(self) -> None:
         """To be called when the context is freed."""
-        self._memory = None
+        self.memory = None
 
     def remove(self, sequence: int, first_position: int) -> None:
+        self.postpone(sequence, first_position)
+        self.settle()
+
+    def postpone(self, sequence: int, first_position: int) -> None:
+        """Remove before anything else is asked of the cells: by `settle`, or by a decode, which takes no call more."""
         self.check_open()
         if sequence < 0 or first_position < 0:  # llama.cpp takes a negative sequence for all of them
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
-        if not self._remove(sequence, first_position, -1):
-            raise EngineError(f"this model cannot forget positions from {first_position} on")
+        self.postponed[sequence] = min(first_position, self.postponed.get(sequence, first_position))
+
+    def settle(self) -> None:
+        self.check_open()
+        while self.postponed:
+            sequence, first = self.postponed.popitem()
+            if not self._remove(sequence, first, -1):
+                raise EngineError(f"this model cannot forget positions from {first} on")
 
     def forget(self, sequence: int, end: int) -> None:
         """Positions before `end`. Only caches that may begin anywhere take more rows afterwards."""
-        self.check_open()
+        self.settle()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
         if not self._remove(sequence, 0, end):
@@ -60,19 +72,19 @@ class Cells:
 
     def _remove(self, sequence: int, first: int, end: int) -> bool:
         started_at = perf_counter()
-        is_removed: bool = self._library.remove_cells(self._memory, sequence, first, end)
+        is_removed: bool = self._library.remove_cells(self.memory, sequence, first, end)
         self.native_s += perf_counter() - started_at
         return is_removed
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        self.check_open()
+        self.settle()
         if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them
             raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
         self._share(source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
         """Between sequences with caches of their own: copied whole (by the next decode, at its start), then cut."""
-        self.check_open()
+        self.settle()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
         self._share(source, target, -1, -1)  # llama.cpp aborts for a part
@@ -80,12 +92,12 @@ class Cells:
 
     def _share(self, source: int, target: int, first: int, end: int) -> None:
         started_at = perf_counter()
-        self._library.share_cells(self._memory, source, target, first, end)
+        self._library.share_cells(self.memory, source, target, first, end)
         self.native_s += perf_counter() - started_at
 
     def last_position(self, sequence: int) -> int:
-        self.check_open()
-        return int(self._library.last_position(self._memory, sequence))
+        self.settle()
+        return int(self._library.last_position(self.memory, sequence))
 
 
 def buffer_bytes(log: Log) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import functools
+from collections.abc import Callable
 
 from eaglelocal.backend.library import Library
 
@@ -21,7 +22,9 @@ class LlamaVocabulary:
         self.bos_text = self._text(self._api.llama_vocab_bos(handle))
         self.eos_text = self._text(self._api.llama_vocab_eos(handle))
         self._pieces: dict[int, bytes] = {}
-        self._ends: dict[int, bool] = {}
+        self._read, self._buffer = library.token_to_piece, (C.c_char * PIECE_BYTES)()
+        self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
+        self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # asked of every token
 
     def _text(self, token: int) -> str:
         if token < 0:
@@ -42,10 +45,6 @@ class LlamaVocabulary:
         found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)
         return tuple(sorted({text for text in found if text}))
 
-    @functools.cached_property
-    def end_tokens(self) -> list[int]:
-        return [token for token in range(self.n_tokens) if self.is_end(token)]
-
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")
         room = len(raw) + 16
@@ -65,15 +64,8 @@ class LlamaVocabulary:
     def _read_piece(self, token: int) -> bytes:
         if not 0 <= token < self.n_tokens:
             return b""
-        buffer = C.create_string_buffer(PIECE_BYTES)
-        n = self._api.llama_token_to_piece(self._handle, token, buffer, PIECE_BYTES, 0, False)
+        n = self._read(self._handle, token, self._buffer, len(self._buffer), 0, False)
         if n < 0:
-            buffer = C.create_string_buffer(-n)
-            n = self._api.llama_token_to_piece(self._handle, token, buffer, -n, 0, False)
-        return buffer.raw[:n]
-
-    def is_end(self, token: int) -> bool:
-        end = self._ends.get(token)
-        if end is None:
-            end = self._ends[token] = bool(self._api.llama_vocab_is_eog(self._handle, token))
-        return end
+            self._buffer = (C.c_char * -n)()
+            n = self._read(self._handle, token, self._buffer, -n, 0, False)
+        return self._buffer.raw[:n]

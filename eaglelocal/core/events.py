@@ -6,6 +6,7 @@ Everything here crosses the pipe between the engine process and its client.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.request import AnyRequest, Spec
@@ -61,8 +62,7 @@ class Started:
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """One emitted token. Text is empty while bytes or a possible stop string are held back.
 
     In a request with is_split it may bring all three, in this order: reasoning, text, parts of calls.
@@ -76,8 +76,7 @@ class Piece:
     calls: tuple[CallPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     request_id: str
     pieces: tuple[Piece, ...]
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from eaglelocal.core.batch import PairBatch, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
-from eaglelocal.drafters.remembered import Piece, before, joined, with_newest
+from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
@@ -41,7 +41,7 @@ class SlotState:
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
     state: State = b""  # behind the last row drafted
-    remembered: list[Piece] = field(default_factory=list)  # while the slot sleeps
+    remembered: Remembered | None = None  # while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
@@ -133,7 +133,7 @@ class Eagle3:
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots.get(rows.slot)
-            if slot is not None and slot.remembered and slot.remembered[-1].end < rows.first_position:
+            if slot is not None and slot.remembered and slot.remembered.end < rows.first_position:
                 self._begin_at(rows.slot, rows.first_position)
         self._wake([rows.slot for rows in committed])
         self._take(committed)
@@ -149,7 +149,9 @@ class Eagle3:
     def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
-            slot.remembered = with_newest(slot.remembered, rows)
+            if slot.remembered is None:
+                slot.remembered = Remembered()
+            slot.remembered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
         """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
@@ -157,7 +159,7 @@ class Eagle3:
         for index in slots:
             slot = self._slots.get(index)
             if slot is not None and slot.remembered:
-                rows, slot.remembered = joined(index, slot.remembered), []
+                rows, slot.remembered = slot.remembered.joined(index), None
                 woken.append(rows)
                 if not slot.goes_on_with(rows):
                     self._begin_at(index, rows.first_position)
@@ -199,7 +201,8 @@ class Eagle3:
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
         state = self._slots[slot]
-        state.remembered = before(state.remembered, position)
+        if state.remembered is not None:
+            state.remembered.forget(position)
         keep = max(position - 1, 0)
         has_hole = state.num_pairs < keep and not state.remembered  # it slept too long
         if keep <= state.start or has_hole:
@@ -222,7 +225,7 @@ class Eagle3:
             theirs,
             waiting_tokens=list(theirs.waiting_tokens),
             waiting_states=list(theirs.waiting_states),
-            remembered=list(theirs.remembered),
+            remembered=None if theirs.remembered is None else Remembered(theirs.remembered),
         )
         self.drop(target, position)
 

@@ -1,12 +1,14 @@
 """The newest rows of a slot that sleeps, in order and without holes, as owned copies: a head wakes from them alone.
 
-A head that wakes from 64 rows drafts as well as from all; what is older is forgotten. Plain data in and out.
+A head that wakes from 64 rows drafts as well as from all; what is older is forgotten. A step that sleeps should cost
+what a plain one does, so nothing here looks at more than the ends.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,52 +18,76 @@ from eaglelocal.drafters.base import Committed
 MAX_REMEMBERED = 64  # rows
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows that were committed together."""
 
     first_position: int
     tokens: Sequence[int]
     features: Floats  # [rows, taps, n_embd]
 
+    def between(self, first: int, last: int) -> Piece:
+        return Piece(self.first_position + first, self.tokens[first:last], self.features[first:last].copy())
+
+
+class Remembered:
+    """Of one slot; false while there is nothing."""
+
+    __slots__ = ("_num_rows", "_pieces")
+
+    def __init__(self, other: Remembered | None = None) -> None:
+        self._pieces: deque[Piece] = deque() if other is None else other._pieces.copy()
+        self._num_rows: int = 0 if other is None else other._num_rows
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
     @property
     def end(self) -> int:
-        """Position behind the last token."""
-        return self.first_position + len(self.tokens)
+        """Position behind the last token; -1 where nothing is remembered."""
+        if not self._pieces:
+            return -1
+        last = self._pieces[-1]
+        return last.first_position + len(last.tokens)
 
+    def add(self, rows: Committed) -> None:
+        """The old rows stay, unless these neither follow them nor replace the last of them."""
+        if rows.features is None:
+            self.forget(0)
+            return
+        if self.end != rows.first_position:
+            self.forget(rows.first_position)
+            if self.end != rows.first_position:
+                self.forget(0)
+        features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
+        self._append(Piece(rows.first_position, rows.tokens, features))
+        self._drop_older(MAX_REMEMBERED)  # a prompt's rows are many: what they are cut by should be worth the copy
 
-def with_newest(pieces: list[Piece], rows: Committed) -> list[Piece]:
-    """The rows behind the old ones; without these, where they do not follow them or replace the last of them."""
-    if rows.features is None:
-        return []
-    kept = before(pieces, rows.first_position)
-    if kept and kept[-1].end != rows.first_position:
-        kept = []
-    features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
-    return newest([*kept, Piece(rows.first_position, rows.tokens, features)])
+    def forget(self, position: int) -> None:
+        """Rows from a position on."""
+        while self.end > position:
+            last = self._pieces.pop()
+            self._num_rows -= len(last.tokens)
+            if last.first_position < position:
+                self._append(last.between(0, position - last.first_position))
 
+    def joined(self, slot: int) -> Committed:
+        """All rows as if they had been committed together; there must be some."""
+        self._drop_older(0)
+        tokens = [token for piece in self._pieces for token in piece.tokens]
+        features = np.concatenate([piece.features for piece in self._pieces])
+        return Committed(slot, self._pieces[0].first_position, tokens, features)
 
-def before(pieces: list[Piece], position: int) -> list[Piece]:
-    """The rows before a position."""
-    whole = [piece for piece in pieces if piece.end <= position]
-    cut_off = [piece for piece in pieces if piece.first_position < position < piece.end]
-    return [*whole, *(cut(piece, 0, position - piece.first_position) for piece in cut_off)]
+    def _append(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+        self._num_rows += len(piece.tokens)
 
-
-def newest(pieces: list[Piece]) -> list[Piece]:
-    """At most MAX_REMEMBERED rows."""
-    first = pieces[-1].end - MAX_REMEMBERED
-    if pieces[0].first_position >= first:
-        return pieces
-    kept = [piece for piece in pieces if piece.end > first]
-    kept[0] = cut(kept[0], max(first - kept[0].first_position, 0), len(kept[0].tokens))
-    return kept
-
-
-def joined(slot: int, pieces: list[Piece]) -> Committed:
-    tokens = [token for piece in pieces for token in piece.tokens]
-    return Committed(slot, pieces[0].first_position, tokens, np.concatenate([piece.features for piece in pieces]))
-
-
-def cut(piece: Piece, first: int, last: int) -> Piece:
-    return Piece(piece.first_position + first, piece.tokens[first:last], piece.features[first:last].copy())
+    def _drop_older(self, slack: int) -> None:
+        """Whole pieces, and a part of the oldest where that has more than `slack` rows too many."""
+        pieces = self._pieces
+        while self._num_rows - len(pieces[0].tokens) >= MAX_REMEMBERED:
+            self._num_rows -= len(pieces.popleft().tokens)
+        excess = self._num_rows - MAX_REMEMBERED
+        if excess > slack:
+            oldest = pieces[0]
+            pieces[0] = oldest.between(excess, len(oldest.tokens))
+            self._num_rows = MAX_REMEMBERED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Verdict
@@ -75,10 +75,10 @@ class Answering:
             return Taken(tuple(pieces), error=self.sampler.problem)
         if reason is not None:
             rest = self.rest(is_cut=reason == "length")
-            pieces[-1] = replace(pieces[-1], calls=pieces[-1].calls + rest.calls)
+            pieces[-1] = pieces[-1]._replace(calls=pieces[-1].calls + rest.calls)
             if rest.stop is not None:
                 self.stop, reason = rest.stop, "stop"
-        self.num_calls += sum(bool(part.name) for piece in pieces for part in piece.calls)
+        self.num_calls += sum([bool(part.name) for piece in pieces for part in piece.calls])
         if reason == "stop" and self.num_calls:
             reason = "tool_calls"
         return Taken(tuple(pieces), reason)

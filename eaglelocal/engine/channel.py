@@ -1,7 +1,7 @@
 """Messages over a pair of pipes: four bytes of length, then a pickle.
 
 Parent and child are one program on one machine, and no other process holds the pipes, so pickle is
-safe here and needs no schema. The messages are the frozen dataclasses of `core`; this file knows how
+safe here and needs no schema. The messages are the frozen values of `core`; this file knows how
 to write the hot ones fast, and nothing of what they mean.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 import pickle
 import struct
 import threading
-from io import BytesIO
-from types import MappingProxyType
 from typing import BinaryIO
 
 from eaglelocal.core.events import Piece, Tokens
@@ -33,10 +31,11 @@ class Channel:
 
     def send(self, message: object) -> None:
         """Write one message. Raises OSError when the other end is gone, EngineError when it is too large."""
-        with _frame(message) as buffer, self._send_lock:
+        frame = _frame(message)
+        with self._send_lock:
             if self._writing.closed:
                 raise BrokenPipeError("the channel is closed")
-            _write_all(self._writing, buffer.getbuffer())
+            _write_all(self._writing, frame)
 
     def receive(self) -> object:
         """Wait for one message. Raises EOFError at the end of the pipe, EngineError on garbage."""
@@ -45,7 +44,7 @@ class Channel:
             raise EngineError(f"the engine's pipe carries something else than messages: {_LENGTH.pack(length)!r}")
         payload = self._read(length)
         try:
-            return pickle.loads(payload)
+            return _unpacked(pickle.loads(payload))
         except Exception as error:  # what a broken pickle raises is not limited to UnpicklingError
             raise EngineError(f"the engine's pipe carries an unreadable message of {length} bytes: {error}") from error
 
@@ -62,34 +61,27 @@ class Channel:
         return data
 
 
-def _frame(message: object) -> BytesIO:
-    buffer = BytesIO(bytes(_LENGTH.size))
-    buffer.seek(_LENGTH.size)
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(message)
-    length = buffer.tell() - _LENGTH.size
-    if length > MAX_FRAME_BYTES:
-        raise EngineError(f"a message of {length} bytes is over the engine's limit of {MAX_FRAME_BYTES}")
-    buffer.seek(0)
-    buffer.write(_LENGTH.pack(length))
-    return buffer
+def _frame(message: object) -> bytes:
+    payload = pickle.dumps(_packed(message), pickle.HIGHEST_PROTOCOL)
+    if len(payload) > MAX_FRAME_BYTES:
+        raise EngineError(f"a message of {len(payload)} bytes is over the engine's limit of {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(payload)) + payload
 
 
-def _write_all(writing: BinaryIO, view: memoryview) -> None:
-    with view:
-        sent = 0
-        while sent < len(view):
-            sent += writing.write(view[sent:])
+def _write_all(writing: BinaryIO, frame: bytes) -> None:
+    sent = writing.write(frame)
+    while sent < len(frame):
+        sent += writing.write(memoryview(frame)[sent:])
 
 
-# Frozen dataclasses with slots pickle through Python loops over their fields; these two make up nearly
-# every message, and as plain constructor calls they cost a third of that.
-def _reduce_piece(piece: Piece) -> tuple[type[Piece], tuple[object, ...]]:
-    return Piece, (piece.token, piece.text, piece.drafted, piece.sampled, piece.reasoning, piece.calls)
+# Nearly every message is a list of Tokens. As plain tuples they cost a third: pickle looks up each class by its name.
+def _packed(message: object) -> object:
+    if not isinstance(message, list):
+        return message
+    return [(e.request_id, [tuple(p) for p in e.pieces]) if type(e) is Tokens else e for e in message]
 
 
-def _reduce_tokens(tokens: Tokens) -> tuple[type[Tokens], tuple[object, ...]]:
-    return Tokens, (tokens.request_id, tokens.pieces)
-
-
-class _Pickler(pickle.Pickler):
-    dispatch_table = MappingProxyType({Piece: _reduce_piece, Tokens: _reduce_tokens})
+def _unpacked(message: object) -> object:
+    if not isinstance(message, list):
+        return message
+    return [Tokens(e[0], tuple(map(Piece._make, e[1]))) if type(e) is tuple else e for e in message]

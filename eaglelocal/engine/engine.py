@@ -76,7 +76,7 @@ class Engine:
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
         self._outbox: list[RequestEvent] = []
-        self._ledger = Ledger(controller.costs)
+        self._ledger = Ledger(controller.costs, self._native_s)
         self._owned = contextlib.ExitStack()
 
     # ---- what the process asks
@@ -121,7 +121,7 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
-        self._ledger.begin(self._native_s)
+        self._ledger.begin()
         self._resume()
         self._admit()
         max_draft = max(map(self._controller.max_draft, self._answers), default=0)
@@ -144,7 +144,7 @@ class Engine:
             return self._told(self._give_up(plan, error))
         num_drafted = sum(map(len, drafts.values()))
         num_extra = num_drafted + decoded.num_filler_rows
-        times = self._ledger.end(self._native_s, num_rows=decoded.num_rows, num_drafted=num_extra)
+        times = self._ledger.end(num_rows=decoded.num_rows, num_drafted=num_extra)
         self._pacing.saw(drafts, plan.prefill, times.decode_s)
         self._outbox += self._learn(plan, num_cells, drafted, decoded, verdicts, times)
         return self._told(self._tell(verdicts, drafts, times))
@@ -161,7 +161,7 @@ class Engine:
             generated_tokens=totals.generated_tokens,
             speculation=self._ledger.counter.stats(state=state, reason=reason, speedup_estimate=totals.speedup),
             host_s=totals.host_s,
-            native_s=self._native_s,
+            native_s=self._native_s(),
             peak_rss_bytes=peak_rss_bytes(),
             costs=self._controller.costs.measured(),
             draft_s=totals.draft_s,
@@ -403,7 +403,6 @@ class Engine:
             return ("on", "") if self._controller.spec.max_draft else ("off", "switched off")
         return min(states.items(), key=lambda each: ("on", "asleep", "off").index(each[0]))
 
-    @property
     def _native_s(self) -> float:
         return self._context.native_s + self._drafters_s
 

@@ -7,6 +7,7 @@ and the pipe count as host time too. Knows clocks and counters, nothing of what 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglelocal.core.stats import SpeculationCounter
@@ -46,30 +47,35 @@ class Totals:
 
 
 class Ledger:
-    """The engine's stopwatch and its books."""
+    """The engine's stopwatch and its books. `native_s` tells the seconds inside the native library so far."""
 
-    def __init__(self, costs: StepCosts) -> None:
+    def __init__(self, costs: StepCosts, native_s: Callable[[], float]) -> None:
         self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
+        self._native_clock = native_s
         self._ended_at: float | None = None  # of the step before, if this one follows at once
-        self._started_at = self._native_s = 0.0
+        self._started_at = self._native_s = 0.0  # the latter when the step began
         self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafters' models took so far)
 
-    def begin(self, native_s: float) -> None:
+    def begin(self) -> None:
         now = time.perf_counter()
-        self._started_at = now if self._ended_at is None else self._ended_at
-        self._native_s, self._marks = native_s, [(now, 0.0)]
+        if self._ended_at is None:
+            self._started_at, self._native_s = now, self._native_clock()
+        else:
+            self._started_at = self._ended_at
+        self._marks = [(now, 0.0)]
 
     def mark(self, drafters_s: float = 0.0) -> None:
         """A part of the step is over: drafting, decoding, then sampling."""
         self._marks.append((time.perf_counter(), drafters_s))
 
-    def end(self, native_s: float, *, num_rows: int, num_drafted: int) -> StepTimes:
+    def end(self, *, num_rows: int, num_drafted: int) -> StepTimes:
+        before_native_s, self._native_s = self._native_s, self._native_clock()
         (began_at, _), (drafted_at, before_s), (decoded_at, after_s), (sampled_at, _) = self._marks
         ended_at = time.perf_counter()
         shown_s = after_s - before_s  # a head reads the target's rows while they lie in its memory
         decode_s = decoded_at - drafted_at - shown_s
         verify_s = sampled_at - drafted_at - shown_s
-        host_s = ended_at - self._started_at - (native_s - self._native_s)
+        host_s = ended_at - self._started_at - (self._native_s - before_native_s)
         total_s = ended_at - self._started_at
         self._ended_at = ended_at
         self.totals.steps += 1

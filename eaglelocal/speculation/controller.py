@@ -21,7 +21,7 @@ from eaglelocal.speculation.mind import Drafters, Mind, Seat
 from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.watch import State, Tally, Watch
 
-AT_ONCE, RULED_AT_ONCE = 2, 16  # steps whose costs are learned together; where all lengths are a matter of rule
+AT_ONCE, MOST_AT_ONCE = 2, 16  # steps whose costs are learned together; where no draft hangs on them
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
 PRICE_SHARE = 0.75
@@ -218,9 +218,9 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
-        self._untaught.append((report, self._num_awake(report) > 0))
-        is_ruled = self._is_ruled(report.verdicts)
-        if len(self._untaught) >= (RULED_AT_ONCE if is_ruled else AT_ONCE):
+        is_ruled, is_awake = self._is_ruled(report.verdicts), self._num_awake(report) > 0
+        self._untaught.append((report, is_awake))
+        if len(self._untaught) >= (AT_ONCE if is_awake and not is_ruled else MOST_AT_ONCE):
             self.learn_costs()
         self._show_rules(report)
         if is_ruled:
@@ -250,13 +250,20 @@ class Controller:
     def learn_costs(self) -> None:
         """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""
         untaught, self._untaught = self._untaught, []
+        self._learn_decodes([report for report, _ in untaught])
         for report, was_awake in untaught:
-            if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
-                self.costs.learn(report.num_rows, report.decode_s, num_cells=report.num_cells)
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
             if not report.num_prefill_rows:
                 self.costs.learn_overhead(was_awake, report.other_s)
+
+    def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
+        sizes: dict[int, list[StepReport]] = {}  # by rows
+        for report in reports:
+            if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
+                sizes.setdefault(report.num_rows, []).append(report)
+        for num_rows, same in sizes.items():
+            self.costs.learn(num_rows, *[report.decode_s for report in same], num_cells=same[-1].num_cells)
 
     def _num_awake(self, report: StepReport) -> int:
         return sum(self.is_awake(slot) for slot in report.verdicts)
@@ -294,10 +301,11 @@ class Controller:
             )
 
     def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
-        promised = self._choice.promised(slot) if self._choice is not None else 1.0
         if not watch.is_awake:
             watch.saw_sleep(len(verdict.samples))
-        elif watch.is_probing:
+            return
+        promised = self._choice.promised(slot) if self._choice is not None else 1.0
+        if watch.is_probing:
             watch.saw_probe(promised)
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = Tally(

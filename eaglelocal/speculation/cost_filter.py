@@ -112,8 +112,8 @@ class CostFilter:
         return len(self.places) >= MAX_SIZES
 
     # ---- what is measured
-    def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float) -> None:
-        """Take one decode. `ratio` is what a size that is not kept is believed to cost."""
+    def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
+        """Take one decode, or the median of several in a row. `ratio`: what a size that is not kept is held to cost."""
         place = self.places.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient
         base = ratio if place is None else math.exp(state[place])
@@ -123,7 +123,7 @@ class CostFilter:
         if place is not None:
             gradient[place] = base / relative
         shared = covariance @ gradient
-        deviation = math.sqrt(shared @ gradient + self.noise**2)
+        deviation = math.sqrt(shared @ gradient + self.noise**2 / count)
         surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
         clipped = max(-CLIP, min(CLIP, surprise))
         shared /= deviation
@@ -132,8 +132,8 @@ class CostFilter:
         self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
-        self._forget(seconds)
-        self._watch(num_rows, place, surprise, clipped)
+        self._forget(seconds * count)
+        self._watch(num_rows, place, 0 if surprise == clipped else int(math.copysign(count, surprise)))
         if place is not None:
             gradient[place] = 0.0
 
@@ -146,10 +146,10 @@ class CostFilter:
         """What is not measured becomes uncertain: by the time that passes, not by the steps."""
         self._diagonal += (self._diagonal < self._forgotten) * (self._drift * min(seconds, 1.0))
 
-    def _watch(self, num_rows: int, place: int | None, surprise: float, clipped: float) -> None:
-        sign = 0 if surprise == clipped else int(math.copysign(1, surprise))
-        of_level = self._run(THE_LEVEL, sign)
-        of_size = self._run(num_rows, sign)
+    def _watch(self, num_rows: int, place: int | None, surprises: int) -> None:
+        """`surprises`: how many there were, negative if it was faster than expected."""
+        of_level = self._run(THE_LEVEL, surprises)
+        of_size = self._run(num_rows, surprises)
         if abs(of_level) >= SURPRISES:
             self._diagonal[LEVEL] += AFRESH
             self._runs.clear()
@@ -157,9 +157,9 @@ class CostFilter:
             self._diagonal[place] += AFRESH
             self._runs[num_rows] = 0
 
-    def _run(self, key: int, sign: int) -> int:
+    def _run(self, key: int, surprises: int) -> int:
         before = self._runs.get(key, 0)
-        run = self._runs[key] = before + sign if sign and before * sign >= 0 else sign
+        run = self._runs[key] = before + surprises if surprises and before * surprises >= 0 else surprises
         return run
 
     def _set(self, place: int, value: float, deviation: float) -> None:

@@ -149,16 +149,21 @@ class StepCosts:
             self._num_samples[rows] = self.num_samples(rows) + len(took)
         self._ratios = []
 
-    def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
-        """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
-        if not (0 < num_rows <= MAX_ROWS and MIN_SECONDS <= seconds < math.inf):
+    def learn(self, num_rows: int, *seconds: float, num_cells: int = 0) -> None:
+        """Take decodes of real steps in a row; num_cells is what each row attended to at last, as in `seconds`.
+
+        Several at once teach what they would teach one by one, and hiccups among them nothing.
+        """
+        took = sorted([each for each in seconds if MIN_SECONDS <= each < math.inf])
+        if not (took and 0 < num_rows <= MAX_ROWS):
             return
         is_kept = num_rows == 1 or num_rows in self._filter.places
         guess = 1.0 if is_kept else self._guess(num_rows)
         self._kilocells = num_cells / 1000
-        self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess)
+        median = (took[(len(took) - 1) // 2] + took[len(took) // 2]) / 2
+        self._filter.learn(num_rows, median, self._kilocells, ratio=guess, count=len(took))
         is_new = num_rows not in self._num_samples
-        self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + 1
+        self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + len(took)
         if is_new or not is_kept or self._is_outdated():
             self._ratios = []
         else:
@@ -269,11 +274,12 @@ class StepCosts:
 class Recent:
     """The median of the last few samples."""
 
-    __slots__ = ("_values", "median", "num_samples")
+    __slots__ = ("_median", "_values", "num_samples")
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values: deque[float] = deque(maxlen=NUM_RECENT)
-        self.median, self.num_samples = 0.0, 0
+        self._median: float | None = 0.0  # None: to be found when it is asked for
+        self.num_samples = 0
         for value in values:
             self.add(value)
 
@@ -283,7 +289,13 @@ class Recent:
     def add(self, value: float) -> None:
         self._values.append(value)
         self.num_samples += 1
-        self.median = sorted(self._values)[len(self._values) // 2]
+        self._median = None
+
+    @property
+    def median(self) -> float:
+        if self._median is None:
+            self._median = sorted(self._values)[len(self._values) // 2]
+        return self._median
 
 
 def noise_of(samples: Iterable[Sequence[float]]) -> float:

@@ -19,6 +19,7 @@
 #endif
 
 enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, NOT_CUT = 1004, CLOSED = 1005 }; /* beside llama_decode's own codes */
+enum { UNKNOWN = -1, TAKEN = -2 };                                          /* instead of a row's best token */
 enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
 
 struct embedding { /* llama_embd */
@@ -62,7 +63,12 @@ struct target {
     const int32_t *taps;                        /* [n_taps] layers */
     const int32_t **sequences;                  /* [n_batch] scratch */
     int8_t *outputs;                            /* [n_batch] scratch */
+    int32_t *owners;                            /* [n_batch] first sequences of the rows of the last decode */
+    int32_t *best;      /* [n_batch] their most likely tokens, as far as they were found ahead; TAKEN once read */
+    int8_t *is_greedy;  /* [sequences] whose tokens are found ahead */
+    int32_t num_rows;   /* of the last decode */
     float *maxima;                              /* [blocks of n_vocab] scratch */
+    void *memory;
     struct head *head;                          /* encodes what was decoded; or NULL */
     double native_s;                            /* seconds inside llama.cpp so far */
 };
@@ -250,28 +256,56 @@ static int32_t encode_ahead(struct head *h, int32_t n) {
     return code;
 }
 
-/* Decode n rows: ints are tokens [n], positions [n], outputs [n], numbers of sequences [n], then all sequences. */
-int32_t hot_decode(struct target *t, int32_t n, const int32_t *ints) {
+/* Most likely token of an output row of the last decode; UNKNOWN where there are no logits. */
+int32_t hot_best(struct target *t, int32_t row) {
+    const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
+    if (!logits) return UNKNOWN;
+    measure_blocks(logits, t->n_vocab, t->maxima);
+    return first_largest(logits, t->n_vocab, t->maxima);
+}
+
+/* Whose tokens were read after the last decode will have them read after this one. */
+static void note_readers(struct target *t) {
+    for (int32_t i = 0; i < t->num_rows; i++) t->is_greedy[t->owners[i]] = false;
+    for (int32_t i = 0; i < t->num_rows; i++) {
+        if (t->best[i] == TAKEN) t->is_greedy[t->owners[i]] = true;
+        t->best[i] = UNKNOWN;
+    }
+    t->num_rows = 0;
+}
+
+/* The most likely tokens of those, in the same call: of their first rows, and behind each as far as rows agree. */
+static void find_ahead(struct target *t, int32_t n, const int32_t *tokens, const int32_t *positions) {
+    for (int32_t i = 0; i < n; i++) {
+        const bool follows = i && t->owners[i] == t->owners[i - 1] && positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
+        if (t->outputs[i] && t->is_greedy[t->owners[i]] && (!follows || t->best[i - 1] == tokens[i]))
+            t->best[i] = hot_best(t, i);
+    }
+    t->num_rows = n;
+}
+
+/* Cut sequences (cuts are pairs of sequence and first position), then decode n rows: ints are tokens [n], positions
+ * [n], outputs [n], numbers of sequences [n], all sequences, cuts. */
+int32_t hot_decode(struct target *t, int32_t n, int32_t num_cuts, const int32_t *ints) {
     if (!t->context) return CLOSED;
     const int32_t *outputs = ints + 2 * n, *counts = ints + 3 * n, *sequences = ints + 4 * n;
+    note_readers(t);
     for (int32_t i = 0; i < n; sequences += counts[i++]) {
+        t->owners[i] = sequences[0];
         t->sequences[i] = sequences;
         t->outputs[i] = outputs[i] != 0;
     }
     const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
     const double started_at = now();
-    const int32_t code = t->api->decode(t->context, rows);
+    bool is_cut = true;
+    for (const int32_t *cut = sequences; cut < sequences + 2 * num_cuts; cut += 2)
+        is_cut &= t->api->remove_cells(t->memory, cut[0], cut[1], -1);
+    const int32_t code = is_cut ? t->api->decode(t->context, rows) : NOT_CUT;
     t->api->synchronize(t->context); /* on a GPU the work goes on behind the call */
     t->native_s += now() - started_at;
-    return code || !t->head ? code : encode_ahead(t->head, n);
-}
-
-/* Most likely token of an output row of the last decode; negative where there are no logits. */
-int32_t hot_best(struct target *t, int32_t row) {
-    const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
-    if (!logits) return -1;
-    measure_blocks(logits, t->n_vocab, t->maxima);
-    return first_largest(logits, t->n_vocab, t->maxima);
+    if (code) return code;
+    find_ahead(t, n, ints, ints + n);
+    return t->head ? encode_ahead(t->head, n) : 0;
 }
 
 int32_t hot_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t ranked, int32_t *tokens, float *shares) {
