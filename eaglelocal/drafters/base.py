@@ -7,26 +7,24 @@ of the target (taps); the engine owns the loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from eaglelocal.core.batch import Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A token to be expanded: the root (the last sampled token) or a node of the slot's draft."""
 
     slot: int
-    index: int  # in the slot's draft; ROOT for the root
+    place: int  # in the slot's draft; ROOT for the root
     parent: int  # index of the parent; meaningless for the root
     token: int
     position: int  # of the token, in the target's sequence
 
     @property
     def is_root(self) -> bool:
-        return self.index == ROOT
+        return self.place == ROOT
 
 
 class Continuation(NamedTuple):

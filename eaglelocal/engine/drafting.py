@@ -57,8 +57,8 @@ def grow(
 
 def behind(node: Node, tokens: Several[int]) -> Node:
     """The last of the tokens that came of a node."""
-    index = node.index + len(tokens)
-    return Node(node.slot, index, index - 1, tokens[-1], node.position + len(tokens))
+    place = node.place + len(tokens)
+    return Node(node.slot, place, place - 1, tokens[-1], node.position + len(tokens))
 
 
 def root_of(sequence: Sequence) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eaglelocal.core.request import Drafting, Spec
 from eaglelocal.speculation.pid import LengthController
@@ -21,8 +22,7 @@ class Drafters:
         return (*self.lookups, self.primary) if self.primary else self.lookups
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """A slot that decodes in this step, and the drafted tokens that would be of use to it."""
 
     slot: int

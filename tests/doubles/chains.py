@@ -24,7 +24,7 @@ def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> li
     for _ in range(length):
         (more,) = drafter.expand([node])
         drafted += more.tokens
-        node = Node(slot, len(drafted) - 1, node.index, drafted[-1], node.position + 1)
+        node = Node(slot, len(drafted) - 1, node.place, drafted[-1], node.position + 1)
     return drafted
 
 

@@ -38,7 +38,7 @@ def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Sai
         if not more.tokens:
             break
         drafted.append(Said(more.tokens[0], more.confidences[0]))
-        node = Node(slot, index, node.index, more.tokens[0], node.position + 1)
+        node = Node(slot, index, node.place, more.tokens[0], node.position + 1)
     return drafted
 
 
