@@ -14,7 +14,7 @@ from typing import TypeVar
 from eaglelocal.errors import LibraryError
 
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
-BLOCK = 1024  # of the C file, as what follows
+BLOCK = 256  # of the C file, as what follows
 UNKNOWN, TAKEN = -1, -2  # instead of a row's best token
 
 # what the C part calls: struct api, in its order

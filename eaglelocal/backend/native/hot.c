@@ -97,7 +97,7 @@ static double now(void) {
 
 /* ---- choices */
 
-enum { BLOCK = 1024, LANES = 16 };
+enum { BLOCK = 256, LANES = 16 };
 
 typedef float four __attribute__((vector_size(16)));
 
