@@ -97,7 +97,7 @@ class Builder:
         )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
-        self._calibrate(engine, controller.costs, target, draft, library)
+        self._calibrate(engine, controller, target, draft, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
@@ -115,7 +115,9 @@ class Builder:
         self._opened.callback(preparing.join)
         return preparing.join
 
-    def _calibrate(self, engine: Engine, costs: StepCosts, target: Part, draft: Part | None, library: Library) -> None:
+    def _calibrate(
+        self, engine: Engine, controller: Controller, target: Part, draft: Part | None, library: Library
+    ) -> None:
         """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
         key = key_of(
             self._plan,
@@ -128,7 +130,12 @@ class Builder:
             is_read=target.placement.reads,
         )
         engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key))
-        self._opened.callback(lambda: save_learned(key, costs.state()))
+
+        def keep() -> None:
+            controller.learn_costs()  # what was still to be learned
+            save_learned(key, controller.costs.state())
+
+        self._opened.callback(keep)
 
     def _recall(self, controller: Controller) -> None:
         """Begin with what this draft was accepted for before; keep what is learned now."""

@@ -17,9 +17,9 @@ import numpy as np
 
 from eaglelocal.backend.choices import Choices, num_ranked
 from eaglelocal.backend.constraint import ConstrainedSampler
-from eaglelocal.backend.hot import TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
+from eaglelocal.backend.hot import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
 from eaglelocal.backend.library import NativeClock, failure
-from eaglelocal.backend.memory import Cells
+from eaglelocal.backend.memory import Cells, uncut
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import ChainSampler, GreedySampler
 from eaglelocal.core.batch import Batch, Floats, Proposals
@@ -149,6 +149,8 @@ class LlamaContext:
         asked = [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*cuts.items())]
         ints = array("i", asked)
         code = self._hot.decode(self.address, n, len(cuts), ints.buffer_info()[0])
+        if code == NOT_CUT:
+            raise uncut(cuts)
         cuts.clear()
         if code:
             raise failure(code, n, self._library)
@@ -178,7 +180,7 @@ class LlamaContext:
 
     def _best(self, row: int) -> int:
         """Mostly found along with the decode: C goes on with whose rows are read here."""
-        token: int = self._found[row] if row < self.n_batch else -1
+        token: int = self._found[row] if 0 <= row < self.n_batch else UNKNOWN
         if token < 0:
             token = self._hot.best(self.address, row)
         if token < 0:

@@ -16,6 +16,7 @@ from eaglelocal.errors import LibraryError
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
 BLOCK = 256  # of the C file, as what follows
 UNKNOWN, TAKEN = -1, -2  # instead of a row's best token
+NOT_CUT = 1004
 
 # what the C part calls: struct api, in its order
 SYMBOLS = {

@@ -60,7 +60,7 @@ class Cells:
         while self.postponed:
             sequence, first = self.postponed.popitem()
             if not self._remove(sequence, first, -1):
-                raise EngineError(f"this model cannot forget positions from {first} on")
+                raise uncut({sequence: first})
 
     def forget(self, sequence: int, end: int) -> None:
         """Positions before `end`. Only caches that may begin anywhere take more rows afterwards."""
@@ -98,6 +98,11 @@ class Cells:
     def last_position(self, sequence: int) -> int:
         self.settle()
         return int(self._library.last_position(self.memory, sequence))
+
+
+def uncut(cuts: Mapping[int, int]) -> EngineError:
+    places = ", ".join(f"sequence {sequence} from position {first} on" for sequence, first in cuts.items())
+    return EngineError(f"this model cannot forget {places}")
 
 
 def buffer_bytes(log: Log) -> dict[str, int]:

@@ -22,6 +22,7 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 AT_ONCE, MOST_AT_ONCE = 2, 16  # steps whose costs are learned together; where no draft hangs on them
+ALIKE_CELLS = 128  # cached positions that make no difference worth a lesson of its own
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
 PRICE_SHARE = 0.75
@@ -258,12 +259,12 @@ class Controller:
                 self.costs.learn_overhead(was_awake, report.other_s)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
-        sizes: dict[int, list[StepReport]] = {}  # by rows
+        alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context
         for report in reports:
             if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
-                sizes.setdefault(report.num_rows, []).append(report)
-        for num_rows, same in sizes.items():
-            self.costs.learn(num_rows, *[report.decode_s for report in same], num_cells=same[-1].num_cells)
+                alike.setdefault((report.num_rows, report.num_cells // ALIKE_CELLS), []).append(report)
+        for (num_rows, _), same in alike.items():
+            self.costs.learn_many(num_rows, [report.decode_s for report in same], num_cells=same[-1].num_cells)
 
     def _num_awake(self, report: StepReport) -> int:
         return sum(self.is_awake(slot) for slot in report.verdicts)

@@ -113,7 +113,11 @@ class CostFilter:
 
     # ---- what is measured
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
-        """Take one decode, or the median of several in a row. `ratio`: what a size that is not kept is held to cost."""
+        """Take one decode, or the median of `count`. `ratio`: what a size that is not kept is held to cost.
+
+        A median is believed more than one decode, but not as much as all of them: the noise of neighbours is alike.
+        When it surprises, half of them did.
+        """
         place = self.places.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient
         base = ratio if place is None else math.exp(state[place])
@@ -123,16 +127,17 @@ class CostFilter:
         if place is not None:
             gradient[place] = base / relative
         shared = covariance @ gradient
-        deviation = math.sqrt(shared @ gradient + self.noise**2 / count)
+        deviation = math.sqrt(shared @ gradient + self.noise**2 / math.sqrt(count))
         surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
         clipped = max(-CLIP, min(CLIP, surprise))
         shared /= deviation
         state += shared * clipped
         covariance -= shared[:, None] * shared  # symmetric to the last bit
-        self._learn_noise(clipped)
+        if count == 1:
+            self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
-        self._forget(seconds * count)
+        self._forget(min(seconds, 1.0) * count)
         self._watch(num_rows, place, 0 if surprise == clipped else int(math.copysign(count, surprise)))
         if place is not None:
             gradient[place] = 0.0
@@ -144,7 +149,7 @@ class CostFilter:
 
     def _forget(self, seconds: float) -> None:
         """What is not measured becomes uncertain: by the time that passes, not by the steps."""
-        self._diagonal += (self._diagonal < self._forgotten) * (self._drift * min(seconds, 1.0))
+        self._diagonal += (self._diagonal < self._forgotten) * (self._drift * seconds)
 
     def _watch(self, num_rows: int, place: int | None, surprises: int) -> None:
         """`surprises`: how many there were, negative if it was faster than expected."""

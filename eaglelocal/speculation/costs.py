@@ -40,6 +40,7 @@ MIN_SECONDS = 1e-9  # no clock tells less
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
 FORMAT = 1
+MANY = 3  # decodes of which a hiccup does not move the median
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
 
 
@@ -149,21 +150,27 @@ class StepCosts:
             self._num_samples[rows] = self.num_samples(rows) + len(took)
         self._ratios = []
 
-    def learn(self, num_rows: int, *seconds: float, num_cells: int = 0) -> None:
-        """Take decodes of real steps in a row; num_cells is what each row attended to at last, as in `seconds`.
+    def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
+        """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
+        self._learn(num_rows, seconds, num_cells, 1)
 
-        Several at once teach what they would teach one by one, and hiccups among them nothing.
-        """
-        took = sorted([each for each in seconds if MIN_SECONDS <= each < math.inf])
-        if not (took and 0 < num_rows <= MAX_ROWS):
+    def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
+        """Take such decodes of about the same context: many as their median, at the price of one."""
+        if len(seconds) >= MANY:
+            self._learn(num_rows, statistics.median(seconds), num_cells, len(seconds))
+            return
+        for each in seconds:
+            self._learn(num_rows, each, num_cells, 1)
+
+    def _learn(self, num_rows: int, seconds: float, num_cells: int, count: int) -> None:
+        if not (0 < num_rows <= MAX_ROWS and MIN_SECONDS <= seconds < math.inf):
             return
         is_kept = num_rows == 1 or num_rows in self._filter.places
         guess = 1.0 if is_kept else self._guess(num_rows)
         self._kilocells = num_cells / 1000
-        median = (took[(len(took) - 1) // 2] + took[len(took) // 2]) / 2
-        self._filter.learn(num_rows, median, self._kilocells, ratio=guess, count=len(took))
+        self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess, count=count)
         is_new = num_rows not in self._num_samples
-        self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + len(took)
+        self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + count
         if is_new or not is_kept or self._is_outdated():
             self._ratios = []
         else:

@@ -19,7 +19,6 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 
 _FLOATS = C.POINTER(C.c_float)
-_SILENT = L.llama_log_callback(lambda level, text, user: None)
 
 
 def _bound(symbol: str, argument_types: list[type], result_type: type | None) -> C._CFuncPtr:
@@ -47,7 +46,6 @@ class Loaded:
 
     @classmethod
     def from_file(cls, path: Path, other: object | None = None) -> Loaded:
-        L.llama_log_set(_SILENT, None)
         loading = L.llama_model_default_params()
         loading.use_extra_bufts = False  # AMX kernels trap on virtual machines that announce AMX without having it
         model = L.llama_model_load_from_file(str(path).encode(), loading)

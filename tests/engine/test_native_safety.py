@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.hybrid_model import write_hybrid
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
@@ -228,3 +229,44 @@ def test_two_engines_live_side_by_side(files: tuple[Path, Path]) -> None:
     one.close()
     assert drive(two, asked)["a"].finished is not None
     two.close()
+
+
+def test_tokens_found_along_with_a_decode_are_those_of_its_rows(context: LlamaContext) -> None:
+    """Whether drafts agree with them or not, and however many of them were read before."""
+    rng = np.random.default_rng(5)
+    greedy, with_logprobs = context.sampler(GREEDY), context.sampler(replace(GREEDY, logprobs=1))
+    tokens, first = [5], 0
+    for _ in range(120):
+        context.remove(0, first)
+        context.decode(rows(tokens, first))
+        best = [context.propose([row], 1, confident=False).tokens[0][0] for row in range(len(tokens))]
+        num_read = int(rng.integers(0, len(tokens) + 1))
+        sampler = greedy if rng.random() < 0.9 else with_logprobs
+        assert [sampler.sample(row).token for row in range(num_read)] == best[:num_read]
+        if len(tokens) < 8 and rng.random() < 0.7:
+            tokens = [*tokens, best[-1]]  # the next draft agrees that far
+        else:
+            first, tokens = first + 1, [int(rng.integers(1, 200)), *best[1:3]]
+
+
+def test_rows_that_are_not_there_have_no_best_token(context: LlamaContext) -> None:
+    greedy = context.sampler(GREEDY)
+    context.decode(rows([5, 6, 7]))
+    assert [greedy.sample(row).token for row in range(3)]
+    context.remove(0, 0)
+    context.decode(rows([5], outputs=[True]))
+    greedy.sample(0)
+    for row in (1, 2, 31, 32, -33):
+        with pytest.raises(EngineError, match="no logits"):
+            greedy.sample(row)
+
+
+def test_a_target_that_cannot_forget_says_what(tmp_path: Path) -> None:
+    opened = Model(load_library(), write_hybrid(tmp_path / "hybrid.gguf"), Placement(repack=False))
+    context = LlamaContext(opened, PLAIN)
+    context.decode(rows([5, 6, 7, 8]))
+    context.remove(0, 3)
+    with pytest.raises(EngineError, match="cannot forget sequence 0 from position 3 on"):
+        context.decode(rows([9], 3))
+    context.close()
+    opened.close()

@@ -3,8 +3,9 @@
  * llama.cpp streams the whole model through the caches, so whatever runs after it runs cold. Each path through
  * Python, ctypes or numpy then costs ten to thirty microseconds, these few lines next to nothing.
  *
- * Knows llama.cpp by the addresses it is given (backend/native/__init__.py mirrors the structs) and includes none of
- * its headers: the staging calls have no public one. Owns no memory and no state; one thread uses a struct at a time.
+ * Knows llama.cpp by the addresses it is given (backend/hot.py mirrors the structs) and includes none of
+ * its headers: the staging calls have no public one. Owns no memory, and what it remembers from call to call is in the
+ * structs it is given; one thread uses a struct at a time.
  */
 #include <math.h>
 #include <stdbool.h>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -41,10 +42,16 @@ def calibrated(machine: SimulatedMachine) -> StepCosts:
     return costs
 
 
-def run(costs: StepCosts, machine: SimulatedMachine, choose: Choose, num_steps: int) -> None:
+def run(costs: StepCosts, machine: SimulatedMachine, choose: Choose, num_steps: int, at_once: int = 1) -> None:
+    """`at_once`: steps that are learned together."""
+    seen: dict[int, list[float]] = {}
     for step in range(num_steps):
         rows = choose(machine, step)
-        costs.learn(rows, machine.decode(rows))
+        seen.setdefault(rows, []).append(machine.decode(rows))
+        if (step + 1) % at_once == 0 or step + 1 == num_steps:
+            for size, took in seen.items():
+                costs.learn_many(size, took)
+            seen = {}
 
 
 def errors(costs: StepCosts, machine: SimulatedMachine) -> list[float]:
@@ -110,41 +117,66 @@ def test_a_slower_minute_cancels(seconds: float, factor: float) -> None:
 
 
 # ---- learning
+@pytest.mark.parametrize("at_once", [1, 2, 16])
 @pytest.mark.parametrize("choose", [mixed, in_runs, mostly_one])
 @pytest.mark.parametrize("ratios", [BF16, Q8_0, Q4_0])
 def test_after_two_hundred_steps_of_drift_and_hiccups_seen_sizes_are_known(
-    ratios: Sequence[float], choose: Choose
+    ratios: Sequence[float], choose: Choose, at_once: int
 ) -> None:
     found: list[float] = []
     for seed in range(8):
         machine = SimulatedMachine(seed, ratios, drifting)
         costs = calibrated(machine)
-        run(costs, machine, choose, 200)
+        run(costs, machine, choose, 200, at_once)
         for _ in range(20):
-            run(costs, machine, choose, 5)
+            run(costs, machine, choose, max(5, at_once), at_once)
             found += errors(costs, machine)
     assert statistics.median(found) < 0.04
     assert sorted(found)[int(0.9 * len(found))] < 0.12
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 16])
 @pytest.mark.parametrize("choose", [mixed, in_runs, mostly_one])
-def test_thirty_steps_after_a_sudden_slow_down_it_is_known(choose: Choose) -> None:
+def test_thirty_steps_after_a_sudden_slow_down_it_is_known(choose: Choose, at_once: int) -> None:
     found: list[float] = []
     for seed in range(8):
         machine = SimulatedMachine(seed, level=lambda step: 0.07 if step < 200 else 0.105)
         costs = calibrated(machine)
-        run(costs, machine, choose, 200 + 30 - machine.step)
+        run(costs, machine, choose, 200 + 30 - machine.step, at_once)
         found += errors(costs, machine)
     assert statistics.median(found) < 0.06
 
 
-def test_a_run_of_one_size_does_not_bend_the_curve() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 16])
+def test_a_run_of_one_size_does_not_bend_the_curve(at_once: int) -> None:
     """Up and down by 30 %: with nothing beside it, all of it is the level's."""
     machine = SimulatedMachine(level=drifting)
     costs = calibrated(machine)
     before = costs.ratio(8) / costs.ratio(4)
-    run(costs, machine, lambda *_: 4, 600)
+    run(costs, machine, lambda *_: 4, 600, at_once)
     assert costs.ratio(8) / costs.ratio(4) == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 16])
+def test_hiccups_of_one_size_do_not_move_the_level(at_once: int) -> None:
+    """One decode of ten takes ten times as long."""
+    chance = random.Random(3)
+    costs = StepCosts()
+    costs.calibrate({1: [0.07] * 3, 5: [0.1] * 3})
+    levels = []
+    for _ in range(60):
+        took = [0.1 * chance.gauss(1.0, 0.02) * (10.0 if chance.random() < 0.1 else 1.0) for _ in range(at_once)]
+        costs.learn_many(5, took)
+        levels.append(abs(math.log(costs.seconds(5, 0) / 0.1)))
+    assert max(levels) < 0.1
+
+
+def test_many_decodes_count_as_many() -> None:
+    costs = measured()
+    before = costs.num_samples(5)
+    costs.learn_many(5, [2.0] * 16)
+    costs.learn_many(5, [2.0] * 2)
+    assert costs.num_samples(5) == before + 18
 
 
 def test_a_busy_machine_is_not_chased() -> None:

@@ -1,0 +1,88 @@
+"""One cache with trees, or a cache for each slot with chains? tests/measures/two_slots.py [SIZE:TYPE ...] [--pairs N]
+
+Two engines of one model stand side by side, and two slots of each answer two prompts at once: first the one, then the
+other, in turns. Printed is the ratio of tokens a second, one cache / a cache each, with its 95 % interval: of short
+prompts, and behind texts of so many words that the cells of the other slot count. Drafting is `auto`, and off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from eaglelocal import assembly
+from eaglelocal.bench.asking import Side, ask
+from eaglelocal.bench.prompts import Prompt, built_in
+from eaglelocal.bench.statistics import bounded_mean
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core import plan as plan_module
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AUTO, OFF, Message, Spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.engine.process import EngineLoop, Report
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=48)
+CONTEXT, LONG_WORDS = 2048, 900
+WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
+
+
+def build_with_streams(plan: Plan, report: Report) -> EngineLoop:
+    """As assembly.build, in the child of the second engine: two slots are too many for one cache."""
+    plan_module.MAX_UNIFIED_SLOTS = 1
+    return assembly.build(plan, report)
+
+
+def behind_text(prompt: Prompt, number: int) -> Prompt:
+    text = " ".join(itertools.islice(itertools.cycle(WORDS[number % 7 :] + WORDS), LONG_WORDS))
+    return replace(prompt, messages=(Message("system", text), *prompt.messages))
+
+
+def compare(reference: str, num_pairs: int) -> None:
+    plan = replace(resolve(Wish(target=reference), on_progress=lambda share, what: None), num_slots=2, n_ctx=CONTEXT)
+    one, each = EngineClient(plan), EngineClient(plan, builder="two_slots:build_with_streams")
+    kinds = len({prompt.category for prompt in built_in([], 1)})
+    prompts = built_in([], 2 * -(-num_pairs // kinds))
+    with one, each:
+        one.start()
+        each.start()
+        for name, asked, spec in (
+            ("short, auto", prompts, AUTO),
+            ("short, off", prompts, OFF),
+            ("long, auto", [behind_text(prompt, i) for i, prompt in enumerate(prompts)], AUTO),
+        ):
+            ratios = [
+                ratio
+                for i in range(0, len(asked), 2)
+                if (ratio := pair(one, each, asked[i : i + 2], spec, f"{name} {i}"))
+            ]
+            said = bounded_mean([ratios])
+            sys.stdout.write(
+                f"{reference:14} {name:12} one cache / a cache each {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}),"
+                f" {len(ratios)} pairs\n"
+            )
+            sys.stdout.flush()
+
+
+def pair(one: EngineClient, each: EngineClient, prompts: list[Prompt], spec: Spec, name: str) -> float | None:
+    """Asked twice of both, in turns, the other way round the second time."""
+    speeds: dict[bool, list[float]] = {True: [], False: []}
+    for number, is_one in enumerate((True, False, False, True)):
+        side = Side(name, one if is_one else each, spec)
+        speeds[is_one].append(ask(side, prompts, [PARAMS] * 2, name=f"{name}-{number}").tok_s)
+    return sum(speeds[True]) / sum(speeds[False]) if all(speeds[True] + speeds[False]) else None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("references", nargs="*", default=["demo@300m:bf16", "demo@300m:q4_0"])
+    parser.add_argument("--pairs", type=int, default=28)
+    given = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    for reference in given.references:
+        compare(reference, given.pairs)

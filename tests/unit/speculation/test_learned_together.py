@@ -1,0 +1,48 @@
+"""Steps whose lengths are a matter of rule teach their costs many at a time, and what they would teach one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from eaglelocal.core.draft import Verdict, chain
+from eaglelocal.core.request import fixed
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.speculation.controller import Controller, StepReport
+from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters
+
+ROWS, ONE_S, PER_KILOCELL = 5, 0.07, 0.27
+
+
+def true_seconds(num_cells: int) -> float:
+    return ONE_S * (1.4 + PER_KILOCELL * num_cells / 1000)
+
+
+@pytest.mark.parametrize("num_steps", [10, 60, 64, 300])
+def test_a_short_text_behind_a_long_one_teaches_of_its_own_context(num_steps: int) -> None:
+    chance = random.Random(num_steps)
+    costs = StepCosts()
+    costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
+    controller = Controller(fixed(ROWS - 1), Drafters(primary="eagle3"), costs)
+    found = []
+    for number in range(1200 // num_steps):
+        controller.begin(0, None)
+        first = (100, 6000)[number % 2]
+        for step in range(num_steps):
+            num_cells = first + 2 * step
+            controller.learn(
+                StepReport(
+                    num_rows=ROWS,
+                    num_prefill_rows=0,
+                    num_cells=num_cells,
+                    decode_s=true_seconds(num_cells) * chance.gauss(1.0, 0.02),
+                    draft_calls=(),
+                    other_s=0.001,
+                    verdicts={0: (chain(1, 2, 3, 4), Verdict((), (Sampled(7),)))},
+                )
+            )
+            found += [abs(costs.seconds(ROWS, cells) / true_seconds(cells) - 1) for cells in (100, num_cells)]
+    assert sum(found[len(found) // 2 :]) / (len(found) / 2) < 0.04
+    assert costs.num_samples(ROWS) > 1100
