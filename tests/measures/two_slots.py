@@ -1,8 +1,11 @@
-"""One cache with trees, or a cache for each slot with chains? tests/measures/two_slots.py [SIZE:TYPE ...] [--pairs N]
+"""One cache with trees, or a cache for each slot with chains? tests/measures/two_slots.py [REF ...] [--cases CASE ...]
 
 Two engines of one model stand side by side, and two slots of each answer two prompts at once: first the one, then the
-other, in turns. Printed is the ratio of tokens a second, one cache / a cache each, with its 95 % interval: of short
-prompts, and behind texts of so many words that the cells of the other slot count. Drafting is `auto`, and off.
+other, in turns. Printed is the ratio of tokens a second, one cache / a cache each, with its 95 % interval.
+
+auto  short prompts, drafted for
+off   short prompts, not drafted for
+long  behind texts of so many words that the cells of the other slot count, drafted for
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def behind_text(prompt: Prompt, number: int) -> Prompt:
     return replace(prompt, messages=(Message("system", text), *prompt.messages))
 
 
-def compare(reference: str, num_pairs: int) -> None:
+def compare(reference: str, names: list[str], num_pairs: int) -> None:
     plan = replace(resolve(Wish(target=reference), on_progress=lambda share, what: None), num_slots=2, n_ctx=CONTEXT)
     one, each = EngineClient(plan), EngineClient(plan, builder="two_slots:build_with_streams")
     kinds = len({prompt.category for prompt in built_in([], 1)})
@@ -51,11 +54,13 @@ def compare(reference: str, num_pairs: int) -> None:
     with one, each:
         one.start()
         each.start()
-        for name, asked, spec in (
-            ("short, auto", prompts, AUTO),
-            ("short, off", prompts, OFF),
-            ("long, auto", [behind_text(prompt, i) for i, prompt in enumerate(prompts)], AUTO),
-        ):
+        cases = {
+            "auto": (prompts, AUTO),
+            "off": (prompts, OFF),
+            "long": ([behind_text(prompt, i) for i, prompt in enumerate(prompts)], AUTO),
+        }
+        for name in names:
+            asked, spec = cases[name]
             ratios = [
                 ratio
                 for i in range(0, len(asked), 2)
@@ -63,7 +68,7 @@ def compare(reference: str, num_pairs: int) -> None:
             ]
             said = bounded_mean([ratios])
             sys.stdout.write(
-                f"{reference:14} {name:12} one cache / a cache each {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}),"
+                f"{reference:14} {name:4} one cache / a cache each {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}),"
                 f" {len(ratios)} pairs\n"
             )
             sys.stdout.flush()
@@ -81,8 +86,9 @@ def pair(one: EngineClient, each: EngineClient, prompts: list[Prompt], spec: Spe
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("references", nargs="*", default=["demo@300m:bf16", "demo@300m:q4_0"])
+    parser.add_argument("--cases", nargs="*", default=["auto", "off", "long"], choices=["auto", "off", "long"])
     parser.add_argument("--pairs", type=int, default=28)
     given = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     for reference in given.references:
-        compare(reference, given.pairs)
+        compare(reference, given.cases, given.pairs)
