@@ -21,9 +21,10 @@ from eaglelocal.backend.model import Placement
 from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
@@ -80,6 +81,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
+    check_graph(plan, sources[0].shape)
     plan = with_attention(plan, sources[0], there)
     placements = placements_of(plan, machine, library, sources, there)
 
@@ -94,6 +96,13 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
         with contextlib.suppress(ResourceError):
             return attempt(candidate)
     return attempt(last)
+
+
+def check_graph(plan: Plan, target: Shape) -> None:
+    """Raises ResourceError where llama.cpp would abort."""
+    num_caches = 1 if plan.is_unified else plan.num_slots
+    if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
+        raise ResourceError(problem, hint=f"--kv-type f16, or --parallel {MAX_UNIFIED_SLOTS}")
 
 
 def check_shares(plan: Plan, there: Sequence[Room]) -> None:

@@ -119,3 +119,6 @@ EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
 
 # the one graph that asserts that nothing is turned; on any other a rope of no dimensions does not return
 NO_ROPE_ARCHITECTURES = frozenset({"glm5-next"})
+
+# few tensors a layer: llama.cpp sets aside eight graph nodes for each tensor, and aborts where its graph needs more
+SMALL_GRAPH_ARCHITECTURES = frozenset({"phi3"})

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
     NO_ROPE_ARCHITECTURES,
+    SMALL_GRAPH_ARCHITECTURES,
     WHOLE_ROPE_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import TensorInfo
@@ -23,6 +24,7 @@ EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", 
 # no kernel multiplies with these: type_traits_cpu in ggml-cpu.c has no vec_dot for them
 NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
+UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
 
 
@@ -30,6 +32,16 @@ def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> N
     """Raises ModelFileError with the figure that would end the process; the widths are those of a key and a value."""
     for problem in _problems(keys, head_dim, value_dim):
         raise keys.error(problem)
+
+
+def graph_problem(architecture: str, *, kv_type: str, num_caches: int) -> str:
+    """Why llama.cpp would run out of graph nodes for a context of so many caches; empty where it does not.
+
+    ggml-impl.h: GGML_ABORT in ggml_hash_insert, found with the shape of Phi-4: neither one cache nor 16 bits do that.
+    """
+    if architecture not in SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or kv_type in UNQUANTIZED:
+        return ""
+    return f"llama.cpp cannot give {num_caches} slots of a {architecture} model caches of {kv_type}"
 
 
 def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator[str]:

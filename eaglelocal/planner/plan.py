@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.plan import MAX_UNIFIED_SLOTS
+from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, terms
 from eaglelocal.planner.machine import Rig
@@ -75,8 +77,15 @@ def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
         Setup(n_ctx=ctx, kv_type=kv_type, whole_windows=whole)
         for ctx in contexts
         for kv_type in kv_types_for(asked)
+        if not problem_of_graph(option, asked, kv_type)
         for whole in windows
     )
+
+
+def problem_of_graph(option: Option, asked: Asked, kv_type: str) -> str:
+    """Why llama.cpp would abort with such a cache; empty where it does not."""
+    num_caches = 1 if asked.num_slots <= MAX_UNIFIED_SLOTS else asked.num_slots
+    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=num_caches)
 
 
 def kv_types_for(asked: Asked) -> tuple[str, ...]:
@@ -159,6 +168,10 @@ class _Search:
         """False: not even its weights fit."""
         if is_too_long(option, self._asked):
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._asked.ctx}"
+            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+            return True
+        if self._asked.kv_type and (problem := problem_of_graph(option, self._asked, self._asked.kv_type)):
+            reason = f"{problem}; --kv-type f16 goes, or --parallel {MAX_UNIFIED_SLOTS}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
         free = self._scale.total_free_bytes

@@ -13,8 +13,16 @@ from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.backend.library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.errors import UsageError
-from eaglelocal.fitting import check_shares, parts_of, placement_of, placements_of, sources_of, window_choices
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.fitting import (
+    check_graph,
+    check_shares,
+    parts_of,
+    placement_of,
+    placements_of,
+    sources_of,
+    window_choices,
+)
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
@@ -117,3 +125,20 @@ def test_whole_windows_are_tried_first(tmp_path: Path, plan: Plan) -> None:
     assert [choice.whole_windows for choice in window_choices(plan, plain)] == [None]
     settled = replace(plan, whole_windows=False)
     assert list(window_choices(settled, windowed)) == [settled]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kv_type", "num_slots", "aborts"),
+    [("phi3", "q8_0", 3, True), ("phi3", "q8_0", 2, False), ("phi3", "f16", 8, False), ("llama", "q4_0", 8, False)],
+)
+def test_what_llama_cpp_would_abort_on_is_refused(
+    plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
+) -> None:
+    shape = replace(sources_of(plan)[0].shape, architecture=architecture)
+    asked = replace(plan, kv_type=kv_type, num_slots=num_slots)
+    if not aborts:
+        check_graph(asked, shape)
+        return
+    with pytest.raises(ResourceError, match="cannot give 3 slots of a phi3 model caches of q8_0") as refusal:
+        check_graph(asked, shape)
+    assert refusal.value.hint == "--kv-type f16, or --parallel 2"
