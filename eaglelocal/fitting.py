@@ -21,7 +21,7 @@ from eaglelocal.backend.model import Placement
 from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
-from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
+from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
@@ -81,8 +81,8 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
+    plan = with_attention(with_caches(plan, there), sources[0], there)
     check_graph(plan, sources[0].shape)
-    plan = with_attention(plan, sources[0], there)
     placements = placements_of(plan, machine, library, sources, there)
 
     def attempt(candidate: Plan) -> Fitted:
@@ -102,7 +102,7 @@ def check_graph(plan: Plan, target: Shape) -> None:
     """Raises ResourceError where llama.cpp would abort."""
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
-        raise ResourceError(problem, hint=f"--kv-type f16, or --parallel {MAX_UNIFIED_SLOTS}")
+        raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
 
 
 def check_shares(plan: Plan, there: Sequence[Room]) -> None:
@@ -138,12 +138,23 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
     return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
 
 
+def with_caches(plan: Plan, there: Sequence[Room]) -> Plan:
+    """The plan, with one cache for all slots or one for each."""
+    if plan.unified is not None:
+        return plan
+    return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=is_on_gpu(plan, there)))
+
+
+def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
+    return plan.gpu_layers != 0 and any(room.device != RAM for room in there)
+
+
 def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
     """The plan, with what `--flash-attn auto` means here."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
     chosen = settled(
         plan.flash_attention,
-        on_gpu=plan.gpu_layers != 0 and any(room.device != RAM for room in there),
+        on_gpu=is_on_gpu(plan, there),
         kv_type=plan.kv_type,
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
     )

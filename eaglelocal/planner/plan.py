@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.plan import MAX_UNIFIED_SLOTS
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, terms
@@ -83,9 +82,8 @@ def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
 
 
 def problem_of_graph(option: Option, asked: Asked, kv_type: str) -> str:
-    """Why llama.cpp would abort with such a cache; empty where it does not."""
-    num_caches = 1 if asked.num_slots <= MAX_UNIFIED_SLOTS else asked.num_slots
-    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=num_caches)
+    """Why llama.cpp would abort with such a cache; empty where it does not, which only one slot is sure of."""
+    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=asked.num_slots)
 
 
 def kv_types_for(asked: Asked) -> tuple[str, ...]:
@@ -171,7 +169,7 @@ class _Search:
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
         if self._asked.kv_type and (problem := problem_of_graph(option, self._asked, self._asked.kv_type)):
-            reason = f"{problem}; --kv-type f16 goes, or --parallel {MAX_UNIFIED_SLOTS}"
+            reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
         free = self._scale.total_free_bytes

@@ -15,7 +15,7 @@ from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.fit import RAM, Buffer, Load, Room, load_of
 from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.plan import MAX_UNIFIED_SLOTS, Plan
+from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
 from eaglelocal.planner.jobs import target_job
 from eaglelocal.planner.machine import Rig
@@ -161,19 +161,26 @@ class Scale:
             gpu_layers=gpu_layers,
             kv_type=setup.kv_type,
             flash_attention=self._flash_attention(option, setup, gpu_layers),
+            unified=self._shares_cache(gpu_layers),
             shares=self._shares,
             whole_windows=setup.whole_windows,
         )
 
     def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
         """What `auto` means there."""
-        cells = setup.n_ctx * (self._num_slots if self._num_slots <= MAX_UNIFIED_SLOTS else 1)
+        cells = setup.n_ctx * (self._num_slots if self._shares_cache(gpu_layers) else 1)
         return settled(
             self._attention,
-            on_gpu=self.has_gpus and gpu_layers != 0,
+            on_gpu=self._is_on_gpu(gpu_layers),
             kv_type=setup.kv_type,
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
         )
+
+    def _shares_cache(self, gpu_layers: int | None) -> bool:
+        return shares_cache(self._num_slots, on_gpu=self._is_on_gpu(gpu_layers))
+
+    def _is_on_gpu(self, gpu_layers: int | None) -> bool:
+        return self.has_gpus and gpu_layers != 0
 
     def _where(self, option: Option, gpu_layers: int | None) -> Sequence[str]:
         shape = option.shape

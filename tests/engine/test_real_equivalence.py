@@ -71,9 +71,12 @@ def check(files: Path, name: str, draft: str, *, seed: int, max_tokens: int = 24
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize(("length", "slots"), [(0, 1), (1, 4), (2, 3), (3, 1), (4, 2), (8, 4)])
-def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slots: int) -> None:
-    _, flips = check(files, "F32", draft, seed=length, num_draft_tokens=length, num_slots=slots)
+@pytest.mark.parametrize(
+    ("length", "slots", "unified"),
+    [(0, 1, None), (1, 4, None), (2, 3, None), (3, 1, None), (4, 2, True), (4, 2, False), (8, 4, True)],
+)
+def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slots: int, unified: bool | None) -> None:
+    _, flips = check(files, "F32", draft, seed=length, num_draft_tokens=length, num_slots=slots, unified=unified)
     assert flips == 0
 
 
@@ -88,15 +91,15 @@ def test_rounded_texts_differ_at_near_ties_only(files: Path, name: str, draft: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize(("slots", "unified"), [(1, True), (2, True), (2, False), (3, False), (4, False)])
 @pytest.mark.parametrize("name", BOUNDS)
 def test_every_draft_length_slots_and_type(
-    files: Path, name: str, slots: int, draft: str, record_property: Record
+    files: Path, name: str, slots: int, unified: bool, draft: str, record_property: Record
 ) -> None:
     total = flipped = 0
     for length in range(9):
-        seed = 100 * slots + length
-        tokens, flips = check(files, name, draft, seed=seed, max_tokens=40, num_draft_tokens=length, num_slots=slots)
+        changes = {"num_draft_tokens": length, "num_slots": slots, "unified": unified}
+        tokens, flips = check(files, name, draft, seed=100 * slots + length, max_tokens=40, **changes)
         total, flipped = total + tokens, flipped + flips
     record_property("tokens", total)
     record_property("flips", flipped)

@@ -121,8 +121,10 @@ def run(engine: Engine, asked: list[ChatRequest], cancel_at: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("kind", DRAFTS)
-@pytest.mark.parametrize("slots", [2, 4, 7])
-def test_texts_behind_copied_prefixes_are_the_plain_texts(files: Path, kind: str, slots: int) -> None:
+@pytest.mark.parametrize(("slots", "unified"), [(2, True), (2, False), (4, None), (7, None)])
+def test_texts_behind_copied_prefixes_are_the_plain_texts(
+    files: Path, kind: str, slots: int, unified: bool | None
+) -> None:
     rng = random.Random(slots)
     asked = [
         ask(str(i), [*STEM[: rng.choice([60, 90, 100])], *TEXT[100 + i : 103 + i]], max_tokens=rng.randint(1, 20))
@@ -130,7 +132,7 @@ def test_texts_behind_copied_prefixes_are_the_plain_texts(files: Path, kind: str
     ]
     cancels = {str(i): rng.randint(1, 8) for i in range(0, 3 * slots, 4)}
     draft = DRAFTS[kind]
-    changes = {"num_slots": slots, "n_batch": 48, "num_draft_tokens": 3}
+    changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
     engine = real_engine(files / "F32.gguf", kind, files / draft if draft else None, **changes)
     told = run(engine, asked, cancels)
     speculation = engine.snapshot().speculation

@@ -171,7 +171,7 @@ def test_more_sequences_than_output_rows_are_refused_before_llama_cpp_aborts() -
 def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object) -> Engine:
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
-    engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, **changes)
+    engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
     engine._controller = FreeController(AUTO, Drafters(kind, ("ngram",)), FreeRows(), max_seconds=MAX_BRANCHES)
     return engine
 
@@ -243,7 +243,8 @@ def test_seeded_texts_with_forced_trees(files: Path, slots: int) -> None:
 
 
 def test_a_small_batch_has_fewer_branches(files: Path) -> None:
-    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=2, n_batch=7)
+    changes = {"num_slots": 2, "unified": True, "n_batch": 7}
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, **changes)
     assert engine._context.num_branches == 4
     asked = questions(1, 4)
     told = drive(engine, asked)
@@ -253,8 +254,8 @@ def test_a_small_batch_has_fewer_branches(files: Path) -> None:
     plain.close()
 
 
-def test_trees_are_for_one_or_two_slots_and_that_is_said(files: Path) -> None:
-    for slots, branches in ((1, MAX_BRANCHES), (2, 2 * MAX_BRANCHES), (3, 0)):
+def test_trees_are_for_one_slot_on_a_processor_and_that_is_said(files: Path) -> None:
+    for slots, branches in ((1, MAX_BRANCHES), (2, 0), (3, 0)):
         engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=slots)
         assert engine._context.num_branches == branches
         assert any("drafts are chains" in note for note in engine.info.notes) is (branches == 0)

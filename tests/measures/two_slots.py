@@ -12,33 +12,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-from eaglelocal import assembly
 from eaglelocal.bench.asking import Side, ask
 from eaglelocal.bench.prompts import Prompt, built_in
 from eaglelocal.bench.statistics import bounded_mean
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.core import plan as plan_module
-from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.engine.process import EngineLoop, Report
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=48)
 CONTEXT, LONG_WORDS = 2048, 900
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
-
-
-def build_with_streams(plan: Plan, report: Report) -> EngineLoop:
-    """As assembly.build, in the child of the second engine: two slots are too many for one cache."""
-    plan_module.MAX_UNIFIED_SLOTS = 1
-    return assembly.build(plan, report)
 
 
 def behind_text(prompt: Prompt, number: int) -> Prompt:
@@ -48,7 +36,7 @@ def behind_text(prompt: Prompt, number: int) -> Prompt:
 
 def compare(reference: str, names: list[str], num_pairs: int) -> None:
     plan = replace(resolve(Wish(target=reference), on_progress=lambda share, what: None), num_slots=2, n_ctx=CONTEXT)
-    one, each = EngineClient(plan), EngineClient(plan, builder="two_slots:build_with_streams")
+    one, each = (EngineClient(replace(plan, unified=unified)) for unified in (True, False))
     kinds = len({prompt.category for prompt in built_in([], 1)})
     prompts = built_in([], 2 * -(-num_pairs // kinds))
     with one, each:
@@ -89,6 +77,5 @@ if __name__ == "__main__":
     parser.add_argument("--cases", nargs="*", default=["auto", "off", "long"], choices=["auto", "off", "long"])
     parser.add_argument("--pairs", type=int, default=28)
     given = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     for reference in given.references:
         compare(reference, given.cases, given.pairs)

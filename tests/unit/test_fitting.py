@@ -22,6 +22,7 @@ from eaglelocal.fitting import (
     placements_of,
     sources_of,
     window_choices,
+    with_caches,
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
@@ -37,7 +38,7 @@ TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
 def plan(tmp_path: Path) -> Plan:
     target = write_target(tmp_path / "t.gguf", SHAPE)
     head = write_head(tmp_path / "h.gguf", HeadShape(width=64, n_ff=64), SHAPE)
-    return Plan(target=target, target_label="t", draft_kind="eagle3", draft=head, n_ctx=512, num_slots=2)
+    return Plan(target=target, target_label="t", draft_kind="eagle3", draft=head, n_ctx=512, num_slots=2, unified=True)
 
 
 def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
@@ -50,10 +51,28 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
-    four = replace(plan, num_slots=4)
+    four = replace(plan, num_slots=4, unified=None)
     target, head = parts_of(four, sources_of(four), [placement_of(four)] * 2, threads=1)
     assert (target.context.unified, head.context.unified) == (False, True)
     assert target.context.num_branches == 0
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "there", "gpu_layers", "unified"),
+    [
+        (1, TWO_GPUS[:1], None, True),
+        (2, TWO_GPUS[:1], None, False),
+        (2, TWO_GPUS, None, True),
+        (2, TWO_GPUS, 0, False),
+        (3, TWO_GPUS, None, False),
+    ],
+)
+def test_two_slots_share_a_cache_on_a_gpu_only(
+    plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, unified: bool
+) -> None:
+    asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, unified=None)
+    assert with_caches(asked, there).is_unified is unified
+    assert not with_caches(replace(asked, unified=False), there).is_unified
 
 
 @pytest.mark.parametrize(
@@ -129,16 +148,16 @@ def test_whole_windows_are_tried_first(tmp_path: Path, plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "kv_type", "num_slots", "aborts"),
-    [("phi3", "q8_0", 3, True), ("phi3", "q8_0", 2, False), ("phi3", "f16", 8, False), ("llama", "q4_0", 8, False)],
+    [("phi3", "q8_0", 2, True), ("phi3", "q8_0", 1, False), ("phi3", "f16", 8, False), ("llama", "q4_0", 8, False)],
 )
 def test_what_llama_cpp_would_abort_on_is_refused(
     plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
 ) -> None:
     shape = replace(sources_of(plan)[0].shape, architecture=architecture)
-    asked = replace(plan, kv_type=kv_type, num_slots=num_slots)
+    asked = replace(plan, kv_type=kv_type, num_slots=num_slots, unified=num_slots == 1)
     if not aborts:
         check_graph(asked, shape)
         return
-    with pytest.raises(ResourceError, match="cannot give 3 slots of a phi3 model caches of q8_0") as refusal:
+    with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of q8_0") as refusal:
         check_graph(asked, shape)
-    assert refusal.value.hint == "--kv-type f16, or --parallel 2"
+    assert refusal.value.hint == "--kv-type f16, or --parallel 1"

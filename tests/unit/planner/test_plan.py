@@ -172,14 +172,14 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
 
 
 def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
-    """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; two slots share a cache, which may be smaller."""
+    """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; one slot's may be smaller."""
     phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), Asked(goal=GOALS["balanced"])
     kinds = {setup.kv_type for each in phi for setup in setups_for(each, replace(asked, num_slots=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, num_slots=2))} == {"f16", "q8_0", "q4_0"}
+    assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, num_slots=1))} == {"f16", "q8_0", "q4_0"}
     refused = plan(phi, machine, replace(asked, num_slots=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
-        "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 2"
+        "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"
     ]
     assert setups_for(option("qwen3-8b", "Q4_K_M"), replace(asked, num_slots=4, kv_type="q8_0"))

@@ -122,7 +122,7 @@ def test_a_draft_may_stay_off_the_card() -> None:
 
 
 def test_a_second_slot_and_its_trees_cost_cells_once() -> None:
-    two = replace(WITH_HEAD, num_slots=2)
+    two = replace(WITH_HEAD, num_slots=2, unified=True)
     assert jobs_of(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
     assert summed(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
 
