@@ -1,12 +1,14 @@
 """The most likely tokens of a row of logits, and how sure the row is of them, as the C part ranks them.
 
-A softmax over a large vocabulary costs more than the drafting it is for, so confidence is told among the best few:
-the probability of a token among the first MIN_RANKED choices (or as many as are asked for). It ranks drafts
-as well as the whole softmax does, and what it is worth is learned (speculation/acceptance.py). So the second choice is
-known anyway, and costs nothing.
+A softmax over a large vocabulary costs more than the drafting it is for, so confidence is told among the best few: of
+MIN_RANKED, or one more than are asked for. It ranks drafts as well as the whole softmax does, and what it is worth is
+learned (speculation/acceptance.py). So the second choice is known anyway, and costs nothing.
 
-    logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b
-            a: 0.88         b: 0.12
+A second choice matters where the first is wrong, so its confidence is that beside the third. Beside the first it says
+nothing: half of all were right whatever it was; beside the third they range from one in four to nine in ten.
+
+    logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
+            a: 0.87         b: 0.88
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ import math
 
 from eaglelocal.core.batch import Proposals
 
-MIN_RANKED = 2
+MIN_RANKED = 3
 UNKNOWN = math.nan
 
 
 def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
-    return min(max(branches, MIN_RANKED) if confident else branches, n_vocab)
+    return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
 
 
 class Choices:
@@ -39,7 +41,7 @@ class Choices:
             self._resize(count)
 
     def read(self, num_rows: int, ranked: int, branches: int, *, confident: bool) -> Proposals:
-        """The best tokens of each row, best first; confidences are NaN if not asked for."""
+        """The best tokens of each row, best first, and how sure each is; NaN if that is not asked for."""
         n = num_rows * ranked
         tokens = self._tokens[:n]
         best = [tokens[i : i + ranked][:branches] for i in range(0, n, ranked)]

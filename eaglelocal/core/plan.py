@@ -77,7 +77,7 @@ class Plan:
 def shares_cache(num_slots: int, *, on_gpu: bool) -> bool:
     """Whether all slots are best kept in one cache: drafts can then be trees, and every row pays for the cells of all.
 
-    On two cores a cache for each of two slots was 6 and 9 % faster (tests/measures/two_slots.py). Of GPUs nothing is
+    On two cores a cache for each of two slots was 6 and 9 % faster (tests/measures/trees.py). Of GPUs nothing is
     measured; rows are cheap there, so that trees may pay.
     """
     return num_slots <= (MAX_UNIFIED_SLOTS_ON_GPU if on_gpu else 1)

@@ -28,7 +28,7 @@ MAX_SHIFT = 3.0
 CURIOSITY = 0.5  # standard deviations that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # confidences between which bins tell them apart
-FORMAT = 2
+FORMAT = 3  # 3: second choices are as sure as they are beside the third
 MAX_STORED = 16  # drafters
 
 

@@ -295,8 +295,14 @@ class ScriptedContext:
 
 def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposals:
     tokens = [np.argsort(-row, kind="stable")[:branches] for row in rows]
-    chosen = [softmax(row)[best].tolist() for row, best in zip(rows, tokens, strict=True)]
+    chosen = [sureness(softmax(row)[best]) for row, best in zip(rows, tokens, strict=True)]
     return Proposals([best.tolist() for best in tokens], chosen, states)
+
+
+def sureness(chances: Floats) -> list[float]:
+    """Of each choice, should those before it be wrong."""
+    left = np.maximum(1.0 - np.cumsum(chances) + chances, 1e-9)
+    return np.minimum(chances / left, 1.0).tolist()
 
 
 class ScriptedHead:

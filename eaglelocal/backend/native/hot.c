@@ -149,8 +149,9 @@ static void measure_blocks(const float *x, int32_t n, float *maxima) {
     for (int32_t block = 0; block * BLOCK < n; block++) maxima[block] = largest(x + block * BLOCK, block_size(block, n));
 }
 
-/* The `count` most likely tokens, best first, and their softmax among themselves: a softmax over all would cost more
- * than the drafting that it is for. x [n] is scratch memory and left as it was; one pass, whatever the count. */
+/* The `count` most likely tokens, best first, and how sure each is should those before it be wrong: its softmax among
+ * itself and those behind it (one over all would cost more than the drafting that it is for), which says nothing of
+ * the last; 0 of what cannot be drafted. x [n] is scratch memory and left as it was; one pass, whatever the count. */
 void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
     measure_blocks(x, n, maxima);
     for (int32_t k = 0; k < count; k++) {
@@ -161,10 +162,11 @@ void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens
         maxima[token / BLOCK] = largest(x + token - token % BLOCK, block_size(token / BLOCK, n));
     }
     for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: of equals at -inf one may be twice */
-    const float top = shares[0];
-    float total = 0;
-    for (int32_t k = 0; k < count; k++) total += shares[k] = expf(shares[k] - top);
-    for (int32_t k = 0; k < count; k++) shares[k] /= total;
+    for (int32_t k = 0; k < count; k++) {
+        float total = 1;
+        for (int32_t behind = k + 1; behind < count; behind++) total += expf(shares[behind] - shares[k]);
+        shares[k] = shares[k] > -INFINITY ? 1 / total : 0;
+    }
 }
 
 /* ---- norms */

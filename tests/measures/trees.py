@@ -1,7 +1,7 @@
-"""One cache with trees, or a cache for each slot with chains? tests/measures/two_slots.py [REF ...] [--cases CASE ...]
+"""Trees in one cache, or chains in a cache for each slot? tests/measures/trees.py [REF ...] [--slots N]
 
-Two engines of one model stand side by side, and two slots of each answer two prompts at once: first the one, then the
-other, in turns. Printed is the ratio of tokens a second, one cache / a cache each, with its 95 % interval.
+Two engines of one model stand side by side, and one or two slots of each answer as many prompts at once: first the one,
+then the other, in turns. Printed is the ratio of tokens a second, trees / chains, with its 95 % interval.
 
 auto  short prompts, drafted for
 off   short prompts, not drafted for
@@ -34,14 +34,15 @@ def behind_text(prompt: Prompt, number: int) -> Prompt:
     return replace(prompt, messages=(Message("system", text), *prompt.messages))
 
 
-def compare(reference: str, names: list[str], num_pairs: int) -> None:
-    plan = replace(resolve(Wish(target=reference), on_progress=lambda share, what: None), num_slots=2, n_ctx=CONTEXT)
-    one, each = (EngineClient(replace(plan, unified=unified)) for unified in (True, False))
+def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) -> None:
+    plan = resolve(Wish(target=reference), on_progress=lambda share, what: None)
+    plan = replace(plan, num_slots=num_slots, n_ctx=CONTEXT)
+    trees, chains = (EngineClient(replace(plan, unified=unified)) for unified in (True, False))
     kinds = len({prompt.category for prompt in built_in([], 1)})
-    prompts = built_in([], 2 * -(-num_pairs // kinds))
-    with one, each:
-        one.start()
-        each.start()
+    prompts = built_in([], num_slots * -(-num_pairs // kinds))
+    with trees, chains:
+        trees.start()
+        chains.start()
         cases = {
             "auto": (prompts, AUTO),
             "off": (prompts, OFF),
@@ -51,23 +52,21 @@ def compare(reference: str, names: list[str], num_pairs: int) -> None:
             asked, spec = cases[name]
             ratios = [
                 ratio
-                for i in range(0, len(asked), 2)
-                if (ratio := pair(one, each, asked[i : i + 2], spec, f"{name} {i}"))
+                for i in range(0, len(asked), num_slots)
+                if (ratio := pair(trees, chains, asked[i : i + num_slots], spec, f"{name} {i}"))
             ]
             said = bounded_mean([ratios])
-            sys.stdout.write(
-                f"{reference:14} {name:4} one cache / a cache each {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}),"
-                f" {len(ratios)} pairs\n"
-            )
+            what = f"{reference:14} {name:4} {num_slots} at once, trees / chains"
+            sys.stdout.write(f"{what} {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}), {len(ratios)} pairs\n")
             sys.stdout.flush()
 
 
-def pair(one: EngineClient, each: EngineClient, prompts: list[Prompt], spec: Spec, name: str) -> float | None:
+def pair(trees: EngineClient, chains: EngineClient, prompts: list[Prompt], spec: Spec, name: str) -> float | None:
     """Asked twice of both, in turns, the other way round the second time."""
     speeds: dict[bool, list[float]] = {True: [], False: []}
-    for number, is_one in enumerate((True, False, False, True)):
-        side = Side(name, one if is_one else each, spec)
-        speeds[is_one].append(ask(side, prompts, [PARAMS] * 2, name=f"{name}-{number}").tok_s)
+    for number, is_tree in enumerate((True, False, False, True)):
+        side = Side(name, trees if is_tree else chains, spec)
+        speeds[is_tree].append(ask(side, prompts, [PARAMS] * len(prompts), name=f"{name}-{number}").tok_s)
     return sum(speeds[True]) / sum(speeds[False]) if all(speeds[True] + speeds[False]) else None
 
 
@@ -75,7 +74,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("references", nargs="*", default=["demo@300m:bf16", "demo@300m:q4_0"])
     parser.add_argument("--cases", nargs="*", default=["auto", "off", "long"], choices=["auto", "off", "long"])
+    parser.add_argument("--slots", type=int, default=1, choices=[1, 2])
     parser.add_argument("--pairs", type=int, default=28)
     given = parser.parse_args()
     for reference in given.references:
-        compare(reference, given.cases, given.pairs)
+        compare(reference, given.cases, given.slots, given.pairs)
