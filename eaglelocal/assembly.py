@@ -265,7 +265,7 @@ def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
         return ()
     if problem := branch_problem(target):
         return (f"drafts are chains: {problem}",)
-    return () if plan.is_unified else ("drafts are chains: with so many slots each has a cache of its own",)
+    return () if plan.is_unified else ("drafts are chains: each slot has a cache of its own here",)
 
 
 def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:

@@ -146,7 +146,8 @@ def with_caches(plan: Plan, there: Sequence[Room]) -> Plan:
 
 
 def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
-    return plan.gpu_layers != 0 and any(room.device != RAM for room in there)
+    """Does any of the target lie there?"""
+    return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
 
 
 def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:

@@ -4,8 +4,8 @@ A softmax over a large vocabulary costs more than the drafting it is for, so con
 MIN_RANKED, or one more than are asked for. It ranks drafts as well as the whole softmax does, and what it is worth is
 learned (speculation/acceptance.py). So the second choice is known anyway, and costs nothing.
 
-A second choice matters where the first is wrong, so its confidence is that beside the third. Beside the first it says
-nothing: half of all were right whatever it was; beside the third they range from one in four to nine in ten.
+A second choice matters where the first is wrong, so its confidence is its share beside the third. Its share beside the
+first says nothing: half of all were right whatever it was; by that beside the third it is one in four to nine in ten.
 
     logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
             a: 0.87         b: 0.88

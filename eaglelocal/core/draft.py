@@ -23,7 +23,9 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # how sure the drafter is of the token, given its parent; NaN if not asked
+    confidences: tuple[
+        float, ...
+    ] = ()  # how sure the drafter is of each, if all before it is as it says; NaN: not asked
     drafter: str = ""  # name of who proposed it
 
     def __len__(self) -> int:

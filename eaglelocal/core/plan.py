@@ -34,7 +34,7 @@ class Plan:
     gpu_layers: int | None = None  # None: all of them
     kv_type: str = "f16"
     flash_attention: str = "auto"
-    unified: bool | None = None  # one cache for all slots; None: as `shares_cache` says
+    unified: bool | None = None  # one cache for all slots; None until fitting.py says: only where there is one slot
     device: str | None = None
     split: str = "layer"
     shares: tuple[float, ...] = ()  # of each GPU; empty: by what is free there
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def is_unified(self) -> bool:
-        return shares_cache(self.num_slots, on_gpu=False) if self.unified is None else self.unified
+        return self.num_slots == 1 if self.unified is None else self.unified
 
     @property
     def num_branches(self) -> int:

@@ -104,7 +104,7 @@ class HeadContext(Cache, Protocol):
     def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
         """Write pairs over what the cache holds from each sequence's first one on, and propose at the output rows.
 
-        confident  with probabilities
+        confident  with how sure it is of each, see backend/choices.py
         depth      levels: behind each output row the best token is followed, depth - 1 rows more
         """
 

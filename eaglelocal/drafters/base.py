@@ -31,7 +31,7 @@ class Continuation(NamedTuple):
     """What a drafter says behind a node: its best child, the best child of that, and so on."""
 
     tokens: Sequence[int] = ()
-    confidences: Sequence[float] = ()  # probability of each under the drafter; NaN where it tells none
+    confidences: Sequence[float] = ()  # how sure it is of each, see backend/choices.py; NaN where it tells none
     seconds: Sequence[tuple[int, float]] = ()  # what it would say instead of each, and how surely; or nothing at all
 
 

@@ -82,7 +82,10 @@ def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
 
 
 def problem_of_graph(option: Option, asked: Asked, kv_type: str) -> str:
-    """Why llama.cpp would abort with such a cache; empty where it does not, which only one slot is sure of."""
+    """Why llama.cpp would abort with such a cache; empty where it does not.
+
+    Only one slot is sure to: whether two share a cache depends on where layers will lie.
+    """
     return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=asked.num_slots)
 
 

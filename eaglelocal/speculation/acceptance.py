@@ -20,7 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from eaglelocal.speculation.acceptance_table import HIGH, LOW, Table, sigmoid
+from eaglelocal.speculation.acceptance_table import HIGH, LOW, Line, Table, sigmoid
+from eaglelocal.speculation.guesses import is_second
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance that a token of text adds, where the drafter was judged and where not
@@ -28,6 +29,7 @@ MAX_SHIFT = 3.0
 CURIOSITY = 0.5  # standard deviations that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # confidences between which bins tell them apart
+SECOND_LEVEL, SECOND_SLOPE = -1.0, 0.7  # as the embedded head's: beside the third alone most look surer than they are
 FORMAT = 3  # 3: second choices are as sure as they are beside the third
 MAX_STORED = 16  # drafters
 
@@ -146,7 +148,7 @@ class Acceptance:
     def _table(self, drafter: str) -> Table:
         table = self._tables.get(drafter)
         if table is None:
-            table = self._tables[drafter] = Table()
+            table = self._tables[drafter] = Table(line_of(drafter))
         return table
 
     def _shift(self, slot: int, drafter: str) -> Shift:
@@ -162,6 +164,11 @@ def read(state: Any) -> dict[str, Table]:
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
     return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
+
+
+def line_of(drafter: str) -> Line:
+    """Where its table begins."""
+    return Line(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else Line()
 
 
 def odds_of(confidence: float) -> float:

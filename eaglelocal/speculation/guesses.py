@@ -26,12 +26,17 @@ class Judged(NamedTuple):
     is_again: bool  # a newer guess of the same drafter at the same token was judged before
 
 
+SECOND = "/2"
 Second = tuple[int, float]  # what a drafter would say if its first choice were wrong, and how surely
 
 
 def second_of(drafter: str) -> str:
     """Under which name second choices are judged."""
-    return f"{drafter}/2"
+    return drafter + SECOND
+
+
+def is_second(drafter: str) -> bool:
+    return drafter.endswith(SECOND)
 
 
 @dataclass(slots=True)

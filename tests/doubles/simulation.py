@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
+from eaglelocal.speculation.acceptance import SECOND_LEVEL, SECOND_SLOPE
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
 from eaglelocal.speculation.costs import StepCosts
@@ -265,9 +266,10 @@ class Growth:
         right = self.simulation.positions[slot] + length + 1
         is_right = chance.random() < true
         seconds = []
-        if profile.second:  # of two choices both are judged by the same logits: their confidences sum up to one
-            saved = not is_right and chance.random() < profile.second
-            seconds = [(right if saved else WRONG, 1.0 - confidence)]
+        if profile.second:
+            hope = profile.second + (2.0 * chance.random() - 1.0) * 0.8 * min(profile.second, 1.0 - profile.second)
+            saved = not is_right and chance.random() < hope
+            seconds = [(right if saved else WRONG, second_confidence(hope))]
         self.choice.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
         return True
 
@@ -280,6 +282,12 @@ class Growth:
             is_end=lambda token: False,
             limit=1 + len(draft),
         )
+
+
+def second_confidence(hope: float) -> float:
+    """Of a head like the embedded one; beside the third choice it is never under a half."""
+    odds = (math.log(hope / (1.0 - hope)) - SECOND_LEVEL) / SECOND_SLOPE
+    return max(1.0 / (1.0 + math.exp(-odds)), 0.5)
 
 
 # ---- what a run gave

@@ -58,19 +58,21 @@ def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> Non
 
 
 @pytest.mark.parametrize(
-    ("num_slots", "there", "gpu_layers", "unified"),
+    ("num_slots", "there", "gpu_layers", "device", "unified"),
     [
-        (1, TWO_GPUS[:1], None, True),
-        (2, TWO_GPUS[:1], None, False),
-        (2, TWO_GPUS, None, True),
-        (2, TWO_GPUS, 0, False),
-        (3, TWO_GPUS, None, False),
+        (1, TWO_GPUS[:1], None, None, True),
+        (2, TWO_GPUS[:1], None, None, False),
+        (2, TWO_GPUS, None, None, True),
+        (2, TWO_GPUS, None, "CUDA1", True),
+        (2, TWO_GPUS, None, "CPU", False),
+        (2, TWO_GPUS, 0, None, False),
+        (3, TWO_GPUS, None, None, False),
     ],
 )
 def test_two_slots_share_a_cache_on_a_gpu_only(
-    plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, unified: bool
+    plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
-    asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, unified=None)
+    asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
     assert with_caches(asked, there).is_unified is unified
     assert not with_caches(replace(asked, unified=False), there).is_unified
 

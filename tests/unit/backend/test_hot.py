@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.choices import Choices
+from eaglelocal.backend.choices import Choices, num_ranked
 from eaglelocal.backend.hot import maxima_of
 from eaglelocal.backend.library import load_library
 from eaglelocal.core.batch import Floats, Proposals
@@ -48,6 +48,26 @@ def test_tokens_that_cannot_be_drafted_rank_last_and_stay_as_they_were() -> None
     said = ranked(logits, 3)
     assert said.tokens[0][:2] == [2500, 7] and said.confidences[0][2] == 0.0
     np.testing.assert_array_equal(logits, before)
+
+
+def test_a_second_choice_is_as_sure_as_it_is_beside_the_third() -> None:
+    """One more is ranked than is told of; of the last nothing could be said."""
+    row = np.array([1.0, 5.0, -4.0, 3.0], np.float32)
+    for branches in (1, 2):
+        choices = Choices()
+        count = num_ranked(branches, len(row), confident=True)
+        HOT.rank(row.ctypes.data, len(row), count, maxima_of(len(row)), choices.tokens_at, choices.shares_at)
+        said = choices.read(1, count, branches, confident=True)
+        assert said.tokens == [[1, 3][:branches]]
+        np.testing.assert_allclose(said.confidences, [[0.8668, 0.8808][:branches]], atol=1e-4)
+    assert [num_ranked(n, 99, confident=True) for n in (1, 2, 3)] == [3, 3, 4]
+    assert [num_ranked(n, 2, confident=True) for n in (1, 2)] == [2, 2]
+    assert [num_ranked(n, 99, confident=False) for n in (1, 2)] == [1, 2]
+
+
+def test_what_cannot_be_drafted_is_not_sure() -> None:
+    for values, sure in (([-math.inf] * 4, [0, 0, 0]), ([-math.inf, 2.0, -math.inf], [1, 0, 0])):
+        assert ranked(np.array(values, np.float32), 3).confidences == [sure]
 
 
 @pytest.mark.parametrize("values", [[math.nan] * 40, [math.nan, 1.0, 3.0, math.nan]])

@@ -98,6 +98,24 @@ def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) ->
             assert layers == blocks or not fits_gpus(scale.weigh(each, draft, setup, layers + 1))
 
 
+@pytest.mark.parametrize(
+    ("num_slots", "gpus", "layers", "unified"),
+    [
+        (1, (), None, True),
+        (2, (), None, False),
+        (2, (14.0,), None, True),
+        (2, (14.0,), 0, False),
+        (3, (14.0,), 9, False),
+    ],
+)
+def test_two_slots_are_weighed_as_they_are_loaded(
+    num_slots: int, gpus: tuple[float, ...], layers: int | None, unified: bool
+) -> None:
+    """With one cache where layers lie on a GPU, as fitting.with_caches has it."""
+    scale, (each, *_) = Scale(machine_of(100, gpus), num_slots=num_slots, measured={}), some_options()
+    assert scale.plan_of(each, each.drafts[0], Setup(n_ctx=8192, kv_type="f16"), layers).unified is unified
+
+
 # ---- what is said
 
 

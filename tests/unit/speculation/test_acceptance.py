@@ -13,7 +13,7 @@ from doubles.simulation import Profile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.acceptance import Acceptance, Outlook
+from eaglelocal.speculation.acceptance import FORMAT, Acceptance, Outlook
 from eaglelocal.speculation.acceptance_table import Spread, Table
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
@@ -186,7 +186,9 @@ def test_nothing_of_a_text_is_kept() -> None:
     assert fresh.probability(0, "head", 1, 0.5) == fresh.probability(7, "head", 1, 0.5)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, [], "x", {}, {"format": 0, "drafters": {}}, {"format": 2, "drafters": [1]}])
+@pytest.mark.parametrize(
+    "wrong", [None, 3, [], "x", {}, {"format": 0, "drafters": {}}, {"format": FORMAT, "drafters": [1]}]
+)
 def test_a_foreign_state_changes_nothing(wrong: object) -> None:
     acceptance = taught()
     before = acceptance.state()

@@ -207,8 +207,11 @@ def test_any_steps_are_learnt(seed: int, rises: list[float]) -> None:
         ratios.append(min(8.0, ratios[-1] * (1 + rise) if rise > 0.3 else ratios[-1] + rise / 4))
     machine = SimulatedMachine(seed, ratios, drifting)
     costs = calibrated(machine)
-    run(costs, machine, lambda machine, _: machine.chance.randint(1, 9), 300)
-    assert statistics.median(errors(costs, machine)) < 0.12
+    found: list[float] = []
+    for num_steps in (240, 30, 30):  # right behind a few hiccups in a row it may be off for a moment
+        run(costs, machine, lambda machine, _: machine.chance.randint(1, 9), num_steps)
+        found += errors(costs, machine)
+    assert statistics.median(found) < 0.12
 
 
 def test_context_is_learnt_for_all_sizes_from_a_few() -> None:
