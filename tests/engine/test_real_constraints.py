@@ -216,7 +216,9 @@ def test_a_required_call_has_arguments_that_fit(demo: Engine, name: str) -> None
 def test_any_required_call_is_one_of_the_tools(demo: Engine) -> None:
     told = called(demo, ToolChoice(use=ToolUse.REQUIRED), params=replace(PARAMS["seeded"], max_tokens=500))
     assert told.calls and (told.text == "" or told.text.startswith("<tool_call>"))
-    for call in told.calls:
+    assert told.finished is not None
+    is_cut = told.finished.reason == "length"  # a small model may write a string on and on
+    for call in told.calls[: -1 if is_cut else None]:
         arguments = json.loads(call.arguments)
         assert arguments.get("of") in ("server", "monitor") if call.name == "port" else check_fits(arguments) is None
 
