@@ -23,9 +23,7 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[
-        float, ...
-    ] = ()  # how sure the drafter is of each, if all before it is as it says; NaN: not asked
+    confidences: tuple[float, ...] = ()  # how sure the drafter is of each, see backend/choices.py; NaN: not asked
     drafter: str = ""  # name of who proposed it
 
     def __len__(self) -> int:
