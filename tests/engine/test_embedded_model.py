@@ -30,7 +30,7 @@ QUESTIONS = {
     "What is acceptance length?": "bonus token",
     "Which port does the server use?": "8421",
     "What is 347 + 285?": "632",
-    "Which command stops a running server?": "eaglelocal stop",
+    "Which command ends a running server?": "eaglelocal stop",
 }
 Report = Callable[[str, object], None]
 

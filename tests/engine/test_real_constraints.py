@@ -147,7 +147,10 @@ def test_a_bound_answer_is_the_same_at_any_draft_length(files: tuple[Path, Path]
     [
         (Constraint(Syntax.JSON_OBJECT), r"\{(.|\n)*"),
         (Constraint(Syntax.REGEX, "(yes|no), [0-9]{1,3}"), "(yes|no), [0-9]{1,3}"),
-        (Constraint(Syntax.LARK, 'start: "<" word ("," word)* ">"\nword: /[a-z]{2,4}/'), "<[a-z]{2,4}(,[a-z]{2,4})*>"),
+        (
+            Constraint(Syntax.LARK, 'start: "<" word ("," word){0,3} ">"\nword: /[a-z]{2,4}/'),
+            "<[a-z]{2,4}(,[a-z]{2,4}){0,3}>",
+        ),
     ],
 )
 def test_other_forms(demo: Engine, constraint: Constraint, pattern: str) -> None:
@@ -312,8 +315,8 @@ def test_odd_schemas_bind_what_can_be_bound(demo: Engine) -> None:
     choice = ToolChoice(use=ToolUse.REQUIRED, name="odd", parallel=False)
     told = say(demo, bound(None, tools=(tool, LOOK), tool_choice=choice, is_split=True))
     assert told.failed is None
-    for call in told.calls:
-        assert json.loads(call.arguments)["of"] in ("a", "b")
+    for call in told.calls:  # the other may be any text, as long as there is room for it
+        assert re.match(r'\s*\{\s*"of"\s*:\s*"[ab]"', call.arguments)
 
 
 def test_an_answer_goes_on_where_its_beginning_ends(demo: Engine) -> None:
