@@ -209,10 +209,11 @@ class Eagle3:
             self._head.remove(slot, 0)
             self._slots[slot] = SlotState(remembered=state.remembered)
             return
+        if state.num_pairs >= keep:  # else the cut is in what was slept through, and its row stays
+            state.tail = None
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
-        state.tail = None
         self._head.remove(slot, state.num_written)
 
     def fork(self, source: int, target: int, position: int) -> None:

@@ -71,7 +71,7 @@ class Answering:
         """Emit the verdict's tokens: pieces of text and calls, and why the answer ends, if it does here."""
         pieces: list[Piece] = []
         reason = self._say(verdict, vocabulary, pieces)
-        if self.sampler.problem is not None:
+        if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
             return Taken(tuple(pieces), error=self.sampler.problem)
         if reason is not None:
             rest = self.rest(is_cut=reason == "length")

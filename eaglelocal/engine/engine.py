@@ -227,7 +227,7 @@ class Engine:
 
     def _fillers(self, plan: StepPlan, drafts: Mapping[int, Draft]) -> list[Filler]:
         """Rows that spare the step a pass over the weights. Beside a prompt's rows they would be lost."""
-        if plan.prefill or self._context.is_unified:  # one cache is one pass
+        if plan.prefill or self._context.is_unified or not self._scheduler.can_cut:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
         idle = [slot for slot in range(self.info.num_slots) if slot not in decoding]

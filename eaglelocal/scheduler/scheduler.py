@@ -104,7 +104,7 @@ class Scheduler:
         self._is_seen = [True] * num_slots  # the drafter has seen just the rows that are cached
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
-        self._can_cut, self._min_fork = can_cut, min_fork if can_cut else None
+        self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -140,7 +140,7 @@ class Scheduler:
         common = common_prefix(self._cached[slot], request.prompt)
         unchanged = min(common, len(request.prompt) - 1)  # the last prompt row gives the first logits
         is_cut = unchanged < len(self._cached[slot]) or not self._is_seen[slot]
-        if is_cut and not self._can_cut:
+        if is_cut and not self.can_cut:
             unchanged = 0
         reused = max(unchanged - self._reuse_margin, 0) if is_cut else unchanged
         sequence.num_cached = sequence.num_reused = reused

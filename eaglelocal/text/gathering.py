@@ -112,7 +112,7 @@ class Gathering:
     def argue(self, arguments: str) -> None:
         """More arguments of the newest call."""
         if arguments and not self.is_over:
-            self.calls.append(CallPart(self._num_calls - 1, arguments))
+            self.calls.append(CallPart(self._num_calls - 1, without_surrogates(arguments)))
 
     def end_call(self) -> None:
         self.is_over = not self.parallel
@@ -129,16 +129,24 @@ def read_call(text: str) -> ToolCall | None:
 
 
 def plain_text(value: str) -> str:
-    """Of a JSON string; empty for anything else."""
-    read = json.loads(value) if value else ""
+    """Of a JSON string; empty for anything else, also for one that was cut short."""
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return ""
     return read if isinstance(read, str) else ""
+
+
+def without_surrogates(text: str) -> str:
+    """Models escape an emoji as two halves, as JSON does: joined here; half a one cannot be sent to anybody."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def as_object(value: str) -> str | None:
     """Arguments as an object: some models write it as a text once more, leave lines unescaped, or say null for none."""
     if value.startswith('"'):
-        value = plain_text(value)
-    if value in ("", "null"):
+        value = plain_text(value) or value
+    if value in ("", '""', "null"):
         return "{}"
     if value.startswith("{"):
         value, behind = JsonReader().push(value)

@@ -73,7 +73,7 @@ class HarmonyParser:
         channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
         self._recipient = recipient[1] if recipient else ""
         self._header = self._said_in_header = ""
-        if self._tools and self._recipient.startswith("functions."):
+        if self._tools and self._recipient.startswith("functions.") and self._called:
             self._kind = Kind.CALL
         elif channel is not None and (channel[1] == "analysis" or self._recipient):
             self._kind = Kind.THOUGHT

@@ -84,6 +84,14 @@ def test_an_answer_without_a_token_that_fits_fails_alone(kind: str) -> None:
     assert told["b"].text == told["c"].text == say(rig_of("none"), bound()).text
 
 
+@pytest.mark.parametrize("kind", ["none", "right"])
+def test_what_would_not_fit_behind_a_stop_fails_nothing(kind: str) -> None:
+    stuck = Constraint(Syntax.REGEX, "[abcdefghijklmnopqrs]" * 3 + "[z]")
+    last = say(rig_of("none"), bound(constraint=stuck)).text[2]
+    told = say(rig_of(kind), bound(constraint=stuck, params=replace(GREEDY, stop=(last,))))
+    assert told.failed is None and told.finished is not None and told.finished.stop == last
+
+
 def test_a_form_that_cannot_be_is_refused_before_a_slot_is_taken() -> None:
     rig = rig_of("none")
     told = say(rig, bound(constraint=Constraint(Syntax.REGEX, "a+b")))

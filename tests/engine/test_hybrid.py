@@ -14,6 +14,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
 
 PROMPT = tuple(range(30, 60))
+LENGTHS = {"a": 12, "b": 3, "c": 12}
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,15 @@ def test_a_cancelled_prompt_is_continued_rightly(target: Path) -> None:
 def test_drafting_is_refused_before_the_model_is_loaded(target: Path, kind: str) -> None:
     with pytest.raises(IncompatibleError, match="lfm2 keeps recurrent state, which cannot be rolled back yet"):
         real_engine(target, kind, target)
+
+
+def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None:
+    """Rows that nobody asked for would spare a pass, and could not be taken back."""
+    engine = real_engine(target, num_slots=3)
+    engine._controller.costs.calibrate({rows: [1.0 + rows / 100] for rows in range(1, 9)})
+    requests = [ask(name, (*PROMPT, place), max_tokens=count) for place, (name, count) in enumerate(LENGTHS.items())]
+    told = drive(engine, requests)
+    assert {name: (each.failed, len(each.tokens)) for name, each in told.items()} == {
+        name: (None, count) for name, count in LENGTHS.items()
+    }
+    engine.close()

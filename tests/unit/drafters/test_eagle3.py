@@ -226,6 +226,20 @@ def test_a_reused_prompt_keeps_its_pairs_behind_a_request_that_slept() -> None:
     assert cells_of(head)[0] == 0
 
 
+def test_a_cut_in_what_was_slept_through_keeps_the_pairs_before_it() -> None:
+    drafter, head = new_drafter()
+    text = [1 + i % 20 for i in range(30)]
+    drafter.observe([committed(0, text[:10], 0)])
+    for first in range(10, 30):
+        drafter.doze([committed(0, text[: first + 1], first)])
+    drafter.drop(0, 20)
+    changed = [*text[:20], 3, 4]
+    drafter.observe([committed(0, changed, 19)])
+    changed.append(best(changed))
+    assert draft_chain(drafter, 0, changed, 3) == true_chain(changed, 3)
+    assert cells_of(head)[0] == 0
+
+
 def test_a_cut_behind_a_long_sleep_begins_anew() -> None:
     """Pairs of an early text, a sleep further than is remembered, then a prompt that shares something in between."""
     drafter, head = new_drafter(n_batch=128)

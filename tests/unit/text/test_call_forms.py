@@ -170,6 +170,10 @@ ANSWERS: dict[str, tuple[CallForm, str, str, Calls]] = {
         forms.OLMO, "Well.\n<function_calls>\nlook_up(word='owl')\nadd(flag=true)\n</function_calls>", "Well.",
         [OWL, ("add", {"flag": True})],
     ),
+    "lfm, an emoji in two halves, and half of one": (
+        forms.LFM, r"<|tool_call_start|>[look_up(word='\ud83d\ude00 \ud83d')]<|tool_call_end|>", "",
+        [("look_up", {"word": "\N{GRINNING FACE} \N{REPLACEMENT CHARACTER}"})],
+    ),
     "gigachat": (
         forms.GIGACHAT, 'Well.<|function_call|>{"name": "look_up", "arguments": {"word": "owl"}}', "Well.", [OWL],
     ),

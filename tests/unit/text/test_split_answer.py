@@ -172,6 +172,16 @@ HARMONIES: dict[str, tuple[str, str, str, Calls]] = {
     "a bracket is missing": (
         '<|channel|>commentary to=functions.add <|message|>{"a": 1', "", "", [("add", {"a": 1})],
     ),
+    "a text that is cut short": (
+        '<|channel|>commentary to=functions.add <|message|>"{\\"a\\": 1', '"{\\"a\\": 1', "", [],
+    ),
+    "a text that is none": (
+        '<|channel|>commentary to=functions.add <|message|>"abc<|call|>', '"abc', "", [],
+    ),
+    "an object in a text": (
+        '<|channel|>commentary to=functions.add <|message|>"{\\"a\\": 1}"<|call|>', "", "", [("add", {"a": 1})],
+    ),
+    "to no function": ("<|channel|>commentary to=functions. <|message|>{}<|call|>", "", "{}", []),
     "a tool of its own": ("<|channel|>analysis to=python<|message|>1+1", "", "1+1", []),
     "no headers": ("Hello <b>", "Hello <b>", "", []),
     "half a header": ("<|channel|>ana", "", "", []),
