@@ -21,9 +21,14 @@ from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
-OTHER_VARIABLES = frozenset(
-    {"EAGLELOCAL_TRACEBACK", "EAGLELOCAL_ENGINE_LOG", "EAGLELOCAL_API_KEY"}
-)  # ours, but no setting
+OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY"})
+# of flags that belong to one occasion: the config file would say them for all
+FLAG_VARIABLES = frozenset({
+    "AGAINST", "AGAINST_KEY_FILE", "ALL", "CATEGORY", "CONCURRENCY", "GOAL", "IGNORE_EOS", "JSON", "MACHINE",
+    "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN", "PROMPTS", "QUANT", "REPEATS", "SAVE", "SKIP",
+    "SVG", "TINT", "TYPE", "WARM_UP", "WEB", "YES",
+})  # fmt: skip
+OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but no settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
 
 def _parse(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin with a byte order mark
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -45,7 +45,7 @@ def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
 def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
     """One prompt a line; of the categories named, all if none is. Raises UsageError with the line's number."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut at U+2028, which JSON may hold
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the prompts in {path}: {error}") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]

@@ -75,12 +75,15 @@ class Asker:
         outcome = asked.outcome
         if self.quiet:
             return
-        if outcome.text and not outcome.text.endswith("\n"):
+        shown = outcome.text or (outcome.reasoning if self.output.is_terminal else "")
+        if shown and not shown.endswith("\n"):
             self.output.data("")
         if asked.num_left_out:
             self.output.aside(forgotten_line(asked.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
             self.output.aside(honest_line(outcome.finished))
+            if outcome.reasoning and not outcome.text:
+                self.output.aside("all of it was thought: nothing is said yet")
         elif outcome.text:
             self.output.aside("the answer above is cut off")
 
@@ -89,6 +92,6 @@ def _pieces_of(event: RequestEvent) -> tuple[Piece, ...]:
     match event:
         case Tokens():
             return event.pieces
-        case Finished(text=text) if text:
-            return (Piece(-1, text, False),)
+        case Finished(text=text, reasoning=thought) if text or thought:
+            return (Piece(-1, text, False, reasoning=thought),)
     return ()

@@ -19,7 +19,16 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
 from eaglelocal.cli.joining import joined_model, spec_of
-from eaglelocal.cli.loading import find_files, load_model, make_plan, sampling_of, settings_of, settle, wish_of
+from eaglelocal.cli.loading import (
+    find_files,
+    load_model,
+    make_plan,
+    sampling_of,
+    settings_of,
+    settle,
+    slots_of,
+    wish_of,
+)
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -50,6 +59,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     ctx: flags.Ctx = None,
+    parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Lines, no full-screen view.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, with text and figures.")] = False,
     tint: Annotated[bool | None, typer.Option(help="Mark accepted draft tokens; unset: in line mode.")] = None,
@@ -117,11 +127,13 @@ def open_session(settings: Settings, voice: Voice, choice: Choice, *, is_brief: 
     joined = joined_model(settings, voice) if choice.target is None else None
     model = joined
     if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
-        first = settle(wish_of(settings, choice), voice)
+        first = settle(wish_of(settings, choice, parallel=slots_of(settings)), voice)
         settings = replace(settings, target=first.target)
         model = load_model(replace(find_files(first, voice), is_brief=is_brief), voice)
     garage = Garage(
-        plan=lambda choice: replace(make_plan(wish_of(settings, choice), voice), is_brief=is_brief),
+        plan=lambda choice: replace(
+            make_plan(wish_of(settings, choice, parallel=slots_of(settings)), voice), is_brief=is_brief
+        ),
         load=lambda plan: load_model(plan, voice),
     )
     return Session(

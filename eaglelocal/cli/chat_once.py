@@ -53,6 +53,8 @@ def answer_once(asker: Asker, question: str) -> None:
     if outcome.finished is None:
         raise EngineError("the answer ended without a word about how")
     if asker.quiet:
-        asker.output.object(answer_object(outcome.text, outcome.finished, asker.session.model.info))
+        asker.output.object(
+            answer_object(outcome.text, outcome.finished, asker.session.model.info, reasoning=outcome.reasoning)
+        )
     if outcome.stopped:
         raise Cancelled("stopped")

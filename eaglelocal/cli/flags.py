@@ -9,9 +9,7 @@ from typing import Annotated
 
 import typer
 
-VARIABLES = (
-    "Every option of a value has a variable and a line in the config file: --top-k is EAGLELOCAL_TOP_K and top_k."
-)
+VARIABLES = "Every option has a variable, most a line in the config file: --top-k is EAGLELOCAL_TOP_K and top_k."
 
 # what answers
 Target = Annotated[
@@ -42,6 +40,8 @@ FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flas
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]
 
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once, 4 if unset; each has --ctx tokens.")]
+
+Slots = Annotated[str | None, typer.Option("--parallel", metavar="N", help="Slots, 1 if unset; an answer takes one.")]
 
 # how it serves
 Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Any but loopback needs a key.")]

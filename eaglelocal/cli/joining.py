@@ -1,7 +1,7 @@
 """Where a chat is answered: by a server that runs, or by an engine of its own.
 
-`--url URL` joins that server. Without --target a server of ours on this machine is joined, rather than
-that a second copy of a model is loaded. What only an engine of one's own can obey (--threads, --draft ...)
+`--url URL` joins that server. Without --target a server of ours on this machine that answers in text is joined,
+rather than that a second copy of a model is loaded. What only an engine of one's own can obey (--threads, --draft ...)
 contradicts --url, and without it asks for an engine of one's own; variables and the config file do not.
 With --url, --target names one of the server's models.
 """
@@ -9,7 +9,7 @@ With --url, --target names one of the server's models.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.request import Spec, parse_spec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
-OF_AN_ENGINE = ("draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx")
+OF_AN_ENGINE = ("draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel")
 
 
 def joined_model(settings: Settings, voice: Voice) -> Model | None:
@@ -33,14 +33,21 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
         if flags:
             hint = f"leave out {flags[0]}, or --url {NO_SERVER} for an engine of your own"
             raise UsageError(f"{flags[0]} is for an engine of your own, and {settings.url} has its own", hint=hint)
-        return join(settings.url, key_of(settings.url, os.environ), settings, voice)
+        model = join(settings.url, key_of(settings.url, os.environ), settings, voice)
+        if model is None:
+            hint = f"--url {NO_SERVER} for an engine of your own"
+            raise UsageError(f"{settings.url} makes embeddings, no text", hint=hint)
+        return model
     if settings.url == NO_SERVER or settings.target is not None:
         return None
-    server = ready_server(voice)
-    if server is not None and flags:
-        voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
-        return None
-    return None if server is None else join(server.url, server.api_key, settings, voice)
+    for server in ready_servers(voice):
+        if flags:
+            voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
+            return None
+        if (model := join(server.url, server.api_key, settings, voice)) is not None:
+            return model
+        voice.aside(f"not joining {server.url}: it makes embeddings, no text")
+    return None
 
 
 def engine_flags(settings: Settings) -> list[str]:
@@ -66,27 +73,31 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def ready_server(voice: Voice) -> RunningServer | None:
-    """The newest server of ours that can answer; says so when there are only others."""
+def ready_servers(voice: Voice) -> Iterator[RunningServer]:
+    """The servers of ours that can answer, the newest first; says of those before them why they cannot."""
     from eaglelocal.client.running import running_servers, state_of
 
-    return first_ready([(server, state_of(server)) for server in running_servers()], voice)
+    return ready_of(((server, state_of(server)) for server in running_servers()), voice)
 
 
-def first_ready(servers: Sequence[tuple[RunningServer, str]], voice: Voice) -> RunningServer | None:
+def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iterator[RunningServer]:
     for server, state in servers:
         if state == "ready":
-            return server
-        voice.aside(f"not joining {server.url}: {state}")
-    return None
+            yield server
+        else:
+            voice.aside(f"not joining {server.url}: {state}")
 
 
-def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model:
+def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model | None:
+    """The server's model; None: it makes embeddings."""
     from eaglelocal.client.http_client import HttpClient
 
     named = settings.origins()["target"].startswith("--")  # elsewhere a target is a file of this machine
     model = settings.target if named and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
+    if info.embedding_size:
+        client.close()
+        return None
     voice.aside(f"joined {url}: {info.target}")
     return Model(client, None, info, takes_spec=client.takes_spec)

@@ -67,6 +67,11 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     )
 
 
+def slots_of(settings: Settings) -> int:
+    """As the flag says; what the environment and the config file say is meant for servers."""
+    return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
+
+
 def make_plan(wish: Wish, voice: Voice) -> Plan:
     """The wish as planned for this machine, and its files."""
     return find_files(settle(wish, voice), voice)

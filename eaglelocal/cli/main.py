@@ -35,6 +35,7 @@ from eaglelocal.cli import (
 )
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
+from eaglelocal.cli.variables import give_variables
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 from eaglelocal.talk.nearest import nearest
 
@@ -108,7 +109,9 @@ def main() -> int:
 
 def run(arguments: Sequence[str]) -> int:
     _check_command(arguments)
-    code = app(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+    command = typer.main.get_command(app)
+    give_variables(command)
+    code = command(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 

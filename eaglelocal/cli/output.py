@@ -6,12 +6,13 @@ Does not know what is said.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TextIO
 
@@ -43,6 +44,19 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return stream.isatty() and environ.get("TERM") != "dumb"
 
 
+def takes_any_text(stream: TextIO) -> bool:
+    """Elsewhere question marks would stand for what cannot be encoded."""
+    encoding = getattr(stream, "encoding", None)
+    return encoding is None or codecs.lookup(encoding).name == "utf-8"
+
+
+def columns_of(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+    except (OSError, ValueError):
+        return DEFAULT_WIDTH
+
+
 class Output:
     """Two streams and their manners."""
 
@@ -62,11 +76,12 @@ class Output:
 
     def object(self, value: Mapping[str, object]) -> None:
         """One JSON object on one line."""
-        self.data(json.dumps(value, ensure_ascii=False))
+        self.data(json.dumps(value, ensure_ascii=not takes_any_text(self._stdout)))
 
     def answer(self, *, tint: bool) -> AnswerStream:
         """Where one answer is shown as it comes; with tint, accepted draft tokens are coloured if colour is allowed."""
-        return AnswerStream(self._write, tint=tint and self.colour, width=self._width - 1 if self.is_terminal else None)
+        width = self._width - 1 if self.is_terminal else None
+        return AnswerStream(self._write, tint=tint and self.colour, faint=self.colour, width=width)
 
     @property
     def columns(self) -> int | None:
@@ -80,10 +95,7 @@ class Output:
 
     @property
     def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._stdout.fileno()).columns or DEFAULT_WIDTH
-        except (OSError, ValueError):
-            return DEFAULT_WIDTH
+        return columns_of(self._stdout)
 
     def message(self, text: str = "") -> None:
         """A line for the person. Nothing is lost with it: a closed stderr is no failure."""
@@ -139,18 +151,33 @@ class Output:
 
 
 class AnswerStream:
-    """One answer on its way to stdout: tinted and broken between words on a terminal, untouched elsewhere."""
+    """One answer on its way to stdout: tinted and broken between words on a terminal, untouched elsewhere.
 
-    def __init__(self, write: Callable[[str], None], *, tint: bool, width: int | None) -> None:
+    Thoughts stand faint before it on a terminal; elsewhere the answer is all that was asked for.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, tint: bool, faint: bool, width: int | None) -> None:
         self._write = write
-        self._tint = tint
+        self._tint, self._faint = tint, faint
         self._wrap = None if width is None else WordWrap(width)
+        self._thoughts = None if width is None else WordWrap(width)
+        self._is_thinking = False
 
-    def show(self, pieces: Iterable[Piece]) -> None:
+    def show(self, pieces: Sequence[Piece]) -> None:
+        self._think("".join([piece.reasoning for piece in pieces]))
+        if self._is_thinking and any(piece.text for piece in pieces):
+            self._is_thinking = False
+            self._write("\n\n")
         runs = [run for piece in pieces for run in self._runs(piece)]
         grouped = groupby(runs, key=lambda run: run[1] and self._tint)
         texts = [(tinted, "".join(text for text, _ in group)) for tinted, group in grouped]
         self._write("".join(_paint(text, ACCEPTED) if tinted else text for tinted, text in texts))
+
+    def _think(self, thought: str) -> None:
+        if thought and self._thoughts is not None:
+            self._is_thinking = True
+            shown = "".join(text for text, _ in self._thoughts.feed(_harmless(thought), False))
+            self._write(_paint(shown, QUIET) if self._faint else shown)
 
     def _runs(self, piece: Piece) -> list[Run]:
         if self._wrap is None:
@@ -189,7 +216,7 @@ class ProgressLine:
         if not at_once and now_s - self._drawn_s < REDRAW_S:
             return
         self._drawn_s, self._shown = now_s, True
-        self._write(f"\r\x1b[K{bar_line(progress)}")
+        self._write(f"\r\x1b[K{bar_line(progress, columns_of(self._stream))}")
 
     def _write(self, text: str) -> None:
         try:
@@ -206,7 +233,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         if self.is_shown and self._is_ours:
-            self._write(f"\r\x1b[K{_harmless(text)[: self._width - 1]}")
+            self._write(f"\r\x1b[K{_harmless(text)[: columns_of(self._stream) - 1]}")
 
     def clear(self) -> None:
         """Make room for a message."""
@@ -221,13 +248,6 @@ class StatusLine:
         except (OSError, ValueError):
             return True
 
-    @property
-    def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or DEFAULT_WIDTH
-        except (OSError, ValueError):
-            return DEFAULT_WIDTH
-
     def _write(self, text: str) -> None:
         try:
             print(text, end="", file=self._stream, flush=True)
@@ -235,12 +255,12 @@ class StatusLine:
             return
 
 
-def bar_line(progress: LoadProgress) -> str:
-    """`━━━━━━━━────  62 %  loading the target`, with the detail behind it, at most 79 columns."""
+def bar_line(progress: LoadProgress, width: int) -> str:
+    """`━━━━━━━━────  62 %  loading the target`, with the detail behind it, one column less than there are."""
     fraction = min(1.0, max(0.0, progress.fraction))
     full = int(fraction * BAR_CELLS)
     told = ", ".join(part for part in (progress.what, progress.detail) if part)
-    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(told)}"[:79]
+    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(told)}"[: width - 1]
 
 
 def int_of(text: str) -> int:

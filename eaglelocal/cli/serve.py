@@ -94,7 +94,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import Said, log_to
     from eaglelocal.client.running import announced, this_server
-    from eaglelocal.server.access import Access, check_bind, names_of, read_keys, with_own_key
+    from eaglelocal.server.access import Access, check_bind, names_of, origins_of, read_keys, with_own_key
     from eaglelocal.server.app import create_app
     from eaglelocal.server.run import Runtime, bound, run
 
@@ -109,7 +109,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         host=settings.host,
         keys=keys,
         names=names_of((*settings.allowed_hosts, settings.host)),
-        origins=settings.cors_origins,
+        origins=origins_of(settings.cors_origins),
     )
     listening = bound(settings.host, settings.port)
     page = bound_page(settings, access, output) if web else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
 from eaglelocal.core.plan import Plan
@@ -43,6 +43,7 @@ def tune(
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     ctx: flags.Ctx = None,
+    parallel: flags.Slots = None,
     as_json: flags.AsJson = False,
 ) -> None:
     """Measure what drafted rows cost on this machine.
@@ -57,7 +58,7 @@ def tune(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    plan = make_plan(wish_of(settings, Choice()), output)
+    plan = make_plan(wish_of(settings, Choice(), parallel=slots_of(settings)), output)
     model = load_model(plan, output)
     try:
         costs = measure(model.client, plan, output)

@@ -35,8 +35,9 @@ def is_ours(entry: Mapping[str, object]) -> bool:
 
 
 def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
-    """0 where a number is unknown."""
-    info, meta = mapping(snapshot.get("model")), mapping(entry.get("meta"))
+    """0 where a number is unknown. A snapshot tells of the model that is loaded, which may be another one."""
+    loaded, meta = mapping(snapshot.get("model")), mapping(entry.get("meta"))
+    info = loaded if loaded.get("name") == entry.get("id") else {}
     n_ctx = number(info, "n_ctx") or number(meta, "n_ctx") or number(entry, "max_model_len")
     return EngineInfo(
         target=_text(info, "target") or str(entry.get("id")),
@@ -50,6 +51,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         model_bytes=int(number(info, "model_bytes")),
         load_s=number(info, "load_s"),
         library=url,
+        embedding_size=int(number(info, "embedding_size")),
     )
 
 

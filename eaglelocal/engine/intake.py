@@ -157,8 +157,9 @@ class Intake:
     def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
         if num_prompt < self._n_ctx:
             return
-        raise RequestError(
-            f"the prompt of {num_prompt} tokens leaves no room for an answer in the context of {self._n_ctx}",
+        raise RequestError(  # clients know by the first words that they must shorten it
+            f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
+            "no room is left for an answer",
             hint="a larger --ctx",
             parameter="messages" if is_chat else "prompt",
             code="context_length_exceeded",

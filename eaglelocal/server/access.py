@@ -21,6 +21,7 @@ from eaglelocal.errors import UsageError
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
 LOCAL = "local"  # the name of who asks where no key is needed
+SANDBOXED = "null"  # the origin of files and of pages that are kept apart
 THIS_MACHINE = "this machine"  # and of who found the key in the state folder
 
 
@@ -124,7 +125,7 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
     """Lines of `name: key`, or a key alone; empty lines and # comments are skipped."""
     try:
         mode = path.stat().st_mode
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the key file {path} cannot be read: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -181,6 +182,17 @@ def is_address(name: str) -> bool:
 def is_own_name(name: str) -> bool:
     own = socket.gethostname().lower()
     return name in ("localhost", own, f"{own}.local") or name.endswith(".localhost")
+
+
+def origins_of(origins: Iterable[str]) -> tuple[str, ...]:
+    """As browsers send them. Raises UsageError for what no page has as its origin."""
+    found = tuple(origin.removesuffix("/") for origin in origins)
+    for origin in found:
+        _, separator, host = origin.partition("://")
+        if origin != SANDBOXED and (not separator or not host or set("/?#*") & set(host)):
+            hint = "origins are listed one by one, without a path: http://localhost:3000,https://chat.example"
+            raise UsageError(f"--cors-origins: {origin!r} is not the origin of a page", hint=hint)
+    return found
 
 
 def names_of(names: Iterable[str]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from eaglelocal import __version__
@@ -30,11 +31,13 @@ from eaglelocal.server.api import (
 )
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor
-from eaglelocal.server.errors import Problem, problem_of
+from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.metrics import Gauges
 from eaglelocal.server.serving import Serving
 
 DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's and Anthropic's; `timings` is llama.cpp's."
+ROOMS = (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes, control_routes)
+PATHS = frozenset(route.path for room in ROOMS for route in room.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0
 
 _log = logging.getLogger("eaglelocal.server")
@@ -49,8 +52,7 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
     app.state.serving = serving
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
-    rooms = (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes, control_routes)
-    for routes in rooms:
+    for routes in ROOMS:
         app.include_router(routes.router)
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
@@ -77,6 +79,7 @@ def document_of(app: FastAPI) -> dict[str, Any]:
 def _catch(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on(invalid.of_validation))
     app.add_exception_handler(HTTPException, _on(invalid.of_http))
+    app.add_exception_handler(404, _not_found)
     app.add_exception_handler(Problem, _on(problem_of))
     app.add_exception_handler(EagleLocalError, _on(problem_of))
     app.add_exception_handler(Exception, _on(problem_of))
@@ -84,12 +87,24 @@ def _catch(app: FastAPI) -> None:
 
 def _on(to_problem: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
     def handle(request: Request, error: Exception) -> JSONResponse:
-        problem = to_problem(error)
-        is_anthropic = request.url.path.startswith(ANTHROPIC_PATHS)
-        body = problem.anthropic_body() if is_anthropic else problem.body()
-        return JSONResponse(body, problem.status, dict(problem.headers))
+        return _told(request, to_problem(error))
 
     return handle
+
+
+def _not_found(request: Request, error: Exception) -> JSONResponse:
+    """Clients whose address lacks the /v1 are told so."""
+    path = f"/v1{request.url.path}"
+    if path not in PATHS:
+        return _told(request, invalid.of_http(error))
+    message = f"there is no {request.url.path} here, it is {path}: the base URL of OpenAI's clients ends with /v1"
+    return _told(request, Problem(404, message, NOT_FOUND))
+
+
+def _told(request: Request, problem: Problem) -> JSONResponse:
+    is_anthropic = request.url.path.startswith(ANTHROPIC_PATHS)
+    body = problem.anthropic_body() if is_anthropic else problem.body()
+    return JSONResponse(body, problem.status, dict(problem.headers))
 
 
 @asynccontextmanager

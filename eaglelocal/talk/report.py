@@ -105,11 +105,12 @@ def _ending(finished: Finished) -> list[str]:
             return [reason]
 
 
-def answer_object(text: str, finished: Finished, info: EngineInfo) -> dict[str, object]:
-    """The last stdout line of `chat --json`."""
+def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "") -> dict[str, object]:
+    """The last stdout line of `chat --json`; `reasoning` only where the model thought before it spoke."""
     timings, speculation = finished.timings, finished.speculation
     return {
         "text": text,
+        **({"reasoning": reasoning} if reasoning else {}),
         "finish_reason": finished.reason,
         "target": info.target,
         "draft": info.draft,

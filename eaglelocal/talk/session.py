@@ -83,7 +83,7 @@ class Outcome:
     """What came back for a question: text, and how it ended."""
 
     text: str = ""
-    reasoning: str = ""  # what was thought before it (sessions with is_split)
+    reasoning: str = ""  # what was thought before it
     finished: Finished | None = None
     error: EagleLocalError | None = None
     started: bool = False
@@ -111,7 +111,6 @@ class Session:
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
-    is_split: bool = False  # thoughts come apart from what is said
 
     def request(self, question: str, num_forgotten: int) -> ChatRequest:
         self.num_asked += 1
@@ -120,7 +119,7 @@ class Session:
             messages=self.conversation.messages(question, num_forgotten=num_forgotten),
             params=self.params,
             spec=self.spec,
-            is_split=self.is_split,
+            is_split=True,  # thoughts are neither the answer nor sent again
         )
 
     def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:

@@ -236,10 +236,8 @@ class Partner:
 
     # ---- on the errands' thread
     def _open(self, choice: Choice) -> None:
-        session = self._open_session(self._voice, choice)
-        session.is_split = True
-        self._session = session
-        self._model_changed(session)
+        self._session = self._open_session(self._voice, choice)
+        self._model_changed(self._session)
 
     def _opened(self) -> Session:
         """Raises UsageError while there is no model."""

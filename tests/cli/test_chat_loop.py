@@ -113,6 +113,21 @@ def test_earlier_turns_are_sent(talk: Start) -> None:
     ]
 
 
+def test_thoughts_are_neither_shown_in_a_pipe_nor_sent_again(talk: Start) -> None:
+    chat = talk("one", "two", scripts=(Script(("yes",), thought="hm"),))
+    chat.run()
+    assert chat.stdout.getvalue() == "yes\nyes\n"
+    assert chat.turns[0] == Turn("one", "yes", reasoning="hm")
+    assert [message.content for message in chat.client.requests[-1].messages] == ["one", "yes", "two"]
+
+
+def test_an_answer_that_was_only_thought_says_so(talk: Start) -> None:
+    chat = talk("one", scripts=(Script(thought="hm"),))
+    chat.run()
+    assert chat.stdout.getvalue() == ""
+    assert "all of it was thought" in chat.stderr.getvalue()
+
+
 def test_empty_lines_ask_nothing(talk: Start) -> None:
     chat = talk("", "   ")
     assert chat.run() == 0

@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from eaglelocal.cli.main import app
+from eaglelocal.cli.variables import flags_beside_settings
+from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "textual", "llama_cpp", "fastapi", "jinja2", "gguf", "huggingface_hub")
@@ -90,6 +95,18 @@ def test_an_unknown_variable_is_an_error(environ: dict[str, str]) -> None:
     done = run({**environ, "EAGLELOCAL_TEMPRATURE": "0"}, "config", "show")
     assert done.returncode == 2
     assert "EAGLELOCAL_TEMPERATURE" in done.stderr
+
+
+def test_every_flag_has_a_variable() -> None:
+    found = {variable for variable, _ in flags_beside_settings(get_command(app))}
+    assert found == {PREFIX + name for name in FLAG_VARIABLES}
+
+
+def test_a_variable_stands_for_a_flag(environ: dict[str, str]) -> None:
+    done = run({**environ, "EAGLELOCAL_JSON": "1"}, "config", "show")
+    assert json.loads(done.stdout.splitlines()[-1])
+    done = run({**environ, "EAGLELOCAL_GOAL": "nonsense"}, "plan")
+    assert done.returncode == 2 and "--goal must be" in done.stderr
 
 
 def test_input_that_is_no_text(environ: dict[str, str]) -> None:

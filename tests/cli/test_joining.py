@@ -17,9 +17,9 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.joining import engine_flags, first_ready, joined_model, key_of, spec_of
+from eaglelocal.cli.joining import engine_flags, joined_model, key_of, ready_of, spec_of
 from eaglelocal.cli.output import Output
-from eaglelocal.client.running import announced, this_server
+from eaglelocal.client.running import RunningServer, announced, this_server
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.core.sampling import SamplingParams
@@ -181,9 +181,27 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
 
 def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
     one, other = (this_server("127.0.0.1", port, target="demo") for port in (1, 2))
-    assert first_ready([(one, "loading"), (other, "ready")], output) is other
+    assert next(ready_of([(one, "loading"), (other, "ready")], output)) is other
     assert lines.text == "not joining http://127.0.0.1:1: loading\n"
-    assert first_ready([(one, "no answer")], output) is None
+    assert list(ready_of([(one, "no answer")], output)) == []
+
+
+def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path, lines: Lines, output: Output) -> None:
+    embeds = Script(models=OUR_MODELS, snapshot={"model": {"name": "demo", "embedding_size": 384}})
+    with serving(embeds) as url, announcing(url):
+        assert joined_model(settings(tmp_path), output) is None
+        assert lines.text == f"not joining {url}: it makes embeddings, no text\n"
+        with pytest.raises(UsageError, match=f"{url} makes embeddings, no text") as caught:
+            joined_model(settings(tmp_path, url=url), output)
+        assert "--url none" in caught.value.hint
+        with serving(Script(models=OUR_MODELS)) as older, announced(longer_there(older)):
+            joined = joined_model(settings(tmp_path), output)
+    assert joined is not None and joined.info.library == older
+
+
+def longer_there(url: str) -> RunningServer:
+    server = this_server("127.0.0.1", int(url.rpartition(":")[2]), target="demo")
+    return replace(server, started_at=server.started_at - 60)
 
 
 def test_which_key_is_sent(chat: Chat) -> None:

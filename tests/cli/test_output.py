@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import json
+import pty
+import struct
+import termios
 
 import pytest
 
@@ -45,6 +50,24 @@ def test_no_colour_where_none_is_wanted(stdout: io.StringIO, environ: dict[str, 
     assert painted(stdout, environ, tint=tint) == "plain one two end"
 
 
+THOUGHT = (Piece(1, "", False, reasoning="hm, "), Piece(2, "", False, reasoning="so")), (Piece(3, "yes", False),)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "environ", "shown"),
+    [
+        (Terminal(), {}, "\x1b[2mhm, so\x1b[0m\n\nyes"),
+        (Terminal(), {"NO_COLOR": "1"}, "hm, so\n\nyes"),
+        (io.StringIO(), {}, "yes"),
+    ],
+)
+def test_thoughts_stand_faint_before_the_answer(stdout: io.StringIO, environ: dict[str, str], shown: str) -> None:
+    stream = output(stdout, environ).answer(tint=True)
+    for pieces in THOUGHT:
+        stream.show(pieces)
+    assert stdout.getvalue() == shown
+
+
 def test_colour_into_a_pipe_on_demand() -> None:
     assert "\x1b[32m" in painted(io.StringIO(), {"FORCE_COLOR": "1"})
 
@@ -61,6 +84,16 @@ def test_a_pipe_gets_the_text_as_it_is() -> None:
     stdout = io.StringIO()
     output(stdout, {}).answer(tint=True).show((Piece(1, "a\x1bb\r\n", False),))
     assert stdout.getvalue() == "a\x1bb\r\n"
+
+
+@pytest.mark.parametrize(("encoding", "is_readable"), [("utf-8", True), ("UTF8", True), ("latin-1", False)])
+def test_an_object_survives_every_encoding(encoding: str, is_readable: bool) -> None:
+    written, value = io.BytesIO(), {"text": "größer \N{RIGHTWARDS ARROW} 鷲"}
+    stdout = io.TextIOWrapper(written, encoding=encoding, errors="replace")
+    Output(stdout=stdout, stderr=io.StringIO(), environ={}).object(value)
+    told = written.getvalue().decode(encoding)
+    assert json.loads(told) == value
+    assert ("鷲" in told) is is_readable
 
 
 def test_messages_and_errors_go_to_stderr() -> None:
@@ -118,5 +151,15 @@ def test_a_question_leaves_the_cursor_behind_it() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.37, 1.0, 2.0])
-def test_the_bar_fits_eighty_columns(fraction: float) -> None:
-    assert len(bar_line(LoadProgress(fraction, "x" * 100))) == 79
+def test_the_bar_fits_its_columns(fraction: float) -> None:
+    for width in (30, 80):
+        assert len(bar_line(LoadProgress(fraction, "x" * 100), width)) == width - 1
+
+
+def test_progress_stays_in_one_line_of_a_narrow_terminal() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    with open(theirs, "w", encoding="utf-8") as stderr, open(ours, "rb", buffering=0) as screen:
+        Output(stdout=io.StringIO(), stderr=stderr, environ={}).progress()(LoadProgress(0.5, "x" * 100))
+        shown = screen.read(1000).decode()
+    assert len(shown.removeprefix("\r\x1b[K")) == 39

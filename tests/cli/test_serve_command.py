@@ -121,6 +121,7 @@ def chat(**more: object) -> dict[str, object]:
         (("--max-waiting", "-1"), 2, "max", ""),
         (("--drain", "nan"), 2, "drain", ""),
         (("--request-timeout", "0"), 2, "request", ""),
+        (("--cors-origins", "http://localhost:3000/,*"), 2, "'*' is not the origin", "one by one"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_a_hint(

@@ -30,6 +30,7 @@ class Script:
     hangs: bool = False  # after the words, until somebody cancels
     deaf: bool = False  # cancel does nothing
     delay_s: float = 0.0  # before each word
+    thought: str = ""  # told before the words, apart from them where that is asked for
 
 
 def says(text: str, *drafted: int) -> Script:
@@ -63,6 +64,10 @@ class ScriptedAnswer:
             yield Failed(name, RequestError(f"the prompt has {prompt_tokens} tokens, the context {self.n_ctx}"))
             return
         yield Started(name, prompt_tokens, 0)
+        if self.script.thought:
+            thought = self.script.thought
+            apart = Piece(0, "", False, reasoning=thought)
+            yield Tokens(name, (apart if self.request.is_split else Piece(0, thought, False),))
         said = 0
         for index, word in enumerate(self.script.words):
             if self.stopped.wait(self.script.delay_s):

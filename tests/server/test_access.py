@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.server.access import Access, Keys, check_bind, key_in, names_of, read_keys
+from eaglelocal.server.access import Access, Keys, check_bind, key_in, names_of, origins_of, read_keys
 from eaglelocal.server.serving import Limits
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -119,6 +119,17 @@ def test_listed_pages_may_ask_with_a_key(guarded: Server) -> None:
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
     refused = guarded.http.get("/v1/models", headers={"Origin": PAGE})
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
+
+
+def test_origins_are_those_that_browsers_send() -> None:
+    assert origins_of((f"{PAGE}/", "app://obsidian.md", "null")) == (PAGE, "app://obsidian.md", "null")
+
+
+@pytest.mark.parametrize("origin", ["*", "https://*.example", f"{PAGE}/chat", f"{PAGE}//", "localhost:3000", "http://"])
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(UsageError, match="is not the origin of a page") as caught:
+        origins_of((PAGE, origin))
+    assert "one by one" in caught.value.hint
 
 
 # ---- keys
@@ -224,6 +235,12 @@ def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c: {'x' * 16}\n")
     found = read_keys(path, {"EAGLELOCAL_API_KEY": "e" * 16}).by_name
     assert found == (("anna", KEY), ("key 2", OTHER), ("b c", "x" * 16), ("environment", "e" * 16))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+    for number, line in enumerate((f"anna: {KEY}", KEY)):
+        path = write(tmp_path / f"keys {number}", f"\ufeff{line}\r\n")
+        assert read_keys(path, {}).by_name == (("anna" if number == 0 else "key 1", KEY),)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def fuzz(url: str, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
     @given(case=cases(url))
     def answers_as_documented(case: Case) -> None:
         if isinstance(case.body, dict):
-            for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"):
                 if isinstance(case.body.get(name), int) and case.body[name] > MAX_TOKENS:
                     case.body[name] = MAX_TOKENS
         case.call_and_validate(checks=CHECKS, timeout=timeout_s, session=session)

@@ -180,3 +180,8 @@ def test_settings_are_plain_and_comparable(config: Path) -> None:
 def test_keys_are_a_table_of_the_file(config: Path) -> None:
     config.write_text("[keys]\npause = 'p'\nquit = 'x,ctrl+x'\n")
     assert Settings.load({}, {}, config).keys == (("pause", "p"), ("quit", "x,ctrl+x"))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(config: Path) -> None:
+    config.write_bytes(b"\xef\xbb\xbftop_k = 7\r\n")
+    assert Settings.load({}, {}, config).top_k == 7

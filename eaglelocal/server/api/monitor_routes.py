@@ -30,6 +30,7 @@ EVENT_GAP_S = 0.5
 NUM_SHOWN = 20  # of recent answers
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
 async def health(serving: There, owner: Owner) -> Response:
     """200 when questions are answered; 503 with the state while they have to wait, or cannot be.

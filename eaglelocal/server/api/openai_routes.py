@@ -64,6 +64,8 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
     return conversation(serving, question, teller, names)
 
 
+@router.head("/v1/models", include_in_schema=False)
+@router.get("/v1/models/", include_in_schema=False)  # else it would be the card of a model without a name
 @router.get("/v1/models")
 async def models(serving: There) -> ModelList:
     """The models that may be asked for, and which one is loaded."""

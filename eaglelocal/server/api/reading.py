@@ -21,6 +21,7 @@ from eaglelocal.server.api.schema import (
     CallGiven,
     ChatBody,
     CompletionBody,
+    JsonSchema,
     MessageGiven,
     NamedTool,
     Part,
@@ -45,12 +46,18 @@ REFUSED = {
         ),
         "answers are bound by response_format here: json_schema, regex or grammar (Lark)",
     ),
-    **dict.fromkeys(("dry_multiplier", "mirostat", "xtc_probability"), "this server has no such sampler"),
+    **dict.fromkeys(
+        ("dry_multiplier", "mirostat", "top_n_sigma", "xtc_probability"), "this server has no such sampler"
+    ),
+    "min_tokens": "answers have no least length here; ignore_eos lets them go on to max_tokens",
+    "stop_token_ids": "answers are ended by texts here: stop",
     "web_search_options": "this server searches nothing",
 }
+OFF = {"top_n_sigma": -1}  # values that are nothing, besides 0 and what is empty
 ONLY_FUNCTIONS = "only functions of the caller's can be called here"
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 MAX_ANSWERS = 128  # of a call
+RANDOM_SEED = -1  # as llama-server and vLLM have it
 PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "repeat_last_n", "frequency_penalty", "presence_penalty")
 
 
@@ -155,7 +162,9 @@ def _choices(request: ChatRequest, count: int) -> list[ChatRequest]:
 def _refuse(body: Asked) -> None:
     """What is there and more than nothing: clients send switches that are off."""
     for name, why in REFUSED.items():
-        if getattr(body, name, None):
+        value = getattr(body, name, None)
+        is_kept = name == "min_tokens" and body.ignore_eos  # no answer is shorter then
+        if value and value != OFF.get(name) and not is_kept:
             raise unsupported(name, why)
 
 
@@ -174,11 +183,12 @@ def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
     if body.logit_bias:
         given["logit_bias"] = tuple((int(token), bias) for token, bias in body.logit_bias.items())
     if body.seed is not None:
-        given["seed"] = body.seed % 2**32
+        given["seed"] = None if body.seed == RANDOM_SEED else body.seed % 2**32
     if body.stop is not None:
         given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
-    if body.max_tokens is not None:
-        given["max_tokens"] = limit_of(body.max_tokens)
+    limit = body.max_tokens if body.max_tokens is not None else body.n_predict
+    if limit is not None:
+        given["max_tokens"] = limit_of(limit)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), **given)
 
 
@@ -272,10 +282,14 @@ def constraint_of(given: ResponseFormat | None) -> Constraint | None:
     match given:
         case None | ResponseFormat(type="text"):
             return None
+        case ResponseFormat(type="json_schema", json_schema=JsonSchema(schema_=schema)):
+            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.json_schema"))
+        case ResponseFormat(type="json_schema", schema_=dict(schema)):
+            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.schema"))
+        case ResponseFormat(type="json_object", schema_=schema) if schema:  # an empty one says less than the type
+            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.schema"))
         case ResponseFormat(type="json_object"):
             return Constraint(Syntax.JSON_OBJECT)
-        case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
-            return Constraint(Syntax.JSON_SCHEMA, as_json(schema.schema_, "response_format.json_schema"))
         case ResponseFormat(type="regex", regex=str(source)):
             return Constraint(Syntax.REGEX, source)
         case ResponseFormat(type="grammar", grammar=str(source)):

@@ -117,10 +117,11 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """`regex` and `grammar` (Lark) are ours; the others are OpenAI's."""
+    """`regex` and `grammar` (Lark) are ours, a `schema` beside the type is llama-server's; the others are OpenAI's."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     regex: Text | None = None
     grammar: Text | None = None
 
@@ -160,8 +161,11 @@ class Unsupported(Body):
     guided_regex: Any = None
     json_schema: Any = None
     lora: Any = None
+    min_tokens: Any = None
     mirostat: Any = None
+    stop_token_ids: Any = None
     structured_outputs: Any = None
+    top_n_sigma: Any = None
     web_search_options: Any = None
     xtc_probability: Any = None
 
@@ -174,6 +178,7 @@ class Asked(SamplingGiven, Unsupported):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Limit | None = None  # more than there is room for is as much as there is
+    n_predict: Limit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     user: Name | None = None  # read and forgotten

@@ -107,6 +107,12 @@ def test_several_choices_differ_and_repeat_with_their_seed(typist: Server) -> No
     assert ask() == texts
 
 
+def test_a_seed_of_minus_one_is_none(typist: Server) -> None:
+    ask = typist.openai().chat.completions.create
+    answers = [ask(model="typist", messages=HELLO, n=2, seed=-1, max_tokens=24, temperature=1) for _ in range(2)]
+    assert len({choice.message.content for answer in answers for choice in answer.choices}) == 4
+
+
 def test_several_streamed_choices_are_told_apart(typist: Server) -> None:
     texts: dict[int, str] = {}
     stream = typist.openai().chat.completions.create(
@@ -241,10 +247,15 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
         ({"max_tokens": -1}, "max_tokens", None),
         ({"max_tokens": None}, "max_tokens", 64),
         ({"max_tokens": 7, "max_completion_tokens": -1}, "max_tokens", None),
+        ({"extra_body": {"n_predict": 7}}, "max_tokens", 7),
+        ({"extra_body": {"n_predict": -1}}, "max_tokens", None),
+        ({"max_tokens": 9, "extra_body": {"n_predict": 7}}, "max_tokens", 9),
+        ({"max_completion_tokens": 9, "extra_body": {"n_predict": 7}}, "max_tokens", 9),
         ({"temperature": 0.25}, "temperature", 0.25),
         ({"top_p": 0.5}, "top_p", 0.5),
         ({"seed": 2**40}, "seed", 2**40 % 2**32),
-        ({"seed": -1}, "seed", 2**32 - 1),
+        ({"seed": -1}, "seed", None),
+        ({"seed": -2}, "seed", 2**32 - 2),
         ({"stop": "end"}, "stop", ["end"]),
         ({"stop": ["a", "b"]}, "stop", ["a", "b"]),
         ({"stop": []}, "stop", []),
@@ -278,6 +289,9 @@ def test_what_is_not_said_is_as_the_server_was_started(actor: Server) -> None:
             {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}, "strict": True}},
             ("json_schema", '{"type": "integer"}'),
         ),
+        ({"type": "json_schema", "schema": {"type": "integer"}}, ("json_schema", '{"type": "integer"}')),
+        ({"type": "json_object", "schema": {"type": "integer"}}, ("json_schema", '{"type": "integer"}')),
+        ({"type": "json_object", "schema": {}}, ("json_object", "")),
         ({"type": "regex", "regex": "[a-z]+"}, ("regex", "[a-z]+")),
         ({"type": "grammar", "grammar": 'start: "a"'}, ("lark", 'start: "a"')),
     ],

@@ -76,6 +76,10 @@ def post(server: Server, body: str | bytes, path: str = "/v1/chat/completions") 
         ('"spec": 17', "spec"),
         ('"modalities": ["audio"]', "modalities"),
         ('"functions": [{}]', "functions"),
+        ('"min_tokens": 5', "min_tokens"),
+        ('"stop_token_ids": [2]', "stop_token_ids"),
+        ('"top_n_sigma": 1.5', "top_n_sigma"),
+        ('"n_predict": 1.5', "n_predict"),
         ('"function_call": {"name": "a"}', "function_call"),
         ('"tools": [{"type": "function"}]', "tools.0.function"),
         ('"continue_final_message": true', "continue_final_message"),
@@ -197,6 +201,19 @@ def test_unknown_fields_are_ignored(actor: Server) -> None:
     assert answer.status_code == 200
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"min_tokens": 0, "stop_token_ids": [], "top_n_sigma": -1, "mirostat": 0, "guided_json": {}},
+        {"min_tokens": None, "stop_token_ids": None, "top_n_sigma": -1.0, "mirostat": None, "guided_json": None},
+        {"top_n_sigma": 0.0},
+        {"min_tokens": 4, "max_tokens": 4, "ignore_eos": True},
+    ],
+)
+def test_what_is_switched_off_is_accepted(actor: Server, asked: dict[str, Any]) -> None:
+    assert actor.ask("say x", **asked).status_code == 200
+
+
 def test_an_unknown_model_is_404(actor: Server) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         actor.openai().chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "say x"}])
@@ -220,6 +237,26 @@ def test_paths_and_methods_that_are_not_there(actor: Server, method: str, path: 
     answer = actor.http.request(method, path)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/chat/completions"), ("POST", "/messages"), ("GET", "/models"), ("GET", "/snapshot")]
+)
+def test_a_path_without_its_version_is_told_with_it(actor: Server, method: str, path: str) -> None:
+    answer = actor.http.request(method, path)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (404, "not_found_error")
+    assert f"it is /v1{path}" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+def test_a_head_is_answered_without_a_body(actor: Server, path: str) -> None:
+    answer = actor.http.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_the_list_of_models_may_end_with_a_slash(actor: Server) -> None:
+    assert actor.http.get("/v1/models/").json() == actor.http.get("/v1/models").json()
 
 
 def test_a_prompt_of_five_megabytes_is_413(actor: Server) -> None:

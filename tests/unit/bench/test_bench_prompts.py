@@ -69,6 +69,12 @@ def test_a_missing_an_empty_and_a_binary_file_are_said(tmp_path: Path) -> None:
         from_file(tmp_path / "binary")
 
 
+def test_a_file_of_windows_and_separators_within_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts"
+    file.write_bytes('\ufeff{"prompt": "a\u2028b\x85c"}\r\nd\r\n'.encode())
+    assert from_file(file) == [said("a\u2028b\x85c"), said("d")]
+
+
 def test_categories_of_a_file_are_chosen_by_name(tmp_path: Path) -> None:
     file = tmp_path / "prompts"
     file.write_text('{"prompt": "a", "category": "x"}\nb\n')

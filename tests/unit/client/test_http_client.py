@@ -290,7 +290,7 @@ def test_a_piece_is_drafted_when_all_its_tokens_are() -> None:
 
 def test_our_snapshot_is_read_and_its_absence_forgiven() -> None:
     told = {
-        "model": {"target": "demo", "draft": "its own head", "n_ctx": 2048, "num_slots": 2},
+        "model": {"name": "demo", "target": "demo", "draft": "its own head", "n_ctx": 2048, "num_slots": 2},
         "engine": {"steps": 9, "host_s": 0.5, "speculation": SPECULATION},
         "restarts": 3,
     }
@@ -305,12 +305,23 @@ def test_our_snapshot_is_read_and_its_absence_forgiven() -> None:
         assert client.snapshot().steps == 0
 
 
-@pytest.mark.parametrize("told", [{"model": 1, "engine": []}, {"model": {"n_ctx": "x", "target": 1}}, [1], "<html>"])
+@pytest.mark.parametrize(
+    "told", [{"model": 1, "engine": []}, {"model": {"name": "demo", "n_ctx": "x", "target": 1}}, [1], "<html>"]
+)
 def test_a_snapshot_of_another_shape_is_unknown(told: object) -> None:
     with serving(Script(models=OUR_MODELS, snapshot=told)) as url, HttpClient(url) as client:
         info = client.start()
         assert (info.target, info.n_ctx) == ("demo", 0)
         assert client.snapshot().steps == 0
+
+
+def test_what_is_told_of_another_model_is_not_taken_for_the_wanted_one() -> None:
+    models = {"data": [{"id": name, "owned_by": "eaglelocal", "max_model_len": None} for name in ("a", "b")]}
+    told = {"model": {"name": "a", "target": "the first", "draft": "its own head", "n_ctx": 2048}}
+    with serving(Script(models=models, snapshot=told)) as url:
+        first, other = (HttpClient(url, model=name).start() for name in ("a", "b"))
+    assert (first.target, first.draft, first.n_ctx) == ("the first", "its own head", 2048)
+    assert (other.target, other.draft, other.draft_reason, other.n_ctx) == ("b", "none", "not told by the server", 0)
 
 
 def test_the_wanted_model_is_asked() -> None:

@@ -29,6 +29,8 @@ def save(folder: Path, name: str, *turns: Turn) -> None:
         ("", "chat"),
         ("a\nb\tc", "a b c"),
         ("Was heißt Öl?", "Was heißt Öl"),
+        ("What is in package.json?", "What is in package"),
+        ("read a.json.json .json", "read a"),
     ],
 )
 def test_a_conversation_is_named_after_its_question(tmp_path: Path, question: str, name: str) -> None:
@@ -46,7 +48,13 @@ def test_names_are_never_given_twice(tmp_path: Path) -> None:
 def test_every_question_makes_a_name_that_is_one(question: str) -> None:
     folder = Path("/nowhere")
     name = conversation_file.fresh_name(folder, question)
-    assert conversation_file.path_of(folder, name).parent == folder
+    path = conversation_file.path_of(folder, name)
+    assert (path.parent, path.stem) == (folder, name)
+
+
+def test_a_question_about_a_json_file_leaves_what_is_there(tmp_path: Path) -> None:
+    save(tmp_path, "What is in package", Turn("a", "b"))
+    assert conversation_file.fresh_name(tmp_path, "What is in package.json?") == "What is in package 2"
 
 
 def test_renaming_keeps_what_was_said_and_nothing_is_written_over(tmp_path: Path) -> None:

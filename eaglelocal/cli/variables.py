@@ -1,0 +1,29 @@
+"""Variables of the flags that are no settings: EAGLELOCAL_NO_TUI for --no-tui, EAGLELOCAL_SAVE=0 for --no-save.
+
+Those that are settings are read with the config file, by settings.py, which is told the names of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from eaglelocal.settings import PREFIX, READERS
+
+WITHOUT = ("--help", "--version", "--install-completion", "--show-completion")
+
+
+def flags_beside_settings(command: Any) -> Iterator[tuple[str, Any]]:
+    """(variable, option) of a command as typer builds it, and of those below it."""
+    for below in getattr(command, "commands", {}).values():
+        yield from flags_beside_settings(below)
+    for option in command.params:
+        name = max(option.opts, key=len)
+        if name.startswith("--") and name not in WITHOUT and option.name not in READERS:
+            yield PREFIX + name.removeprefix("--").replace("-", "_").upper(), option
+
+
+def give_variables(command: Any) -> None:
+    """Let each of these flags be set by its variable; help does not repeat the rule on every line."""
+    for variable, option in flags_beside_settings(command):
+        option.envvar, option.show_envvar = variable, False
