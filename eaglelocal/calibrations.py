@@ -110,15 +110,17 @@ def file_name_of(key: Key | AcceptanceKey) -> str:
 
 
 def machine_name(machine: Machine) -> str:
-    """GPUs first, then chip and processor, as far as they are known."""
-    gpus = [gpu.name or "GPU" for gpu in machine.gpus]
+    """GPUs that this process may see first, then chip and processor, as far as they are known."""
+    gpus = [gpu.name or "GPU" for gpu in machine.gpus if not gpu.hidden_by]
     chips = [machine.unified.chip] if machine.unified and machine.unified.chip else []
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
 def build_of(library: str, machine: Machine) -> str:
     """What computes: llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120."""
-    drivers = sorted({gpu.driver for gpu in machine.gpus if gpu.driver and machine.backend_of(gpu)})
+    drivers = sorted(
+        {gpu.driver for gpu in machine.gpus if gpu.driver and not gpu.hidden_by and machine.backend_of(gpu)}
+    )
     backends = ", ".join(machine.llama_cpp.backends) or "backends unknown"
     return f"{library} ({backends})" + "".join(f", driver {driver}" for driver in drivers)
 
@@ -144,6 +146,7 @@ def newest_costs(machine: Machine, target: Header, library: str) -> object | Non
         "machine": machine_name(machine),
         "model": shape_hash(target),
         "library": build_of(library, machine),
+        "threads": machine.cpu.usable_threads,
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }

@@ -30,6 +30,7 @@ from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_m
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
@@ -81,7 +82,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
-    plan = with_attention(with_caches(plan, there), sources[0], there)
+    plan = with_attention(with_caches(with_shares(plan, there), there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
@@ -136,6 +137,14 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = read_header(plan.draft)
     return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
+
+
+def with_shares(plan: Plan, there: Sequence[Room]) -> Plan:
+    """The plan; with nothing for a GPU that others have filled, which llama.cpp would give a part of the layers."""
+    free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
+    if plan.shares or None in free or all(free) or not any(free):
+        return plan
+    return dataclasses.replace(plan, shares=tuple(float(num_bytes or 0) for num_bytes in free))
 
 
 def with_caches(plan: Plan, there: Sequence[Room]) -> Plan:

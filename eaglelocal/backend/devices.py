@@ -10,18 +10,22 @@ import ctypes as C
 from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.backend.library import Library, bind
 
-GPU_TYPES = (1, 2)  # ggml_backend_dev_type: a GPU, an integrated one; CPU and BLAS compute in main memory
+GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in main memory
 
 
 def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
-    """Main memory first. `unified`: the GPU works in main memory, as on Apple chips and NVIDIA's GB10."""
+    """Main memory first. `unified`: all GPUs work in main memory, as on Apple chips and NVIDIA's GB10."""
     native = C.CDLL(library.api._lib._name)
     type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]
     gpus = [
-        Room(library.device_name(device).decode(), free_bytes(native, device), in_ram=unified)
+        Room(
+            library.device_name(device).decode(),
+            free_bytes(native, device),
+            in_ram=unified or type_of(device) == INTEGRATED_GPU,
+        )
         for device in devices
-        if type_of(device) in GPU_TYPES
+        if type_of(device) in (GPU, INTEGRATED_GPU)
     ]
     return (Room(RAM, ram_bytes), *gpus)
 

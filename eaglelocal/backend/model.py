@@ -15,6 +15,7 @@ from eaglelocal.errors import ModelFileError, UsageError
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
+KEPT_BYTES = 256  # of a short text in the metadata
 
 
 def look_up(table: dict[str, int], name: str, flag: str) -> int:
@@ -116,8 +117,15 @@ class Model:
         self.size_bytes: int = api.llama_model_size(self.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
-        self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template())
+        splitter = self._said("tokenizer.ggml.pre")
+        self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template(), splitter=splitter)
         self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
+
+    def _said(self, key: str) -> str:
+        """A text of the file's metadata; empty where there is none."""
+        buffer = (C.c_char * KEPT_BYTES)()
+        length = self.library.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, KEPT_BYTES)
+        return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
     def _chat_template(self) -> str | None:
         raw = self.library.api.llama_model_chat_template(self.handle, None)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 
 from eaglelocal.backend.library import Library
+from eaglelocal.backend.long_runs import WITHOUT_RECURSION, parts_of
 
 PIECE_BYTES = 64
 WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
@@ -15,9 +16,12 @@ WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp re
 class LlamaVocabulary:
     """Implements core.ports.Vocabulary. Lives as long as its model."""
 
-    def __init__(self, library: Library, handle: object, chat_template: str | None) -> None:
+    def __init__(self, library: Library, handle: object, chat_template: str | None, *, splitter: str = "") -> None:
+        """splitter: the name of what splits a text into words, `tokenizer.ggml.pre`"""
         self._api, self._handle = library.api, handle
         self.chat_template = chat_template
+        is_bpe = self._api.llama_vocab_type(handle) == self._api.LLAMA_VOCAB_TYPE_BPE
+        self._recurses = is_bpe and splitter not in WITHOUT_RECURSION
         self.n_tokens: int = self._api.llama_vocab_n_tokens(handle)
         self.bos_text = self._text(self._api.llama_vocab_bos(handle))
         self.eos_text = self._text(self._api.llama_vocab_eos(handle))
@@ -46,6 +50,14 @@ class LlamaVocabulary:
         return tuple(sorted({text for text in found if text}))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        if not self._recurses:
+            return self._tokens(text, add_special, parse_special)
+        tokens: list[int] = []
+        for part in parts_of(text, self.control_texts if parse_special else ()):
+            tokens += self._tokens(part, add_special and not tokens, parse_special)
+        return tokens
+
+    def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")
         room = len(raw) + 16
         buffer = (C.c_int32 * room)()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.builds import Build, choose
 from eaglelocal.hub.download import Order
@@ -11,6 +13,7 @@ from eaglelocal.hub.troubles import Patience, is_missing
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything of it
 
 
 def order_model(reference: HubReference, patience: Patience) -> Order:
@@ -37,10 +40,12 @@ def order_model(reference: HubReference, patience: Patience) -> Order:
 def order_head(name: str, patience: Patience) -> Order:
     """The files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
     repo = look_up(name, patience)
-    wanted = [file for file in repo.files if file.name == CONFIG or file.name.endswith(WEIGHTS)]
-    if not any(file.name == CONFIG for file in wanted) or len(wanted) < 2:
-        raise UsageError(f"{name} holds no draft head: no {CONFIG} with safetensors", hint=f"see {repo.page}")
-    return checked(Order(repo, tuple(wanted), name), patience)
+    config = [file for file in repo.files if file.name == CONFIG]
+    weights = [file for file in repo.files if file.name.endswith(WEIGHTS)]
+    weights = weights or [file for file in repo.files if PICKLED.fullmatch(file.name)]
+    if not (config and weights):
+        raise UsageError(f"{name} holds no draft head: no {CONFIG} with weights", hint=f"see {repo.page}")
+    return checked(Order(repo, (*config, *weights), name), patience)
 
 
 def order_draft(reference: HubReference, patience: Patience) -> Order:
@@ -57,7 +62,7 @@ def order_draft(reference: HubReference, patience: Patience) -> Order:
 
 
 def needs_import(order: Order) -> bool:
-    return order.files[0].name == CONFIG or order.files[-1].name.endswith(WEIGHTS)
+    return order.files[0].name == CONFIG
 
 
 def checked(order: Order, patience: Patience) -> Order:

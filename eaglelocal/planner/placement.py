@@ -28,6 +28,8 @@ def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple
     """Those of the machine's GPUs that a plan uses."""
     named = None if device is None else {name.strip() for name in device.split(",")}
     gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
+    if named is None and not all(room.in_ram for room in gpus):  # beside cards llama.cpp leaves the processor's GPU out
+        gpus = [room for room in gpus if not room.in_ram]
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
@@ -35,6 +37,7 @@ def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...
     """As asked, else by what is free; evenly where that is unknown."""
     if shares:
         return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
-    if any(not room.free_bytes for room in gpus):
+    free = [room.free_bytes for room in gpus]
+    if None in free or not any(free):
         return (1.0,) * len(gpus)
-    return tuple(float(room.free_bytes or 0) for room in gpus)
+    return tuple(float(num_bytes or 0) for num_bytes in free)

@@ -94,19 +94,21 @@ def parse_stat(text: str, key: str) -> int:
 
 
 def _memory_v2(group: Path) -> MemoryLimit | None:
-    return _memory(group, "memory.max", "memory.current", "inactive_file")
+    return _memory(group, "memory.max", "memory.current", "")
 
 
 def _memory_v1(group: Path) -> MemoryLimit | None:
-    return _memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return _memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
-def _memory(group: Path, limit_file: str, used_file: str, droppable: str) -> MemoryLimit | None:
+def _memory(group: Path, limit_file: str, used_file: str, prefix: str) -> MemoryLimit | None:
+    """What files left in memory can be dropped, also where it was read twice, as a model is by its second run."""
     limit_bytes = parse_limit(_text(group / limit_file))
     if limit_bytes is None:
         return None
     used_bytes = _number(_text(group / used_file)) or 0
-    dropped_bytes = parse_stat(_text(group / "memory.stat"), droppable)
+    stat = _text(group / "memory.stat")
+    dropped_bytes = parse_stat(stat, f"{prefix}inactive_file") + parse_stat(stat, f"{prefix}active_file")
     return MemoryLimit(limit_bytes, max(0, used_bytes - dropped_bytes))
 
 

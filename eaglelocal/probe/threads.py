@@ -22,6 +22,7 @@ from eaglelocal.probe.cpuinfo import core_keys, parse_cpuinfo
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
 FAST_CPUS = Path("/sys/devices/cpu_core/cpus")  # there only on Intel chips with two kinds of core
+FAST_SHARE = 0.6  # of the fastest core's capacity, where the kernel tells it, as it does on ARM
 
 
 def usable_threads() -> int:
@@ -110,7 +111,16 @@ def _fast(allowed: frozenset[int]) -> frozenset[int]:
     try:
         return allowed & parse_cpu_list(FAST_CPUS.read_text()) or allowed
     except (OSError, ValueError):
-        return allowed
+        return able(allowed)
+
+
+def able(cpus: frozenset[int], *, folder: Path = CPUS) -> frozenset[int]:
+    """Those of the fast kind, by the capacity of each; all where one is not told."""
+    try:
+        capacity = {cpu: int((folder / f"cpu{cpu}" / "cpu_capacity").read_text()) for cpu in cpus}
+    except (OSError, ValueError):
+        return cpus
+    return frozenset(cpu for cpu in cpus if capacity[cpu] >= FAST_SHARE * max(capacity.values()))
 
 
 def _fast_cores_elsewhere() -> int:

@@ -357,18 +357,23 @@ def test_a_head_can_be_pulled_alone(person: Person) -> None:
     assert done.returncode == 2 and "has no GGUF files" in done.stderr
 
 
-def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(person: Person) -> None:
-    files = {
-        "config.json": HubFile(b"{}", is_lfs=False),
-        "model.safetensors": HubFile(b"weights"),
-        "x.bin": HubFile(b""),
-    }
+@pytest.mark.parametrize(
+    ("published", "fetched"),
+    [
+        (("model.safetensors", "pytorch_model.bin", "x.bin"), ["config.json", "model.safetensors"]),
+        (("optimizer.bin", "pytorch_model.bin"), ["config.json", "pytorch_model.bin"]),
+    ],
+)
+def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(
+    person: Person, published: tuple[str, ...], fetched: list[str]
+) -> None:
+    files = {"config.json": HubFile(b"{}", is_lfs=False)} | {name: HubFile(b"weights") for name in published}
     person.hub.repos["someone/head"] = HubRepo(files)
     done = person.runs("pull", GUIDE, "--draft", "someone/head", "--yes")
     assert done.returncode == 0, done.stderr
     assert f"eaglelocal import someone/head --target {GUIDE}:BF16" in done.stderr
     snapshot = next(person.cache.glob("models--someone--head/snapshots/*"))
-    assert sorted(path.name for path in snapshot.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in snapshot.iterdir()) == fetched
 
 
 def catalogue(person: Person) -> None:

@@ -28,6 +28,7 @@ class TargetShape:
     arch: str = "llama"
     tokenizer: str = "gpt2"  # byte-level BPE; or "llama", SentencePiece with a token for each byte
     controls: tuple[str, ...] = ()  # control tokens besides the one that ends (byte-level BPE)
+    splitter: str = "qwen2"  # of texts into words (byte-level BPE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int |
     if s.tokenizer == "llama":
         write_sentencepiece(writer, s.n_vocab)
     else:
-        write_vocabulary(writer, s.n_vocab, s.controls)
+        write_vocabulary(writer, s.n_vocab, s.controls, s.splitter)
     matrix = Matrices(writer, rng, s.type)
     matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
     matrix("output.weight", s.n_vocab, s.n_embd)
@@ -203,10 +204,12 @@ def write_shape(
     writer.add_rope_freq_base(10000.0)
 
 
-def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int, controls: tuple[str, ...] = ()) -> None:
+def write_vocabulary(
+    writer: gguf.GGUFWriter, n_vocab: int, controls: tuple[str, ...] = (), splitter: str = "qwen2"
+) -> None:
     tokens, types = vocabulary(n_vocab, controls)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(splitter)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges(["a b"])

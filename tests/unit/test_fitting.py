@@ -23,6 +23,7 @@ from eaglelocal.fitting import (
     sources_of,
     window_choices,
     with_caches,
+    with_shares,
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
@@ -48,6 +49,18 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
     assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (plan.n_batch, 0, True)
     assert (target.taps, head.taps) == ((1, 2, 3), ())
     assert target.context.threads == head.context.threads == 3
+
+
+@pytest.mark.parametrize(
+    ("free", "shares"),
+    [((24, 0.7), (23 * 2**30, 0.0)), ((24, 1.5), ()), ((0.5, 0.7), ()), ((24, None), ()), ((24,), ())],
+)
+def test_a_gpu_that_others_have_filled_gets_no_layers(
+    plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...]
+) -> None:
+    rooms = [Room(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
+    assert with_shares(plan, (Room(RAM, None), *rooms)).shares == shares
+    assert with_shares(replace(plan, shares=(1.0, 1.0)), (Room(RAM, None), *rooms)).shares == (1.0, 1.0)
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:

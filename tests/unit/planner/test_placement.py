@@ -56,11 +56,20 @@ def test_only_named_gpus_are_used_and_one_without_a_split() -> None:
     assert [room.device for room in used_gpus(rooms, device=None, split="none")] == ["CUDA0"]
 
 
+def test_the_processors_own_gpu_is_used_alone_or_by_name() -> None:
+    card, own = Room("Vulkan0", 8 * GIB), Room("Vulkan1", 15 * GIB, in_ram=True)
+    assert used_gpus((Room(RAM, GIB), card, own), device=None, split="layer") == (card,)
+    assert used_gpus((Room(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
+    assert used_gpus((Room(RAM, GIB), own), device=None, split="layer") == (own,)
+
+
 @pytest.mark.parametrize(
     ("free", "asked", "expected"),
     [
         ((24, 12), (), (24 * GIB, 12 * GIB)),
         ((24, None), (), (1.0, 1.0)),  # unknown: evenly
+        ((24, 0), (), (24 * GIB, 0)),  # another program fills it
+        ((0, 0), (), (1.0, 1.0)),
         ((24, 12), (3.0, 1.0), (3.0, 1.0)),
         ((24, 12), (1.0,), (1.0, 0.0)),
         ((24,), (1.0, 2.0), (1.0,)),

@@ -82,7 +82,7 @@ def test_v2_takes_the_tightest_group_above(tmp_path: Path) -> None:
             "user.slice/app.scope/cpu.max": "max 100000",
             "user.slice/memory.max": "4000",
             "user.slice/memory.current": "3500",
-            "user.slice/memory.stat": "inactive_file 500\n",
+            "user.slice/memory.stat": "inactive_file 300\nactive_file 200\n",
             "user.slice/app.scope/memory.max": "9000",
             "user.slice/app.scope/memory.current": "100",
         },
@@ -110,7 +110,7 @@ def test_v1_where_the_path_is_the_hosts(tmp_path: Path) -> None:
             "cpu,cpuacct/cpu.cfs_period_us": "100000",
             "memory/memory.limit_in_bytes": "8000",
             "memory/memory.usage_in_bytes": "1000",
-            "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400\n",
+            "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 100\n",
         },
     )
     groups = Cgroups(V1, root)

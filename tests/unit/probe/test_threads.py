@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.probe.threads import allowed_cpus, parse_cpu_list, physical_cores, threads_for, usable_threads
+from eaglelocal.probe.threads import able, allowed_cpus, parse_cpu_list, physical_cores, threads_for, usable_threads
 
 FOUR_CORES_EIGHT_THREADS = {cpu: str(cpu % 4) for cpu in range(8)}
 
@@ -50,6 +50,22 @@ def test_cores_by_their_siblings(tmp_path: Path, name: str) -> None:
         (topology / name).write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
     cores = physical_cores(frozenset(range(4)), folder=tmp_path)
     assert cores == {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
+
+
+@pytest.mark.parametrize(
+    ("capacities", "fast"),
+    [
+        ((1024, 1024, 440, 440), {0, 1}),
+        ((1024, 906, 906, 325), {0, 1, 2}),
+        ((1024,) * 4, {0, 1, 2, 3}),
+        ((), {0, 1, 2, 3}),
+    ],
+)
+def test_slow_cores_of_arm_are_left_out(tmp_path: Path, capacities: tuple[int, ...], fast: set[int]) -> None:
+    for cpu, capacity in enumerate(capacities):
+        (tmp_path / f"cpu{cpu}").mkdir()
+        (tmp_path / f"cpu{cpu}" / "cpu_capacity").write_text(f"{capacity}\n")
+    assert able(frozenset(range(4)), folder=tmp_path) == fast
 
 
 def test_cores_by_cpuinfo_where_there_is_no_topology(tmp_path: Path) -> None:

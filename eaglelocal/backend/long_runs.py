@@ -1,0 +1,41 @@
+"""Cuts of texts that llama.cpp's pre-tokenizers cannot take whole.
+
+Those that are regular expressions recurse for every character of a match, and a stack of 8 MiB ends after some 26 000:
+a prompt with as many letters in a row would end the process. So runs are cut long before. What is said there costs a
+token more at each cut, and means the same. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+
+WINDOW = 2000  # characters; a run between two cuts is shorter than two of these
+ALIKE = re.compile(rf"\S{{{WINDOW}}}|\s{{{WINDOW}}}")
+# Pre-tokenizers (tokenizer.ggml.pre) that are written by hand in llama.cpp, without recursion.
+WITHOUT_RECURSION = frozenset({
+    "a.x-4.0", "chatglm-bpe", "command-r", "dbrx", "deepseek-r1-qwen", "exaone4", "falcon-h1", "falcon3", "gemma4",
+    "glm4", "gpt-2", "hunyuan", "kimi-k2", "lfm2", "llama-bpe", "llama-v3", "llama3", "megrez", "midm-2.0", "olmo",
+    "phi-2", "pixtral", "qwen2", "qwen35", "refact", "smaug-bpe", "smollm", "stablelm2", "starcoder",
+})  # fmt: skip
+
+
+def parts_of(text: str, unbroken: Collection[str] = ()) -> list[str]:
+    """The text in parts without long runs; nothing of `unbroken` is cut in two."""
+    cuts = (at for at in range(WINDOW, len(text), WINDOW) if ALIKE.match(text, at))
+    places = sorted({0, len(text), *(before(unbroken, text, at) for at in cuts)})
+    return [text[first:end] for first, end in pairwise(places)] or [text]
+
+
+def before(unbroken: Collection[str], text: str, at: int) -> int:
+    """The place itself, or the beginning of what it would cut in two."""
+    starts = (start for word in unbroken for start in _across(word, text, at))
+    return min(starts, default=at)
+
+
+def _across(word: str, text: str, at: int) -> Iterator[int]:
+    """Where the word begins, if it lies on both sides of the place."""
+    start = text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1)
+    if 0 <= start < at:
+        yield start

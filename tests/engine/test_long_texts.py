@@ -1,0 +1,37 @@
+"""Prompts with very long runs of letters, on vocabularies whose splitters recurse: no end of the process.
+
+Each is read in a process of its own, for it is that which would die.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doubles.random_models import TargetShape, write_target
+
+READ = """
+import sys
+from pathlib import Path
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+
+vocabulary = Model(load_library(), Path(sys.argv[1]), Placement()).vocabulary
+for text in ("x" * 200_000, "." * 200_000, " " * 200_000, "xX" * 100_000, "e\u0301" * 50_000, "\u4e2d" * 60_000):
+    tokens = vocabulary.tokenize(text, add_special=False, parse_special=True)
+    print(b"".join(map(vocabulary.piece, tokens)).decode() == text)
+end = vocabulary.tokenize("<|end|>", add_special=False, parse_special=True)
+for shift in range(8):
+    tokens = vocabulary.tokenize("x" * (6000 - shift) + "<|end|>" + "x" * 6000, add_special=False, parse_special=True)
+    print([token for token in tokens if token in end] == end and len(end) == 1)
+"""
+
+
+@pytest.mark.parametrize("splitter", ["gpt-4o", "tekken", "deepseek-v3", "default", "qwen2"])
+def test_long_runs_are_read(tmp_path: Path, splitter: str) -> None:
+    target = write_target(tmp_path / "t.gguf", TargetShape(n_layer=1, n_embd=64, n_ff=64, splitter=splitter))
+    done = subprocess.run([sys.executable, "-c", READ, str(target)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert done.stdout.split() == ["True"] * 14
