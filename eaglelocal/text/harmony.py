@@ -42,6 +42,7 @@ class HarmonyParser:
         self._kind: Kind | None = begun  # of the message; None: still its header
         self._recipient = self._body_text = ""  # to whom the message goes; its text, before it is an object
         self._json: JsonCalls | None = None  # the arguments, once they have begun
+        self._has_marks = False
 
     def push(self, item: Item) -> None:
         if isinstance(item, Mark):
@@ -54,10 +55,11 @@ class HarmonyParser:
 
     def finish(self, *, is_cut: bool) -> None:
         self._end(is_cut=is_cut, is_told=False)
-        if "<|" not in self._header:  # a model that writes no headers after all
+        if not self._has_marks:  # a model that writes no headers after all
             self._found.say(self._said_in_header)
 
     def _mark(self, name: str) -> None:
+        self._has_marks = True
         if name == MESSAGE and self._kind is None:
             self._begin()
         elif name in ENDS or name == START:

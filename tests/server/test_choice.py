@@ -11,7 +11,8 @@ from eaglelocal.core.events import Finished, Piece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.core.tools import CallPart
+from eaglelocal.core.tools import CallPart, ToolCall
+from eaglelocal.server.api.anthropic_teller import input_of
 from eaglelocal.server.api.chat_teller import ChatTeller
 from eaglelocal.server.choice import Choice, Said, Thought
 
@@ -95,3 +96,8 @@ def test_only_tokens_of_what_is_said_are_weighed(pieces: list[Piece], rest: str,
 def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
     news = choice_of(weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0).news()
     assert [one.piece for one in news.sampled] == [b"<s>", b"\xc3", b"\xa9"]
+
+
+@pytest.mark.parametrize("arguments", [r'{"t": "\ud83d"}', '{"t": 1e999}', '{"t": ', "[1]"])
+def test_arguments_that_are_no_object_to_be_sent_are_shown_as_they_are(arguments: str) -> None:
+    assert input_of(ToolCall("a", "f", arguments)) == {"arguments": arguments}

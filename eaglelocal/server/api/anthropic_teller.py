@@ -8,7 +8,7 @@ from typing import Any
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.api.figures import speculation, stats_of, timings
-from eaglelocal.server.api.tellers import named
+from eaglelocal.server.api.tellers import compact, named
 from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
@@ -137,7 +137,8 @@ def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
 def input_of(call: ToolCall) -> dict[str, Any]:
     """The arguments as the object that this shape wants; what is none is shown as it is."""
     try:
-        value = read_json(call.arguments)
-    except ValueError:
+        value = read_json(call.arguments, is_finite=True)
+        compact(value).encode()
+    except ValueError:  # also where half an emoji is escaped, which nobody can be sent
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import sys
 from array import array
@@ -18,6 +19,7 @@ from eaglelocal.server.api.exchange import Exchange, Wire
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import new_id, prompts_of
 from eaglelocal.server.api.schema import EmbeddingBody
+from eaglelocal.server.api.tellers import compact
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.serving import Serving
 
@@ -52,7 +54,7 @@ class Embedding:
             if made is None:
                 raise Problem(400, f"{self._model} makes no embeddings", parameter="model")
             self._check_size(made)
-            await wire.json(200, self._told(made))
+            await wire.json(200, await asyncio.to_thread(self._written, made))  # millions of numbers, it may be
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.body()
@@ -64,6 +66,9 @@ class Embedding:
         if self._body.dimensions not in (None, made.size):
             what = f"the vectors of {self._model} have {made.size} dimensions, not {self._body.dimensions}"
             raise Problem(400, what, parameter="dimensions")
+
+    def _written(self, made: Embedded) -> bytes:
+        return compact(self._told(made)).encode()
 
     def _told(self, made: Embedded) -> Mapping[str, object]:
         as_text = self._body.encoding_format == "base64"

@@ -143,7 +143,7 @@ class Wire:
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": False})
 
     async def json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
-        body = compact(value).encode()
+        body = value if isinstance(value, bytes) else compact(value).encode()
         self.is_open = True
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}

@@ -184,6 +184,7 @@ HARMONIES: dict[str, tuple[str, str, str, Calls]] = {
     "to no function": ("<|channel|>commentary to=functions. <|message|>{}<|call|>", "", "{}", []),
     "a tool of its own": ("<|channel|>analysis to=python<|message|>1+1", "", "1+1", []),
     "no headers": ("Hello <b>", "Hello <b>", "", []),
+    "no header yet": ("<|channel|>final<|message|>Yes<|end|><|start|>assistant", "Yes", "", []),
     "half a header": ("<|channel|>ana", "", "", []),
     "an end that is missing": ("<|channel|>analysis<|message|>hm<|channel|>final<|message|>Yes", "Yes", "hm", []),
 }  # fmt: skip
