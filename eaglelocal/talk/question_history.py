@@ -10,6 +10,8 @@ import json
 import os
 from pathlib import Path
 
+from eaglelocal.core.whole_file import write_whole
+
 MAX_ENTRIES = 1000
 MAX_FILE_BYTES = 8 * 1024 * 1024
 
@@ -51,24 +53,36 @@ class QuestionHistory:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if len(self._entries) > 2 * MAX_ENTRIES:
                 del self._entries[:-MAX_ENTRIES]
-                self._write(self._entries, os.O_TRUNC)
+                write_whole(self._path, _lines(self._entries))
             else:
-                self._write([question], os.O_APPEND)
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(_lines([question]))
 
-    def _write(self, questions: list[str], how: int) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | how, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(question) + "\n" for question in questions)
+
+def _lines(questions: list[str]) -> str:
+    return "".join(json.dumps(question) + "\n" for question in questions)
 
 
 def _read(path: Path) -> list[str]:
-    """The newest questions; lines that are none are passed over."""
+    """The newest questions, to which a file that has grown too long is cut; lines that are none are passed over."""
     found: list[str] = []
     with contextlib.suppress(OSError):
-        with path.open("rb") as file:
-            lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
+        lines, is_whole = _newest_lines(path)
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(question := json.loads(line), str):
                     found.append(question)
-    return found[-MAX_ENTRIES:]
+        del found[:-MAX_ENTRIES]
+        if not is_whole or len(lines) > 2 * MAX_ENTRIES:
+            write_whole(path, _lines(found))
+    return found
+
+
+def _newest_lines(path: Path) -> tuple[list[str], bool]:
+    """The lines at the end of a file; are they all of it?"""
+    with path.open("rb") as file:
+        begin = max(file.seek(0, os.SEEK_END) - MAX_FILE_BYTES, 0)
+        file.seek(begin)
+        lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
+    return lines[1:] if begin else lines, not begin  # the first one is most often cut

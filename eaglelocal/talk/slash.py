@@ -60,8 +60,7 @@ def is_command(text: str) -> bool:
 
 def parse(line: str) -> Command:
     """`/spec 4` -> Command("/spec", "4"). Raises UsageError with the nearest name."""
-    name, _, argument = line.strip().partition(" ")
-    argument = argument.strip()
+    name, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
     if name not in COMMANDS:
         close = nearest(name, COMMANDS)
         near = f"{close}, or " if close else ""

@@ -120,7 +120,8 @@ class ChatApp(EagleApp[int]):
         self._talk_name = ""
         self._frame, self._framed_at = Frame(), float("-inf")
         self._interrupted_at = float("-inf")
-        self._is_editing = self._is_composed = False
+        self._edited: news.LastQuestion | None = None
+        self._is_composed = False
         self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
         self._tint = tint
 
@@ -251,9 +252,9 @@ class ChatApp(EagleApp[int]):
     # ---- what a person does
     def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
         text = message.text
-        if self._is_editing:
+        if self._edited is not None:
+            self.partner.ask_instead(text.strip(), self._edited)
             self._end_editing()
-            self.partner.ask_instead(text.strip())
         elif is_command(text):
             self.partner.act(text)
         else:
@@ -272,7 +273,7 @@ class ChatApp(EagleApp[int]):
             return
         if taken := self.partner.take_back():
             self.prompt.replace_text("\n".join([*taken, self.prompt.text]).rstrip("\n"))
-        elif self._is_editing:
+        elif self._edited is not None:
             self._end_editing()
             self.prompt.replace_text("")
 
@@ -302,16 +303,19 @@ class ChatApp(EagleApp[int]):
         self.partner.act("/clear")
 
     def action_edit(self) -> None:
-        question = self.partner.last_question
-        if not question:
+        if self.partner.is_busy or self.partner.waiting:
+            self.notify("what runs must end first; esc stops an answer")
+            return
+        last = self.partner.last_question
+        if last is None:
             self.notify("nothing was asked yet")
             return
-        self._is_editing = True
+        self._edited = last
         self.prompt.border_title = "the last question; enter asks again, esc leaves it as it is"
-        self.prompt.replace_text(question)
+        self.prompt.replace_text(last.text)
 
     def _end_editing(self) -> None:
-        self._is_editing = False
+        self._edited = None
         self.prompt.border_title = None
 
     def action_panel(self) -> None:

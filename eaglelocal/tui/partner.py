@@ -109,6 +109,15 @@ News = ModelChanged | Asking | Heard | Answered | Said | Wrong | Progressed | To
 Tell = Callable[[News], None]
 
 
+@dataclass(frozen=True, slots=True)
+class LastQuestion:
+    """The last one, and where it stands: what an edit is begun on."""
+
+    text: str
+    conversation: Conversation
+    num_turns: int
+
+
 class _Progress:
     """One bar; silent once it is finished."""
 
@@ -165,9 +174,9 @@ class Partner:
     def ask(self, question: str) -> None:
         self._errands.send(lambda: self._ask(question), question=question)
 
-    def ask_instead(self, question: str) -> None:
-        """In the place of the last question."""
-        self._errands.send(lambda: self._ask_instead(question), question=question)
+    def ask_instead(self, question: str, last: LastQuestion) -> None:
+        """In the place of the last question, if that is still the one."""
+        self._errands.send(lambda: self._ask_instead(question, last), question=question)
 
     def act(self, line: str) -> None:
         """A slash command."""
@@ -216,11 +225,12 @@ class Partner:
         return turns[-1].answer if turns else ""
 
     @property
-    def last_question(self) -> str:
+    def last_question(self) -> LastQuestion | None:
         if self._session is None:
-            return ""
+            return None
         conversation = self._session.conversation
-        return conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
+        text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
+        return LastQuestion(text, conversation, len(conversation.turns)) if text else None
 
     def close(self) -> None:
         """Stop, and end the engine."""
@@ -279,11 +289,17 @@ class Partner:
             case Finished(text=text, reasoning=reasoning):
                 self._live.push((Piece(-1, text, False, reasoning=reasoning),))
 
-    def _ask_instead(self, question: str) -> None:
+    def _ask_instead(self, question: str, last: LastQuestion) -> None:
+        """Raises UsageError when another question is the last one by now."""
         conversation = self._opened().conversation
-        if conversation.take_last_question():
-            conversation.unanswered = ""
-            self._tell(TookBack())
+        if self.last_question != last:
+            raise UsageError(
+                "the question that was edited is not the last one any more, so nothing was replaced",
+                hint="up brings back what was typed",
+            )
+        conversation.take_last_question()
+        conversation.unanswered = ""
+        self._tell(TookBack())
         self._ask(question)
 
     def _act(self, line: str) -> None:

@@ -24,10 +24,10 @@ class Spoken:
         self._live = LiveAnswer()
         self._tail = 0  # index in the transcript from which the running answer may change
 
-    # ---- asides
+    # ---- asides, above what still grows
     def note(self, text: str) -> None:
-        self._transcript.note(text)
-        self._tail = len(self._transcript)
+        self._transcript.note(self._tail, text)
+        self._tail += 1
 
     def wrong(self, error: EagleLocalError) -> None:
         self._add(error_entry(error))
@@ -36,6 +36,7 @@ class Spoken:
     def ask(self, question: str, live: LiveAnswer) -> None:
         """The answer grows in `live` from here on."""
         self._live = live
+        self._tail = len(self._transcript)  # an answer that failed at once has left no end
         self._transcript.follow()
         self._add(Entry(Kind.QUESTION, question))
         self._transcript.grow(True)
@@ -74,5 +75,5 @@ class Spoken:
         self._tail = len(self._transcript)
 
     def _add(self, entry: Entry) -> None:
-        self._transcript.add(entry)
-        self._tail = len(self._transcript)
+        self._transcript.insert(self._tail, entry)
+        self._tail += 1

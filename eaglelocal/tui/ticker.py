@@ -35,6 +35,7 @@ class Ticker:
         late_s = max(now - self._due_at, 0.0)
         self._cpu_s = cpu_s
         is_moving = not self._is_paused and self._on_tick(now)
+        self._pace.made(time.thread_time() - cpu_s)
         gap_s = self._pace.gap_s(is_moving=is_moving, late_s=late_s)
         self._due_at = now + gap_s
         asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)  # a timer is a task each time

@@ -6,7 +6,6 @@ shows the end it follows what comes; scrolled up, it stays where it is.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -56,7 +55,7 @@ class Transcript(ScrollView):
         super().__init__(id=id)
         self.can_focus = False
         self._items: list[_Item] = []
-        self._laid_out: deque[_Item] = deque()  # in the order in which they came into view
+        self._laid_out: dict[_Item, None] = {}  # in the order in which they were last needed
         self._tops = Tops()
         self._view = View()
         self._follows = True
@@ -83,9 +82,6 @@ class Transcript(ScrollView):
         """The scrollbar too."""
         self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as its docstring shows it
 
-    def add(self, *entries: Entry) -> None:
-        self.replace_from(len(self), entries)
-
     def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
         """Everything from an index on is replaced; what stays the same is not laid out again, nor drawn."""
         shown, y = self._in_view(), self.scroll_offset.y
@@ -108,15 +104,19 @@ class Transcript(ScrollView):
             self._tops.append(self._height_of(item))
         for old, new in zip_longest(kept, self._items[index:]):
             if old is not None and old is not new and old.rows is not None:
-                self._laid_out.remove(old)
+                del self._laid_out[old]
 
     def _in_view(self) -> list[Strip]:
         return self._rows(self.scroll_offset.y, self.size.height)
 
-    def note(self, text: str) -> None:
+    def insert(self, index: int, entry: Entry) -> None:
+        """Above whatever stands from there on."""
+        self.replace_from(index, [entry, *(item.entry for item in self._items[index:])])
+
+    def note(self, index: int, text: str) -> None:
         """A line that stands back; lines that follow each other are one block."""
-        follows_note = bool(self._items) and self._items[-1].entry.kind is Kind.NOTE
-        self.add(Entry(Kind.NOTE, text, has_gap=not follows_note))
+        follows_note = index > 0 and self._items[index - 1].entry.kind is Kind.NOTE
+        self.insert(index, Entry(Kind.NOTE, text, has_gap=not follows_note))
 
     def take_back(self) -> None:
         """The last question goes, and whatever is below it."""
@@ -149,8 +149,9 @@ class Transcript(ScrollView):
     def _lay_out(self, index: int) -> int:
         """The item's rows are made if there are none. Returns its height."""
         item = self._items[index]
+        self._laid_out.pop(item, None)
+        self._laid_out[item] = None
         if item.rows is None:
-            self._laid_out.append(item)
             item.rows = [self._painted(row) for row in rows_of(item.entry, self._width, self._view)]
             self._tops.resize(index, len(item.rows))
         return len(item.rows)
@@ -209,9 +210,11 @@ class Transcript(ScrollView):
         return max(min(y, self._tops.total - self.size.height), 0)
 
     def _forget_oldest(self) -> None:
-        """Only so many items stay laid out; of the others the height is still known."""
-        while len(self._laid_out) > MAX_LAID_OUT:
-            self._laid_out.popleft().rows = None
+        """Only so many items stay laid out, all in view among them; of the others the height is still known."""
+        num_kept = max(MAX_LAID_OUT, self.size.height)  # an item in view has a row there at least
+        for item in list(self._laid_out)[: max(len(self._laid_out) - num_kept, 0)]:
+            del self._laid_out[item]
+            item.rows = None
 
     def _forget_rows(self) -> None:
         self._laid_out.clear()

@@ -141,6 +141,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         ("/stats", "no answers yet"),
         ("/spec 3", "speculation on: 3 tokens ahead"),
         ("/system be brief", "system message: be brief"),
+        ("/system\nbe brief", "system message: be brief"),
         ("/model missing", "error: no file missing"),
         ("/model other", "target   other"),
         ("/draft ngram", "draft    scripted head"),
@@ -226,6 +227,7 @@ def test_an_edited_question_takes_the_place_of_the_last(tmp_path: Path) -> None:
     async def scenario(person: Spectator) -> None:
         await person.ask("whi")
         await person.sees("first answer", "41.2 tok/s")
+        await person.idle()
         await person.pilot.press("f3")
         assert person.app.prompt.text == "whi"
         await person.pilot.press("backspace", "y", "enter")
@@ -234,6 +236,48 @@ def test_an_edited_question_takes_the_place_of_the_last(tmp_path: Path) -> None:
 
     play(stage, scenario)
     assert [message.content for message in stage.client.requests[1].messages] == ["why"]
+
+
+def test_a_question_is_not_edited_while_the_next_one_is_answered(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(says("first answer"), Script(("half",), hangs=True), says("whole")))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("41.2 tok/s")
+        await person.idle()
+        await person.ask("two")
+        await person.sees("half")
+        await person.pilot.press("f3")
+        await person.sees("what runs must end first")
+        assert person.app.prompt.text == ""
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.pilot.press("f3")
+        assert person.app.prompt.text == "two"
+
+    play(stage, scenario)
+
+
+def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
+    saved(tmp_path, "eagles", Turn("who?", "**eagles**"))
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("whi")
+        await person.sees("41.2 tok/s")
+        await person.idle()
+        await person.pilot.press("f3")
+        person.app.partner.act("/load eagles")  # as the list of conversations does
+        await person.sees("who?")
+        await person.pilot.press("backspace", "y", "enter")
+        await person.sees("error: the question that was edited is not the last one any more", "who?", "eagles")
+        await person.pilot.press("up")
+        assert person.app.prompt.text == "why"
+        await person.pilot.press("enter")
+        await person.sees("another one")
+
+    play(stage, scenario)
+    assert [message.content for message in stage.client.requests[1].messages] == ["who?", "**eagles**", "why"]
 
 
 def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> None:
@@ -252,6 +296,39 @@ def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> Non
         assert shown(person) == top
         await person.pilot.press("ctrl+end")
         await person.sees("stopped")
+
+    play(stage, scenario)
+
+
+def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> None:
+    saved(tmp_path, "long", Turn("q", "\n\n".join(f"paragraph {number}" for number in range(200))))
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/load long")
+        await person.sees("paragraph 199")
+        transcript = person.app.transcript
+        await person.pilot.press(*["pageup"] * 35)
+        for _ in range(100):
+            transcript.scroll_relative(y=3, animate=False)
+            assert person.text.count("paragraph") >= transcript.size.height // 2
+
+    play(stage, scenario)
+
+
+def test_what_is_said_beside_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("half an answer")
+        stage.client.state = "restarting"
+        await person.sees("the engine has ended")
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.sees("stopped")
+        assert person.text.count("half an answer") == 1
+        assert person.text.index("the engine has ended") < person.text.index("half an answer")
 
     play(stage, scenario)
 

@@ -12,7 +12,7 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.talk.markdown_export import as_markdown, export
-from eaglelocal.talk.question_history import MAX_ENTRIES, QuestionHistory
+from eaglelocal.talk.question_history import MAX_ENTRIES, MAX_FILE_BYTES, QuestionHistory
 
 
 def save(folder: Path, name: str, *turns: Turn) -> None:
@@ -125,6 +125,22 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
     for number in range(2 * MAX_ENTRIES + 10):
         history.add(f"question {number}")
     assert MAX_ENTRIES <= len((tmp_path / "questions").read_text().splitlines()) < 2 * MAX_ENTRIES
+
+
+def test_a_file_that_has_grown_over_many_sessions_is_cut_at_a_start(tmp_path: Path) -> None:
+    path = tmp_path / "questions"
+    path.write_text("".join(f'"question {number}"\n' for number in range(2 * MAX_ENTRIES + 1)))
+    QuestionHistory(path)
+    lines = path.read_text().splitlines()
+    assert (len(lines), lines[-1]) == (MAX_ENTRIES, f'"question {2 * MAX_ENTRIES}"')
+
+
+def test_the_newest_of_a_large_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "questions"
+    path.write_text(f'"old {"x" * MAX_FILE_BYTES}"\n"one"\n"two"\n')
+    history = QuestionHistory(path)
+    assert [history.older(""), history.older(""), history.older("")] == ["two", "one", None]
+    assert path.read_text() == '"one"\n"two"\n'
 
 
 def test_a_disk_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.lines import beside, fitted, line, plain, width_of
 from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
 from eaglelocal.tui.noticed import noticed
-from eaglelocal.tui.pace import FASTEST_S, IDLE_S, SHARE, SLOWEST_S, Pace
+from eaglelocal.tui.pace import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, Pace
 from eaglelocal.tui.panel_text import count, panel_lines, state_line
 from eaglelocal.tui.table_text import COLUMNS, View, ordered, seconds
 from eaglelocal.tui.tail import KEPT_LINES, Tail
@@ -250,9 +250,23 @@ def test_drawing_takes_its_share_and_no_more(cost_s: float) -> None:
     pace = Pace()
     for _ in range(50):
         pace.drawn(cost_s)
+        pace.made(cost_s)
     gap_s = pace.gap_s(is_moving=True)
-    assert FASTEST_S <= gap_s <= SLOWEST_S
-    assert cost_s / gap_s <= SHARE * 1.01 or gap_s == SLOWEST_S
+    assert FASTEST_S <= gap_s <= LONGEST_S
+    assert cost_s / gap_s <= SHARE * 1.01 or gap_s == LONGEST_S
+
+
+def test_a_load_or_typing_holds_up_nothing_and_dear_frames_are_forgotten_at_once() -> None:
+    pace = Pace()
+    for made_s in (0.001, 0.4, 0.2, 0.001, 0.001):
+        pace.drawn(0.4)  # somebody types and scrolls
+        pace.made(made_s)
+        assert pace.gap_s(is_moving=True) <= SLOWEST_S
+    for _ in range(3):
+        pace.made(0.06)
+    assert pace.gap_s(is_moving=True) == pytest.approx(0.06 / SHARE)
+    pace.made(0.001)
+    assert pace.gap_s(is_moving=True) <= SLOWEST_S
 
 
 def test_a_late_frame_makes_the_next_one_later_and_idleness_too() -> None:
