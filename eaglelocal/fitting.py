@@ -82,7 +82,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
-    plan = with_attention(with_caches(with_shares(plan, there), there), sources[0], there)
+    plan = with_attention(with_caches(plan, there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
@@ -139,14 +139,6 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
     return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
 
 
-def with_shares(plan: Plan, there: Sequence[Room]) -> Plan:
-    """The plan; with nothing for a GPU that others have filled, which llama.cpp would give a part of the layers."""
-    free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
-    if plan.shares or None in free or all(free) or not any(free):
-        return plan
-    return dataclasses.replace(plan, shares=tuple(float(num_bytes or 0) for num_bytes in free))
-
-
 def with_caches(plan: Plan, there: Sequence[Room]) -> Plan:
     """The plan, with one cache for all slots or one for each."""
     if plan.unified is not None:
@@ -191,17 +183,32 @@ def placements_of(
     )
     plenty = has_room(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
     return [
-        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types)
+        placement_of(
+            plan,
+            of_draft=index > 0,
+            reads=plenty and source.header.main_type in types,
+            shares=plan.shares or shares_beside_full(plan, there),
+        )
         for index, source in enumerate(sources)
     ]
 
 
-def placement_of(plan: Plan, *, of_draft: bool = False, reads: bool = False) -> Placement:
+def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:
+    """Nothing for a GPU that others have filled, which llama.cpp would give a part of the layers; empty: none is."""
+    free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
+    if None in free or all(free) or not any(free):
+        return ()
+    return tuple(float(num_bytes or 0) for num_bytes in free)
+
+
+def placement_of(
+    plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
+) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
         devices=plan.device,
         split=plan.split,
-        shares=plan.shares,
+        shares=shares or plan.shares,
         reads=reads,
     )
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 WINDOW = 2000  # characters; a run between two cuts is shorter than two of these
-ALIKE = re.compile(rf"\S{{{WINDOW}}}|\s{{{WINDOW}}}")
+# What one match may run over: C++ takes four controls for no space, and lines and slashes may end what is no word.
+ALIKE = re.compile("|".join(rf"{kind}{{{WINDOW}}}" for kind in (r"[\S\x1c-\x1f]", r"\s", r"[\r\n/]")))
 # Pre-tokenizers (tokenizer.ggml.pre) that are written by hand in llama.cpp, without recursion.
 WITHOUT_RECURSION = frozenset({
     "a.x-4.0", "chatglm-bpe", "command-r", "dbrx", "deepseek-r1-qwen", "exaone4", "falcon-h1", "falcon3", "gemma4",

@@ -52,10 +52,13 @@ class LlamaVocabulary:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         if not self._recurses:
             return self._tokens(text, add_special, parse_special)
-        tokens: list[int] = []
-        for part in parts_of(text, self.control_texts if parse_special else ()):
-            tokens += self._tokens(part, add_special and not tokens, parse_special)
-        return tokens
+        parts = parts_of(text, self.control_texts if parse_special else ())
+        if len(parts) == 1:
+            return self._tokens(text, add_special, parse_special)
+        api, handle = self._api, self._handle
+        begin = [api.llama_vocab_bos(handle)] if add_special and api.llama_vocab_get_add_bos(handle) else []
+        end = [api.llama_vocab_eos(handle)] if add_special and api.llama_vocab_get_add_eos(handle) else []
+        return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
 
     def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-VARIABLES = "Every option has a variable, most a line in the config file: --top-k is EAGLELOCAL_TOP_K and top_k."
+VARIABLES = "Nearly every option has a variable, most a line in the config file: --top-k is EAGLELOCAL_TOP_K and top_k."
 
 # what answers
 Target = Annotated[

@@ -25,10 +25,12 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
 
 
 def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:
-    """Those of the machine's GPUs that a plan uses."""
-    named = None if device is None else {name.strip() for name in device.split(",")}
+    """Those of the machine's GPUs that a plan uses, in llama.cpp's order."""
+    named = None if device is None else [name.strip() for name in device.split(",")]
     gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
-    if named is None and not all(room.in_ram for room in gpus):  # beside cards llama.cpp leaves the processor's GPU out
+    if named is not None:
+        gpus.sort(key=lambda room: named.index(room.device))
+    elif not all(room.in_ram for room in gpus):  # beside cards llama.cpp leaves the processor's GPU out
         gpus = [room for room in gpus if not room.in_ram]
     return tuple(gpus[:1] if split == "none" else gpus)
 

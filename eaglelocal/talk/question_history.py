@@ -74,7 +74,7 @@ def _read(path: Path) -> list[str]:
                 if isinstance(question := json.loads(line), str):
                     found.append(question)
         del found[:-MAX_ENTRIES]
-        if not is_whole or len(lines) > 2 * MAX_ENTRIES:
+        if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):
             write_whole(path, _lines(found))
     return found
 

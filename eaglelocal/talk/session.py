@@ -12,7 +12,7 @@ from typing import Protocol
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Spec
+from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.talk.context_window import TokenEstimate, calibrated
@@ -166,5 +166,6 @@ class Session:
     def _learn(self, finished: Finished, num_forgotten: int) -> None:
         *turns, last = self.conversation.turns
         past = Conversation(self.conversation.system, turns)
-        messages = (*past.messages(last.question, num_forgotten=num_forgotten), last.messages[1])
+        answer = Message("assistant", last.reasoning + last.answer)  # all that was generated
+        messages = (*past.messages(last.question, num_forgotten=num_forgotten), answer)
         self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

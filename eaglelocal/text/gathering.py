@@ -106,7 +106,9 @@ class Gathering:
         behind, self._behind = self._behind, ""
         self.text.add(behind)
         self.text.trim()
-        self.calls.append(CallPart(self._num_calls, "", without_surrogates(call_id) or self.new_id(), without_surrogates(name)))
+        self.calls.append(
+            CallPart(self._num_calls, "", without_surrogates(call_id) or self.new_id(), without_surrogates(name))
+        )
         self._num_calls += 1
 
     def argue(self, arguments: str) -> None:

@@ -19,7 +19,10 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 
 vocabulary = Model(load_library(), Path(sys.argv[1]), Placement()).vocabulary
-for text in ("x" * 200_000, "." * 200_000, " " * 200_000, "xX" * 100_000, "e\u0301" * 50_000, "\u4e2d" * 60_000):
+for text in (
+    "x" * 200_000, "." * 200_000, " " * 200_000, "xX" * 100_000, "e\u0301" * 50_000, "\u4e2d" * 60_000,
+    "//\\n" * 30_000, ".\\x1c" * 50_000,
+):
     tokens = vocabulary.tokenize(text, add_special=False, parse_special=True)
     print(b"".join(map(vocabulary.piece, tokens)).decode() == text)
 end = vocabulary.tokenize("<|end|>", add_special=False, parse_special=True)
@@ -34,4 +37,4 @@ def test_long_runs_are_read(tmp_path: Path, splitter: str) -> None:
     target = write_target(tmp_path / "t.gguf", TargetShape(n_layer=1, n_embd=64, n_ff=64, splitter=splitter))
     done = subprocess.run([sys.executable, "-c", READ, str(target)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-500:]
-    assert done.stdout.split() == ["True"] * 14
+    assert done.stdout.split() == ["True"] * 16

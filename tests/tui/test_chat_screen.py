@@ -310,7 +310,7 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
         transcript = person.app.transcript
         await person.pilot.press(*["pageup"] * 35)
         for _ in range(100):
-            transcript.scroll_relative(y=3, animate=False)
+            transcript.scroll_relative(y=3, animate=False, immediate=True)
             assert person.text.count("paragraph") >= transcript.size.height // 2
 
     play(stage, scenario)

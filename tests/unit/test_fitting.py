@@ -20,10 +20,10 @@ from eaglelocal.fitting import (
     parts_of,
     placement_of,
     placements_of,
+    shares_beside_full,
     sources_of,
     window_choices,
     with_caches,
-    with_shares,
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
@@ -59,8 +59,9 @@ def test_a_gpu_that_others_have_filled_gets_no_layers(
     plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...]
 ) -> None:
     rooms = [Room(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
-    assert with_shares(plan, (Room(RAM, None), *rooms)).shares == shares
-    assert with_shares(replace(plan, shares=(1.0, 1.0)), (Room(RAM, None), *rooms)).shares == (1.0, 1.0)
+    assert shares_beside_full(plan, (Room(RAM, None), *rooms)) == shares
+    placed = placements_of(plan, probe(), load_library(), sources_of(plan), (Room(RAM, None), *rooms))
+    assert [placement.shares for placement in placed] == [shares, shares]
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.long_runs import WINDOW, parts_of
 
-TOO_LONG = re.compile(rf"\S{{{2 * WINDOW}}}|\s{{{2 * WINDOW}}}")
+TOO_LONG = re.compile("|".join(rf"{kind}{{{2 * WINDOW}}}" for kind in (r"\S", r"\s", r"[\r\n/]", r"[.\x1c]")))
 runs = st.tuples(
-    st.sampled_from(["x", "\u00e9", "\u4e2d", ".", " ", "\n", "<", "<|end|>", "a b"]), st.integers(0, 9000)
+    st.sampled_from(["x", "\u00e9", "\u4e2d", ".", " ", "\n", "<", "<|end|>", "a b", "//\n", ".\x1c"]),
+    st.integers(0, 9000),
 )
 texts = st.lists(runs, max_size=4).map(lambda found: "".join(text * count for text, count in found))
 

@@ -60,6 +60,7 @@ def test_the_processors_own_gpu_is_used_alone_or_by_name() -> None:
     card, own = Room("Vulkan0", 8 * GIB), Room("Vulkan1", 15 * GIB, in_ram=True)
     assert used_gpus((Room(RAM, GIB), card, own), device=None, split="layer") == (card,)
     assert used_gpus((Room(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
+    assert used_gpus((Room(RAM, GIB), card, own), device="Vulkan1,Vulkan0", split="layer") == (own, card)
     assert used_gpus((Room(RAM, GIB), own), device=None, split="layer") == (own,)
 
 
