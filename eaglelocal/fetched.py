@@ -16,6 +16,7 @@ from eaglelocal.catalog.reference import Profile
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lighter import BEST_TYPE, lightened
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.builds import canonical
@@ -114,7 +115,7 @@ def _exact(way: DraftWay, header: Header) -> DraftWay:
 def _auto_draft(found: FoundTarget) -> FileDraft | None:
     try:
         draft = find_draft(AUTO, found)
-        return FileDraft(draft.label, read_header(draft.path)) if draft.path else None
+        return FileDraft(draft.label, lightened(read_header(draft.path), BEST_TYPE)) if draft.path else None
     except EagleLocalError:
         return None
 
@@ -126,7 +127,7 @@ def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header
     try:
         path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
         draft_at(path, found)
-        return read_header(path)
+        return lightened(read_header(path), BEST_TYPE)
     except EagleLocalError:
         return None
 

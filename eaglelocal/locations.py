@@ -35,6 +35,11 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def light_heads_dir() -> Path:
+    """Copies of draft heads in fewer bits: can always be made again."""
+    return cache_dir() / "heads"
+
+
 def heads_dir() -> Path:
     """Imported draft heads, a folder for each kind of target."""
     return state_dir() / "heads"

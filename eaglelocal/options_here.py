@@ -13,6 +13,8 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lighter import light_type, lightened
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import all_models
 from eaglelocal.hub.drafts import FoundDraft, find_draft
@@ -51,9 +53,14 @@ def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
 def found_option(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
     """With the draft that would be used. Raises what `find_draft` raises."""
     draft = find_draft(wish.draft, target) if parse_spec(wish.spec).max_draft else FoundDraft()
-    beside = FileDraft(draft.label, read_header(draft.path)) if draft.path else None
+    beside = FileDraft(draft.label, head_header(draft.path, wish)) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
     return as_wished(option, wish) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
+
+
+def head_header(path: Path, wish: Wish) -> Header:
+    """Of a draft as it will be loaded: a head in fewer bits than its file has."""
+    return lightened(read_header(path), light_type(wish.draft_type))
 
 
 def as_wished(option: Option, wish: Wish) -> Option:
@@ -78,7 +85,7 @@ def demo_option(reference: str, wish: Wish, catalog: Catalog) -> Option:
         if not paths.complete:
             return as_wished(option_on_disk(_sketched(reference, size, target, head), catalog), wish)
         target, head = paths.target, paths.head
-    draft = FileDraft(DEMO_HEAD, read_header(head), DEMO_ACCEPTANCE)
+    draft = FileDraft(DEMO_HEAD, head_header(head, wish), DEMO_ACCEPTANCE)
     header = read_header(target)
     option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
     return as_wished(option, wish)

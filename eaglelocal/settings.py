@@ -38,6 +38,7 @@ class Settings:
     target: str | None = None
     url: str | None = None  # of a server that answers instead of an engine of one's own; none: never one
     draft: str = "auto"
+    draft_type: str = "auto"
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
@@ -254,6 +255,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "target": _text,
         "url": _text,
         "draft": _text,
+        "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),
         "gpu_layers": _or("auto", None, _whole(0)),

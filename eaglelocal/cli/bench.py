@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
 OF_SETTINGS = frozenset(
-    {"target", "draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel"}
+    {"target", "draft", "draft_type", "threads", "gpu_layers", "device"}
+    | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
 )
 
 
@@ -49,6 +50,7 @@ def bench(
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
+    draft_type: flags.DraftType = None,
     spec: bench_flags.Modes = None,
     category: bench_flags.Category = "",
     prompts: bench_flags.Prompts = None,

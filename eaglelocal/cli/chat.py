@@ -44,6 +44,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     target: flags.Target = None,
     url: flags.Url = None,
     draft: flags.Draft = None,
+    draft_type: flags.DraftType = None,
     spec: flags.Spec = None,
     system: flags.System = None,
     temperature: flags.Temperature = None,

@@ -19,6 +19,9 @@ Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this serv
 Draft = Annotated[
     str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a head or small model: user/repo, a GGUF.")
 ]
+DraftType = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")
+]
 Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft ahead; auto: as pays.")]
 
 # how it answers

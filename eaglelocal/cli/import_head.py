@@ -157,8 +157,10 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
 
 def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> Outcome:
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, Trial
+    from eaglelocal.gguf.lighter import AS_IN_FILE
 
-    wish = dataclasses.replace(wish_of(settings, Choice()), draft=str(path.resolve()), spec=DRAFT_LENGTH, parallel=1)
+    asked = wish_of(settings, Choice())
+    wish = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH, parallel=1)
 
     def open_engine(_: Path) -> ChatClient:
         client, _info = start_engine(make_plan(wish, output), output)

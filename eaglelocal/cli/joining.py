@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
-OF_AN_ENGINE = ("draft", "threads", "gpu_layers", "device", "split", "kv_type", "flash_attn", "ctx", "parallel")
+OF_AN_ENGINE = (
+    *("draft", "draft_type", "threads", "gpu_layers", "device"),
+    *("split", "kv_type", "flash_attn", "ctx", "parallel"),
+)
 
 
 def joined_model(settings: Settings, voice: Voice) -> Model | None:

@@ -55,6 +55,7 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
     return Wish(
         target=choice.target or settings.target,
         draft=draft,
+        draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=settings.ctx,
         parallel=parallel,

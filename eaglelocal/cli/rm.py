@@ -31,6 +31,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     eaglelocal rm user/repo-GGUF:Q4_K_M
     eaglelocal rm demo@1b:bf16 --yes
     """
+    from eaglelocal.hub.heads.light_copy import drop_stale
     from eaglelocal.hub.removal import remove
 
     output = standard_output()
@@ -40,6 +41,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
     removal = removal_of(ref)  # while the person thought, a download may have begun
     remove(removal)
+    drop_stale(locations.light_heads_dir())
     output.message(f"freed {size_text(removal.freed_bytes)}")
 
 

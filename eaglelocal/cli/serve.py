@@ -42,6 +42,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
+    draft_type: flags.DraftType = None,
     spec: flags.Spec = None,
     host: flags.Host = None,
     port: flags.Port = None,

@@ -36,6 +36,7 @@ def tune(
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
+    draft_type: flags.DraftType = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
     device: flags.Device = None,

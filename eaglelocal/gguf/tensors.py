@@ -18,6 +18,7 @@ from eaglelocal.gguf.header import Header, TensorInfo
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 
 def read_tensor(path: Path, header: Header, name: str) -> Floats:
@@ -49,6 +50,11 @@ def read_indices(path: Path, header: Header, name: str) -> Ints:
     raw = _raw(path, header, tensor)
     numbers = np.frombuffer(raw, "<i8" if tensor.type.name == "I64" else "<i4")
     return numbers.astype(np.int64).reshape(tensor.shape[::-1])
+
+
+def read_raw(header: Header, name: str) -> Bytes:
+    """The tensor's bytes as they lie in the file. Raises as read_tensor does."""
+    return np.frombuffer(_raw(header.path, header, _find(header.path, header, name)), np.uint8)
 
 
 def _find(path: Path, header: Header, name: str) -> TensorInfo:

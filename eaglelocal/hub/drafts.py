@@ -15,11 +15,14 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
+from eaglelocal.gguf.lighter import light_type
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
+from eaglelocal.hub.heads.light_copy import light_copy
 from eaglelocal.hub.heads.store import heads_for
+from eaglelocal.hub.inflate import Progress
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.references import draft_reference
@@ -75,6 +78,15 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
         return FoundDraft("draft_model", path, f"draft model {label}")
     dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
     return FoundDraft("eagle3", path, f"{dialect} head {label}")
+
+
+def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
+    """A head's copy in fewer bits, made now if it is not there; other drafts as they are."""
+    if draft.kind != "eagle3" or draft.path is None:
+        return draft
+    kind = light_type(asked)
+    copy = light_copy(draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}"))
+    return draft if copy == draft.path else dataclasses.replace(draft, path=copy, label=f"{draft.label} ({kind})")
 
 
 def lookup(target: FoundTarget, reason: str) -> FoundDraft:

@@ -11,7 +11,7 @@ from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.split import parse_split
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.pooling import is_embedding_model
-from eaglelocal.hub.drafts import FoundDraft, find_draft
+from eaglelocal.hub.drafts import FoundDraft, find_draft, lightened
 from eaglelocal.hub.inflate import Progress
 from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
@@ -28,6 +28,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     split, shares = divided(wish.split)
     makes_embeddings = is_embedding_model(target.header)
     draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
+    draft = lightened(draft, wish.draft_type, on_progress=on_progress)
     return Plan(
         target=target.path,
         target_label=target.label,

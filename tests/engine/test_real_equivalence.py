@@ -13,7 +13,10 @@ from doubles.random_models import HeadShape, write_agreeing_pairs, write_head, w
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
+from eaglelocal import locations
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.gguf import lighter
+from eaglelocal.hub.heads.light_copy import light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
 DRAFTS = ("agreeing head", "random head", "same model", "other model")
@@ -78,6 +81,28 @@ def check(files: Path, name: str, draft: str, *, seed: int, max_tokens: int = 24
 def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slots: int, unified: bool | None) -> None:
     _, flips = check(files, "F32", draft, seed=length, num_draft_tokens=length, num_slots=slots, unified=unified)
     assert flips == 0
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+def test_a_head_in_fewer_bits_drafts_nearly_as_well(
+    files: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lighter, "LEAST_BYTES", 1)
+    monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path)
+    head = files / "F32-head.gguf"
+    copy = light_copy(head, kind, on_progress=lambda share: None)
+    assert copy.parent == tmp_path
+    accepted = {}
+    for draft in (head, copy):
+        engine = real_engine(files / "F32.gguf", kind="eagle3", draft=draft)
+        told = drive(engine, requests := asked(5, 6, 24))
+        speculation = engine.snapshot().speculation
+        accepted[draft] = speculation.accepted_tokens / speculation.drafts
+        engine.close()
+        plain = real_engine(files / "F32.gguf")
+        assert not [flip for one in requests for flip in margin_differences(plain, one, told[one.id].tokens, 0.0)]
+        plain.close()
+    assert accepted[copy] > 0.8 * accepted[head] > 0
 
 
 @pytest.mark.parametrize("draft", ["agreeing head", "same model"])

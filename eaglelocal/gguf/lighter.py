@@ -1,0 +1,57 @@
+"""Which tensors of an EAGLE head are kept in fewer bits than they were published in.
+
+A drafted token costs a pass over the head, and what it proposes is verified anyway: bits that hardly change the
+proposals are better not read. Measured in ARCHITECTURE.md. Knows tensors by name, type and shape, no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.types import GGML_TYPES_BY_NAME, GgmlType
+
+AS_IN_FILE = "file"
+BEST_TYPE = "q4_0"  # what `auto` means
+LEAST_BYTES = 8 << 20  # of a head: a smaller one stays in the processor's caches, whatever its type
+HEAVY_TYPES = frozenset({"F32", "F16", "BF16", "Q8_0"})
+EMBEDDING = "token_embd.weight"  # one row of it is read for a token, so that bits cost memory only
+EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
+
+
+def light_type(asked: str) -> str:
+    """What a wish means: `auto`, a type, or as in the file."""
+    return BEST_TYPE if asked == "auto" else asked
+
+
+def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
+    """The types, by name, of the tensors that become lighter in a copy of the type `kind`; empty: none would."""
+    if (
+        kind == AS_IN_FILE
+        or header.metadata.get("general.architecture") != "eagle3"
+        or header.tensor_bytes < LEAST_BYTES
+    ):
+        return {}
+    wanted = GGML_TYPES_BY_NAME[kind.upper()]
+    types = {name: EMBEDDING_TYPE if name == EMBEDDING else wanted for name in header.tensors}
+    return {name: light for name, light in types.items() if _gets_lighter(header.tensors[name], light)}
+
+
+def lightened(header: Header, kind: str) -> Header:
+    """The header that a copy has, but for the places of its tensors."""
+    types = lighter_types(header, kind)
+    return replace(header, tensors={name: _as(tensor, types.get(name)) for name, tensor in header.tensors.items()})
+
+
+def _gets_lighter(tensor: TensorInfo, light: GgmlType) -> bool:
+    fits = len(tensor.shape) == 2 and tensor.shape[0] % light.block_elements == 0
+    return fits and tensor.type.name in HEAVY_TYPES and _bytes_as(tensor, light) < tensor.nbytes
+
+
+def _as(tensor: TensorInfo, kind: GgmlType | None) -> TensorInfo:
+    return tensor if kind is None else replace(tensor, type=kind, nbytes=_bytes_as(tensor, kind))
+
+
+def _bytes_as(tensor: TensorInfo, kind: GgmlType) -> int:
+    return kind.row_bytes(tensor.shape[0]) * (tensor.num_elements // tensor.shape[0])

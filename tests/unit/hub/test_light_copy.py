@@ -1,0 +1,196 @@
+"""Heads in fewer bits: what gets lighter, that a copy is the head but for rounding, and when a copy is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eaglelocal import locations
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf import lighter
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.lighter import light_type, lightened, lighter_types
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_indices, read_tensor
+from eaglelocal.hub.drafts import FoundDraft
+from eaglelocal.hub.drafts import lightened as lightened_draft
+from eaglelocal.hub.heads.light_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+
+OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)
+# of a block's largest value: what rounding to 4 bits moves a weight by, at most; llama.cpp's q4_0 has 16 steps
+Q4_STEP, Q8_STEP = 1.0 / 8.0, 1.0 / 127.0
+
+
+@pytest.fixture(autouse=True)
+def small_heads_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "copies")
+    monkeypatch.setattr(lighter, "LEAST_BYTES", 1)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    return write_head(tmp_path / "head.gguf", OWN)
+
+
+def copied(path: Path, kind: str = "q4_0") -> Path:
+    return light_copy(path, kind, on_progress=lambda share: None)
+
+
+def block_maxima(values: np.ndarray) -> np.ndarray:
+    """The largest value of each block of 32, for every value."""
+    blocks = np.abs(values.reshape(-1, 32)).max(axis=1, keepdims=True)
+    return np.repeat(blocks, 32, axis=1).reshape(values.shape)
+
+
+def test_a_copy_is_the_head_but_for_rounding(head: Path) -> None:
+    copy = copied(head)
+    before, after = read_header(head), read_header(copy)
+    assert copy.parent == locations.light_heads_dir() and copy.stat().st_size < head.stat().st_size / 4
+    info = {"name": "", "weights_bytes": 0, "tensors": {}}
+    eagles = [dataclasses.replace(EagleInfo.from_header(each), **info) for each in (before, after)]
+    assert eagles[0] == eagles[1]
+    assert list(after.tensors) == list(before.tensors)
+    for name, tensor in before.tensors.items():
+        if name == "d2t":
+            assert read_indices(copy, after, name).tolist() == read_indices(head, before, name).tolist()
+            continue
+        theirs, ours = read_tensor(head, before, name), read_tensor(copy, after, name)
+        if len(tensor.shape) == 1:
+            np.testing.assert_array_equal(ours, theirs)
+            continue
+        step = Q8_STEP if name == "token_embd.weight" else Q4_STEP
+        assert (np.abs(ours - theirs) <= 1.01 * step * block_maxima(theirs) + 1e-6).all(), name
+        assert not np.array_equal(ours, theirs)
+
+
+def test_its_keys_stay_and_say_whose_copy_it_is(head: Path) -> None:
+    before, after = read_header(head), read_header(copied(head))
+    changed = {"general.file_type", ORIGIN_KEY}
+    assert {k: v for k, v in after.metadata.items() if k not in changed}.keys() == {
+        key for key in before.metadata if key not in changed
+    }
+    assert after.array("tokenizer.ggml.tokens") == before.array("tokenizer.ggml.tokens")
+    assert after.metadata[ORIGIN_KEY] == str(head.absolute())
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    shape=st.builds(
+        HeadShape,
+        width=st.sampled_from([64, 128]),
+        n_ff=st.sampled_from([96, 100, 192]),
+        draft_vocab=st.sampled_from([None, 33]),
+        own_embeddings=st.booleans(),
+        own_output=st.booleans(),
+        norm_before_fc=st.booleans(),
+    ),
+    kind=st.sampled_from(["q4_0", "q8_0"]),
+)
+def test_what_is_planned_with_is_what_is_written(tmp_path: Path, shape: HeadShape, kind: str) -> None:
+    """Whatever dialect, also with rows that do not divide into blocks."""
+    path = write_head(tmp_path / f"{abs(hash((shape, kind)))}.gguf", shape)
+    planned, there = lightened(read_header(path), kind), read_header(copied(path, kind))
+    kept = [(tensor.name, tensor.shape, tensor.type, tensor.nbytes) for tensor in there.tensors.values()]
+    assert [(tensor.name, tensor.shape, tensor.type, tensor.nbytes) for tensor in planned.tensors.values()] == kept
+
+
+def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copied(head, "file") == head
+    light = copied(head)
+    assert copied(light) == light and copied(light, "q8_0") == light, "nothing is made of more bits than it has"
+    target = write_target(tmp_path / "target.gguf", TargetShape())
+    assert copied(target) == target, "a target answers: it stays as it is"
+    monkeypatch.setattr(lighter, "LEAST_BYTES", read_header(head).tensor_bytes + 1)
+    assert copied(head) == head, "small heads lie in caches anyway"
+
+
+def test_8_bits_become_4(head: Path) -> None:
+    eight = copied(head, "q8_0")
+    names = lighter_types(read_header(eight), "q4_0")
+    assert "fc.weight" in names and "token_embd.weight" not in names
+
+
+def test_auto_is_the_type_that_was_measured_best() -> None:
+    assert [light_type(asked) for asked in ("auto", "q8_0", "file")] == ["q4_0", "q8_0", "file"]
+
+
+def test_a_copy_is_written_once(head: Path) -> None:
+    first = copied(head)
+    written_at = first.stat().st_mtime_ns
+    assert copied(head) == first and first.stat().st_mtime_ns == written_at
+    assert copies_of(head) == [first]
+
+
+def test_a_head_that_changed_gets_another_and_the_old_one_goes(head: Path) -> None:
+    old = copied(head)
+    write_head(head, dataclasses.replace(OWN, seed=7))
+    new = copied(head)
+    assert new != old and new.is_file() and not old.exists()
+
+
+def test_copies_of_heads_that_are_gone_go(head: Path, tmp_path: Path) -> None:
+    other = write_head(tmp_path / "other.gguf", OWN)
+    gone, stays = copied(other), copied(head)
+    other.unlink()
+    damaged = locations.light_heads_dir() / "damaged.gguf"
+    damaged.write_bytes(b"GGUF")
+    drop_stale(locations.light_heads_dir())
+    assert not gone.exists() and not damaged.exists() and stays.is_file()
+
+
+def test_a_link_and_what_it_leads_to_share_a_copy(head: Path, tmp_path: Path) -> None:
+    """As in the hub's cache, where every name is a link."""
+    link = tmp_path / "head-link.gguf"
+    link.symlink_to(head)
+    assert place_of(link, "q4_0").name.split("-")[-2] == place_of(head, "q4_0").name.split("-")[-2]
+    copy = copied(link)
+    drop_stale(copy.parent)
+    assert copy.is_file(), "its name is the link's, and it is current all the same"
+
+
+def test_without_a_place_for_copies_the_head_itself_drafts(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locations.light_heads_dir().write_bytes(b"")  # a file where the folder should be
+    assert copied(head) == head
+    locations.light_heads_dir().unlink()
+    full = os.statvfs_result((4096, 4096, 1, 0, 0, 1, 0, 0, 0, 255))
+    monkeypatch.setattr("eaglelocal.hub.heads.store.os.statvfs", lambda folder: full)
+    assert copied(head) == head and not list(locations.light_heads_dir().glob("*"))
+
+
+def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path) -> None:
+    def cut_while_it_is_read(share: float) -> None:
+        os.truncate(head, head.stat().st_size // 2)
+
+    with pytest.raises(ModelFileError, match="cut short"):
+        light_copy(head, "q4_0", on_progress=cut_while_it_is_read)
+    assert not list(locations.light_heads_dir().glob("*"))
+
+
+def test_whoever_interrupts_leaves_nothing(head: Path) -> None:
+    def interrupt(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        light_copy(head, "q4_0", on_progress=interrupt)
+    assert not list(locations.light_heads_dir().glob("*"))
+
+
+def test_the_draft_that_is_loaded_says_that_it_is_a_copy(head: Path) -> None:
+    told: list[str] = []
+    found = FoundDraft("eagle3", head, "EAGLE-3.1 head x")
+    light = lightened_draft(found, "auto", on_progress=lambda share, what: told.append(what))
+    assert (light.path, light.label) == (copied(head), "EAGLE-3.1 head x (q4_0)")
+    assert set(told) == {"the head in q4_0"}
+    assert lightened_draft(found, "file", on_progress=lambda share, what: None) == found
+    model = FoundDraft("draft_model", head, "draft model y")
+    assert lightened_draft(model, "auto", on_progress=lambda share, what: None) == model
+    assert lightened_draft(FoundDraft(), "auto", on_progress=lambda share, what: None) == FoundDraft()
+
+
