@@ -51,12 +51,11 @@ class LlamaHeadContext:
         self.n_batch, self.width = params.n_batch, model.n_embd
         self._choices = Choices()
         self._state_bytes = FLOAT_BYTES * self.width
-        size = self.n_batch * self._state_bytes
-        self._encoded, self._states = (C.c_char * size)(), (C.c_char * size)()
+        self._max_encoded = target.n_batch  # as many as may be decoded at once
+        self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
+        self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._struct = self._native(norms)
         self._address = C.addressof(self._struct)
-        if target.n_batch > self.n_batch:
-            raise EngineError(f"a head of {self.n_batch} rows cannot encode the {target.n_batch} of its target")
         target.attach(self._address)
 
     def _native(self, norms: HeadNorms) -> HeadStruct:
@@ -71,6 +70,7 @@ class LlamaHeadContext:
             features=self._features,
             pairs=self._pairs,
             width=self.width,
+            n_batch=self.n_batch,
             tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
             gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
             gain_eps=norms.output_eps,
@@ -96,7 +96,7 @@ class LlamaHeadContext:
         return self._encode_now(len(rows), rows.buffer_info()[0], None)
 
     def _encode_kept(self, part: Floats) -> list[State]:
-        pieces = [part[i : i + self.n_batch] for i in range(0, len(part), self.n_batch)]
+        pieces = [part[i : i + self._max_encoded] for i in range(0, len(part), self._max_encoded)]
         return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
 
     def _encode_now(self, num_rows: int, rows: int | None, kept: int | None) -> list[State]:

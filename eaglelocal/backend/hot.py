@@ -73,6 +73,7 @@ class HeadStruct(C.Structure):
         ("features", C.c_void_p),
         ("pairs", C.c_void_p),
         ("width", C.c_int32),
+        ("n_batch", C.c_int32),
         ("tap_eps", C.c_float),
         ("gains", C.c_void_p),
         ("gain_eps", C.c_float),

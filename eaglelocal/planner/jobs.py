@@ -12,6 +12,7 @@ from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.shape import Shape
 
 NUM_HEAD_TAPS = 3
+HEAD_ROWS, HEAD_ROWS_A_SLOT = 128, 32  # of one call; what waits for a draft is less, and prompts go in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +55,23 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
 
 
 def draft_job(plan: Plan, draft: Shape) -> Job:
-    """Every row of a chunk of features is an output of a head; a draft model is asked for one a slot.
+    """Every row of a call is an output of a head; a draft model is asked for one a slot.
+
+    Outputs take room for logits of the whole vocabulary, so a head has fewer rows a call than its target.
 
     A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
     kept whole: a draft is small, and its cache must be cut wherever the target's is.
     """
+    n_batch = min(plan.n_batch, max(HEAD_ROWS, HEAD_ROWS_A_SLOT * plan.num_slots)) if draft.is_head else plan.n_batch
     sizes = CacheSizes(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
         unified=plan.is_unified or draft.is_head,
-        n_batch=plan.n_batch,
+        n_batch=n_batch,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention != "off",
     )
-    max_outputs = plan.n_batch if draft.is_head else plan.num_slots
+    max_outputs = n_batch if draft.is_head else plan.num_slots
     return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
 
 

@@ -78,12 +78,12 @@ struct head {
     const struct api *api;
     struct target *target; /* whose rows it encodes */
     void *context, *memory, *features, *pairs;
-    int32_t width;
+    int32_t width, n_batch; /* n_batch: rows of one call */
     float tap_eps;      /* EAGLE-3.1 fc_norm: of the norm of each tapped row; negative: none */
     const float *gains; /* [width] EAGLE-3.1 norm_output: of the norm of the fed-back state; NULL: none */
     float gain_eps;
     float *row;     /* [taps x n_embd] scratch */
-    float *encoded; /* [n_batch x width] states of the rows encoded last */
+    float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
     float *states;  /* [n_batch x width] what the last draft ended with */
     int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
     int32_t was_asked;   /* for rows of that decode: set from outside */
@@ -219,22 +219,19 @@ static int32_t gather(struct head *h, int32_t row, const float *kept) {
     return 0;
 }
 
-/* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
- * n_embd]. Their states are then in h->encoded. */
-int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
-    if (!h->context) return CLOSED;
+/* Rows first to end - 1 of what hot_encode is given, no more than n_batch. */
+static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int32_t *rows, const float *kept) {
     const struct api *api = h->api;
-    h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
     /* llama.cpp puts encoder rows into sequence 0: their positions must follow its cache */
     int32_t position = api->last_position(h->memory, 0) + 1;
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     api->clear(h->features);
-    for (int32_t i = 0; i < n; i++, position++) {
+    for (int32_t i = first; i < end; i++, position++) {
         if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
         const double started_at = now();
         api->add_embedding(h->features, 0, row); /* copies the row */
-        api->set_position(h->features, i, &position);
-        api->set_output(h->features, i, true);
+        api->set_position(h->features, i - first, &position);
+        api->set_output(h->features, i - first, true);
         h->native_s += now() - started_at;
     }
     const double started_at = now();
@@ -243,8 +240,21 @@ int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *
     if (code) return code;
     const float *states = api->nextn(h->context);
     if (!states) return NO_STATES;
-    memcpy(h->encoded, states, sizeof(float) * n * h->width);
+    memcpy(h->encoded + (size_t)first * h->width, states, sizeof(float) * (end - first) * h->width);
     return 0;
+}
+
+/* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
+ * n_embd]. Their states are then in h->encoded. */
+int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
+    if (!h->context) return CLOSED;
+    h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
+    int32_t code = 0;
+    for (int32_t first = 0; first < n && !code; first += h->n_batch) {
+        const int32_t end = first + h->n_batch < n ? first + h->n_batch : n;
+        code = encode_some(h, first, end, rows, kept);
+    }
+    return code;
 }
 
 /* A head that was asked for the rows of the last decode will be asked again: it encodes all in the same call. The few

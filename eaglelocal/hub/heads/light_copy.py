@@ -42,7 +42,7 @@ def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
         return path
     with suppress(OSError, ResourceError):  # a full disk: the original drafts as well, only dearer
         copy = place_of(path, kind)
-        if not copy.is_file():
+        if not _is_current(copy):  # or it is damaged
             drop_stale(copy.parent)
             _write(copy, header, types, kind, on_progress)
         return copy
@@ -53,9 +53,8 @@ def place_of(path: Path, kind: str) -> Path:
     """Where the copy of a head lies, or will. Raises OSError where there is no such head."""
     original, status = path.resolve(), path.stat()
     told = f"{METHOD} {original} {status.st_size} {status.st_mtime_ns} {kind}"
-    return (
-        locations.light_heads_dir() / f"{path.stem[:80]}-{hashlib.sha256(told.encode()).hexdigest()[:12]}-{kind}.gguf"
-    )
+    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    return locations.light_heads_dir() / f"{path.stem[:80]}-{digest}-{kind}.gguf"
 
 
 def copies_of(path: Path) -> list[Path]:

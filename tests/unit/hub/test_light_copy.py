@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.hub.drafts import FoundDraft
 from eaglelocal.hub.drafts import lightened as lightened_draft
 from eaglelocal.hub.heads.light_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
-from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)
 # of a block's largest value: what rounding to 4 bits moves a weight by, at most; llama.cpp's q4_0 has 16 steps
@@ -128,6 +128,13 @@ def test_a_copy_is_written_once(head: Path) -> None:
     assert copies_of(head) == [first]
 
 
+def test_a_damaged_copy_is_written_again(head: Path) -> None:
+    copy = copied(head)
+    whole = copy.read_bytes()
+    os.truncate(copy, len(whole) // 2)
+    assert copied(head) == copy and copy.read_bytes() == whole
+
+
 def test_a_head_that_changed_gets_another_and_the_old_one_goes(head: Path) -> None:
     old = copied(head)
     write_head(head, dataclasses.replace(OWN, seed=7))
@@ -192,5 +199,3 @@ def test_the_draft_that_is_loaded_says_that_it_is_a_copy(head: Path) -> None:
     model = FoundDraft("draft_model", head, "draft model y")
     assert lightened_draft(model, "auto", on_progress=lambda share, what: None) == model
     assert lightened_draft(FoundDraft(), "auto", on_progress=lambda share, what: None) == FoundDraft()
-
-
