@@ -12,9 +12,10 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.drafts import EAGLE, DraftEntry
 from eaglelocal.catalog.targets import Layers, Outline
+from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.shape import Shape
 
-Q6_K_BITS, Q8_0_BITS = 6.5625, 8.5
+Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
 # bits of an embedding by the beginning of the quantization's name; the output is at least Q6_K
 EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
     {
@@ -25,7 +26,9 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
 HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
 SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
-HEAD_TYPE = "q8_0"  # that an imported head is planned in, where its size is known
+HEAD_TYPE = "q8_0"  # of which an imported head's size is taken, where it is known
+# of heads that are loaded as a lighter copy
+HEAVY_BITS: Mapping[str, float] = MappingProxyType({"q8_0": Q8_0_BITS, "f16": 16.0, "bf16": 16.0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,14 @@ def _states(outline: Outline, kept: list[Layers | None]) -> tuple[int, ...]:
     return tuple(each if layers is None else 0 for layers in kept)
 
 
+def planned_type(draft: DraftEntry) -> str | None:
+    """What a draft's weights will be when it is loaded, as far as that is known: a head gets lighter."""
+    kind = draft_type(draft)
+    return BEST_TYPE if draft.kind == EAGLE and kind in HEAVY_BITS else kind
+
+
 def draft_type(draft: DraftEntry) -> str | None:
-    """The type that a draft is planned in; None: nothing is known of its size."""
+    """The type of which a draft's size is taken; None: nothing is known of it."""
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
 
 
@@ -154,6 +163,8 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
     num_bytes = draft.sizes[kind]
     embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
+    if is_head and kind in HEAVY_BITS:
+        num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
     return Shape(
         architecture=EAGLE if is_head else target.architecture,
         n_layer=num_layers,
@@ -183,6 +194,12 @@ def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, in
             if values and values % (num_layers * head_dim) == 0:
                 return num_layers, head_dim, values // (num_layers * head_dim)
     return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
+
+
+def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
+    """Of a head's copy (gguf/lighter.py); `embedding` are the bytes of its own embeddings in 8 bits."""
+    others = max(num_bytes - embedding * bits / Q8_0_BITS, 0.0)
+    return int(embedding + others * Q4_0_BITS / bits)
 
 
 def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
 from eaglelocal.catalog.obstacles import obstacle
-from eaglelocal.catalog.shapes import draft_type, shape_of_draft, shape_of_target
+from eaglelocal.catalog.shapes import planned_type, shape_of_draft, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.header import Header
@@ -144,7 +144,7 @@ def _way(draft: DraftEntry, target: Outline) -> DraftWay:
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
     if draft.needs_import:
-        notes.append(f"{draft.id} must be imported; planned in {draft_type(draft)}")
+        notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
     return DraftWay(
         id=draft.id,
         kind=EAGLE if draft.kind == EAGLE else DRAFT_MODEL,
