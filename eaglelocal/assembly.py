@@ -74,6 +74,7 @@ class Builder:
     def build(self) -> Engine:
         check_batch(self._plan.num_slots, self._plan.n_batch)
         library = load_library()
+        self._plan = with_draft_there(self._plan)
         parts = fitted(self._plan, self._machine, library, threads=self._threads)
         plan, target, draft = parts.plan, parts.target, parts.draft
         info = read_model(target.header)
@@ -90,6 +91,7 @@ class Builder:
         controller = controller_of(plan, drafters, max_seconds=self._num_branches)
         notes = (
             *notes_on(model),
+            *filter(None, [plan.draft_note]),
             *notes_on_draft(draft, target.header, info),
             *notes_on_trees(plan, parts.shape),
             *parts.notes,
@@ -266,6 +268,14 @@ def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
     if problem := branch_problem(target):
         return (f"drafts are chains: {problem}",)
     return () if plan.is_unified else ("drafts are chains: each slot has a cache of its own here",)
+
+
+def with_draft_there(plan: Plan) -> Plan:
+    """The plan with the head itself where its copy was taken away since: caches are cleaned, and servers run long."""
+    if plan.draft is None or plan.draft_origin is None or plan.draft.is_file():
+        return plan
+    note = "the copy of the head in fewer bits is gone: it drafts as it is, which costs more"
+    return dataclasses.replace(plan, draft=plan.draft_origin, draft_origin=None, draft_note=note)
 
 
 def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:

@@ -64,6 +64,9 @@ class TargetStruct(C.Structure):
     ]
 
 
+INSTALL = "install eaglelocal again, with a C compiler at hand: pip install ."
+
+
 class HeadStruct(C.Structure):
     _fields_ = [
         ("api", C.c_void_p),
@@ -97,6 +100,7 @@ class Hot:
     def __init__(self, addresses: list[int | None]) -> None:
         # calls into llama.cpp may take long and give up the GIL; what returns at once keeps it
         long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
+        check_layout(short)
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
         self.decode = function_of(long, "hot_decode", [at, i32, i32, at], i32)
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
@@ -113,10 +117,18 @@ def load(kind: type[C.CDLL]) -> C.CDLL:
     try:
         return kind(str(FILE))
     except OSError as error:
-        message = f"eaglelocal's own C part cannot be loaded: {error}"
-        raise LibraryError(
-            message, hint="install eaglelocal again, with a C compiler at hand: pip install ."
-        ) from error
+        raise LibraryError(f"eaglelocal's own C part cannot be loaded: {error}", hint=INSTALL) from error
+
+
+def check_layout(native: C.CDLL) -> None:
+    """Raises LibraryError where the C part was compiled from other sources, as after a pull without an installation."""
+    try:
+        size = function_of(native, "hot_size", [C.c_int32], C.c_int32)
+        sizes = [size(number) for number in range(3)]
+    except AttributeError:
+        sizes = []
+    if sizes != [C.sizeof(struct) for struct in (Api, TargetStruct, HeadStruct)]:
+        raise LibraryError("eaglelocal's own C part is of another version than the rest", hint=INSTALL)
 
 
 def function_of(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:

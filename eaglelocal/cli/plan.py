@@ -29,7 +29,7 @@ MachineName = Annotated[
 ]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation; unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
-OF_SETTINGS = ("ctx", "parallel", "draft", "draft_type", "gpu_layers", "device", "split", "kv_type", "flash_attn")
+OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
 
@@ -41,7 +41,6 @@ def plan(
     parallel: Parallel = None,
     machine: MachineName = None,
     draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
     gpu_layers: flags.GpuLayers = None,
     device: flags.Device = None,
     split: flags.Split = None,

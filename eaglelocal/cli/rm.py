@@ -41,8 +41,8 @@ def rm(ref: Which, yes: Yes = False) -> None:
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
     removal = removal_of(ref)  # while the person thought, a download may have begun
     remove(removal)
-    drop_stale(locations.light_heads_dir())
-    output.message(f"freed {size_text(removal.freed_bytes)}")
+    freed_bytes = removal.freed_bytes + drop_stale(locations.light_heads_dir())
+    output.message(f"freed {size_text(freed_bytes)}")
 
 
 def removal_of(reference: str) -> Removal:

@@ -24,7 +24,9 @@ class Plan:
     target_label: str
     draft_kind: str = "none"  # none, ngram, eagle3, draft_model
     draft: Path | None = None
+    draft_origin: Path | None = None  # the head that `draft` is a copy of: it drafts where the copy is gone
     draft_label: str = "none"
+    draft_note: str = ""  # what came otherwise than people may think
     draft_reason: str = ""  # why there is no draft
     spec: Spec = AUTO  # of requests that wish nothing else
     n_ctx: int = 2048  # positions per slot

@@ -16,6 +16,7 @@ AS_IN_FILE = "file"
 BEST_TYPE = "q4_0"  # what `auto` means
 LEAST_BYTES = 8 << 20  # of a head: a smaller one stays in the processor's caches, whatever its type
 HEAVY_TYPES = frozenset({"F32", "F16", "BF16", "Q8_0"})
+LEAST_GAIN = 0.2  # of the bytes that are read for a token
 EMBEDDING = "token_embd.weight"  # one row of it is read for a token, so that bits cost memory only
 EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
 
@@ -35,7 +36,10 @@ def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
         return {}
     wanted = GGML_TYPES_BY_NAME[kind.upper()]
     types = {name: EMBEDDING_TYPE if name == EMBEDDING else wanted for name in header.tensors}
-    return {name: light for name, light in types.items() if _gets_lighter(header.tensors[name], light)}
+    lighter = {name: light for name, light in types.items() if _gets_lighter(header.tensors[name], light)}
+    read = {name: tensor for name, tensor in header.tensors.items() if name != EMBEDDING}
+    gained = sum(read[name].nbytes - _bytes_as(read[name], light) for name, light in lighter.items() if name in read)
+    return lighter if gained >= LEAST_GAIN * sum(tensor.nbytes for tensor in read.values()) else {}
 
 
 def lightened(header: Header, kind: str) -> Header:

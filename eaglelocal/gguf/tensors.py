@@ -1,12 +1,12 @@
 """Tensor data as numpy arrays.
 
 F32, F16 and BF16 are read here; other types through the `gguf` package, imported only then. Meant for
-small tensors and small models (norms, vocabulary maps, the embedded model), not for weights to run.
+small tensors and small models (norms, vocabulary maps, heads, the embedded model), not for targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,9 +52,21 @@ def read_indices(path: Path, header: Header, name: str) -> Ints:
     return numbers.astype(np.int64).reshape(tensor.shape[::-1])
 
 
-def read_raw(header: Header, name: str) -> Bytes:
-    """The tensor's bytes as they lie in the file. Raises as read_tensor does."""
-    return np.frombuffer(_raw(header.path, header, _find(header.path, header, name)), np.uint8)
+def read_span(header: Header, name: str, first: int, end: int) -> Floats:
+    """Rows first..end-1 of a matrix as float32 [rows, columns]. Raises as read_tensor does."""
+    tensor = _find(header.path, header, name)
+    row_bytes = tensor.type.row_bytes(tensor.shape[0])
+    place = replace(tensor, offset=tensor.offset + first * row_bytes, nbytes=(end - first) * row_bytes)
+    return _decode(header.path, place, _raw(header.path, header, place)).reshape(end - first, tensor.shape[0])
+
+
+def raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
+    """The tensor's bytes as they lie in the file, so many at a time. Raises as read_tensor does."""
+    tensor = _find(header.path, header, name)
+    for start in range(0, tensor.nbytes, piece_bytes):
+        size = min(piece_bytes, tensor.nbytes - start)
+        place = replace(tensor, offset=tensor.offset + start, nbytes=size)
+        yield np.frombuffer(_raw(header.path, header, place), np.uint8)
 
 
 def _find(path: Path, header: Header, name: str) -> TensorInfo:

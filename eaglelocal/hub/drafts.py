@@ -1,6 +1,6 @@
 """A draft reference, beside its target -> what drafts, or why nothing does.
 
-Chooses and labels, before any process is started: an explicit draft that does not fit is an error, an
+Chooses, labels and makes lighter, before any process is started: an explicit draft that does not fit is an error, an
 automatic one that is not to be had is a reason. What fits is judged by gguf/pair.py, as in the engine.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import File, parse_reference
-from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
+from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.lighter import light_type
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
@@ -34,12 +34,19 @@ UNDERSTOOD = "`auto`, `ngram`, `none`, `user/repo:Q8_0`, an entry of the catalog
 
 @dataclass(frozen=True, slots=True)
 class FoundDraft:
-    """What drafts; kind is `none`, `ngram`, `eagle3` or `draft_model`. `reason` says why there is no model for it."""
+    """What drafts; kind is `none`, `ngram`, `eagle3` or `draft_model`.
+
+    reason  why there is no model for it
+    origin  of a copy
+    note    what came otherwise than people may think
+    """
 
     kind: str = "none"
     path: Path | None = None
     label: str = "none"
     reason: str = ""
+    origin: Path | None = None
+    note: str = ""
 
 
 def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
@@ -81,12 +88,22 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
 
 
 def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
-    """A head's copy in fewer bits, made now if it is not there; other drafts as they are."""
+    """A head's copy in fewer bits, made now if it is not there; other drafts as they are.
+
+    Raises ResourceError where a copy that was asked for by its type cannot be written.
+    """
     if draft.kind != "eagle3" or draft.path is None:
         return draft
     kind = light_type(asked)
-    copy = light_copy(draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}"))
-    return draft if copy == draft.path else dataclasses.replace(draft, path=copy, label=f"{draft.label} ({kind})")
+    try:
+        copy = light_copy(draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}, once"))
+    except ResourceError as error:
+        if asked == kind:
+            raise
+        return dataclasses.replace(draft, note=f"{error.message}: it drafts as it is, which costs more")
+    if copy == draft.path:
+        return draft
+    return dataclasses.replace(draft, path=copy, origin=draft.path, label=f"{draft.label} ({kind})")
 
 
 def lookup(target: FoundTarget, reason: str) -> FoundDraft:

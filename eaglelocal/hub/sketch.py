@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import EAGLE, Shape
@@ -44,11 +45,13 @@ def sketch(size: DemoSize, source_target: Path, source_head: Path) -> Sketch:
         embedding_bytes=embedding,
         max_context=model.context_length,
     )
-    lent = bytes_of(size.type, head.vocab * head.width)
+    looked_up = head.vocab * head.width
+    lent = min(bytes_of(kind, looked_up) for kind in (size.type, "q8_0"))
+    read = min(bytes_of(kind, head_values - looked_up) for kind in (size.type, BEST_TYPE))
     drafting = _shape(
         EAGLE,
         head,
-        weights_bytes=bytes_of(size.type, head_values),
+        weights_bytes=lent + read,  # as the copy that is loaded (gguf/lighter.py)
         embedding_bytes=lent,
         max_context=model.context_length,
     )

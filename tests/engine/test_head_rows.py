@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals, State
+from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
+from eaglelocal.planner.jobs import HEAD_ROWS_A_SLOT
 
 N = 6
 
@@ -109,6 +112,38 @@ def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copi
             np.testing.assert_allclose(floats(state), floats(first), atol=1e-5)
     head.close()
     context.close()
+
+
+@pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
+def test_more_rows_are_encoded_than_one_call_of_the_head_takes(models: tuple[Model, Model], norms: HeadNorms) -> None:
+    """In parts of four: of some rows, of all along with the decode, and of kept ones, behind cells in the cache."""
+    wanted = [0, 2, 3, 5, 7, 8, 9, 10, 12]
+    rows = Batch(list(range(5, 18)), list(range(13)), [(0,)] * 13, [True] * 13)
+    said: dict[int, list[list[State]]] = {}
+    for n_batch in (64, 4):
+        context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
+        head = LlamaHeadContext(models[1], replace(PARAMS, n_batch=n_batch), target=context, norms=norms)
+        head.decode(PairBatch([1, 2], [bytes(4 * 64)] * 2, [0, 1], [0, 0], []), 1, confident=False)
+        found = []
+        for _ in range(2):  # the second time along with the decode
+            context.remove(0, 0)
+            tapped = context.decode(rows).features(wanted)
+            assert tapped is not None
+            found.append(head.encode([tapped]))
+        found.append(head.encode([tapped.copied()]))
+        found.append(head.encode([np.concatenate([tapped.copied()] * 8)])[: len(wanted)])  # more than a decode has
+        assert head.last_position(0) == 1, "encoding leaves no cells"
+        said[n_batch] = found
+        head.close()
+        context.close()
+    for whole, parts in zip(said[64], said[4], strict=True):
+        for one, other in zip(whole, parts, strict=True):
+            np.testing.assert_allclose(floats(one), floats(other), atol=1e-5)
+
+
+def test_what_waits_for_a_draft_fits_a_call_of_the_head() -> None:
+    """With as many slots as there may be; the two figures live in rooms that do not know each other."""
+    assert HEAD_ROWS_A_SLOT > MAX_WAITING_PAIRS
 
 
 @pytest.mark.parametrize("slots", [[2], [0, 1, 2]])

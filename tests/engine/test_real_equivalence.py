@@ -105,6 +105,16 @@ def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     assert accepted[copy] > 0.8 * accepted[head] > 0
 
 
+def test_where_the_copy_of_a_head_is_gone_the_head_itself_drafts(files: Path, tmp_path: Path) -> None:
+    """As when somebody cleans the cache of a server that loads its model again."""
+    head = files / "F32-head.gguf"
+    engine = real_engine(files / "F32.gguf", kind="eagle3", draft=tmp_path / "gone.gguf", draft_origin=head)
+    drive(engine, asked(5, 2, 8))
+    assert engine.snapshot().speculation.accepted_tokens
+    assert any("copy of the head in fewer bits is gone" in note for note in engine.info.notes)
+    engine.close()
+
+
 @pytest.mark.parametrize("draft", ["agreeing head", "same model"])
 @pytest.mark.parametrize(("name", "unified"), [("BF16", True), ("Q8_0", False), ("Q4_0", True), ("Q4_0", False)])
 def test_rounded_texts_differ_at_near_ties_only(

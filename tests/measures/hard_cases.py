@@ -92,9 +92,9 @@ def measure(name: str, case: Case, size: str, num_pairs: int, folder: Path) -> b
         "--temperature", str(case.temperature),
     ]  # fmt: skip
     if case.shuffles_head:
-        head = resolve(Wish(target=target), on_progress=print).draft
+        head = resolve(Wish(target=target, draft_type="file"), on_progress=print).draft
         assert head is not None
-        command += ["--draft", str(shuffled(head, folder / "shuffled.gguf"))]
+        command += ["--draft", str(shuffled(head, folder / "shuffled.gguf")), "--draft-type", "file"]
     told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
     (run,) = told["runs"]
     interval = f"{run['speedup_low']:.3f}..{run['speedup_high']:.3f}, bound {run['speedup_least']:.3f}"

@@ -90,6 +90,12 @@ struct head {
     double native_s;
 };
 
+/* Bytes of the structs above: whoever fills them asks whether they are the same. */
+int32_t hot_size(int32_t number) {
+    const size_t sizes[] = {sizeof(struct api), sizeof(struct target), sizeof(struct head)};
+    return (int32_t)sizes[number];
+}
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

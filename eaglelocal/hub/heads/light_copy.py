@@ -1,32 +1,39 @@
 """A head that was published in 16 or 8 bits, written once more in fewer: what the engine drafts with.
 
 Copies lie in the cache, under names that tell the original's state, so that a head which changes gets a new one; those
-whose original is gone or has changed go when the next is written. Where none can be written the original drafts.
+whose original is gone or has changed go when the next is written.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.lighter import lighter_types
+from eaglelocal.gguf.keys import TOKENS_KEY
+from eaglelocal.gguf.lighter import lightened, lighter_types
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_raw, read_rows
+from eaglelocal.gguf.tensors import raw_pieces, read_span
 from eaglelocal.gguf.types import GgmlType
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Bytes, Entry, StreamedTensor, copied_entries
-from eaglelocal.hub.heads.store import written
+from eaglelocal.hub.heads.store import drop_leftovers, written
 from eaglelocal.hub.heads.weights import PIECE_BYTES, encode
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
-ORIGIN_KEY = "eaglelocal.copy_of"
+ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
 FILE_TYPE_KEY = "general.file_type"
 FILE_TYPES = {"q4_0": 2, "q8_0": 7}
+# of the original's layout, which is not the copy's
+LAYOUT_KEYS = frozenset({"general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"})
+MAX_STEM = 40  # letters of a name: they may take four bytes each
 
 Progress = Callable[[float], None]
 
@@ -34,72 +41,95 @@ Progress = Callable[[float], None]
 def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
     """The copy of a head in the type `kind`, written now unless it is there; the head itself where none is lighter.
 
-    Raises ModelFileError where the head cannot be read.
+    Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
     """
     header = read_header(path)
     types = lighter_types(header, kind)
     if not types:
         return path
-    with suppress(OSError, ResourceError):  # a full disk: the original drafts as well, only dearer
+    try:
         copy = place_of(path, kind)
-        if not _is_current(copy):  # or it is damaged
+        if not is_current(copy):  # or it is damaged
             drop_stale(copy.parent)
             _write(copy, header, types, kind, on_progress)
         return copy
-    return path
+    except (OSError, ValueError) as error:
+        raise _unwritten(kind, str(error)) from error
+    except ResourceError as error:
+        raise _unwritten(kind, error.message) from error
+
+
+def _unwritten(kind: str, reason: str) -> ResourceError:
+    message = f"no copy of the head in {kind} could be written: {reason}"
+    return ResourceError(message, hint="free some space, or `--draft-type file`")
 
 
 def place_of(path: Path, kind: str) -> Path:
-    """Where the copy of a head lies, or will. Raises OSError where there is no such head."""
-    original, status = path.resolve(), path.stat()
-    told = f"{METHOD} {original} {status.st_size} {status.st_mtime_ns} {kind}"
-    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
-    return locations.light_heads_dir() / f"{path.stem[:80]}-{digest}-{kind}.gguf"
+    """Where the copy of a head lies, or will. Raises OSError or ModelFileError where there is no such head."""
+    told = hashlib.sha256(f"{METHOD} {kind}".encode())
+    for shard in read_header(path, keys=()).shards:
+        status = shard.path.stat()
+        told.update(os.fsencode(shard.path.resolve()) + f" {status.st_size} {status.st_mtime_ns} ".encode())
+    return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{told.hexdigest()[:12]}-{kind}.gguf"
 
 
 def copies_of(path: Path) -> list[Path]:
     """Those that are on disk."""
-    with suppress(OSError):
+    with suppress(OSError, EagleLocalError):
         return [copy for kind in FILE_TYPES if (copy := place_of(path, kind)).is_file()]
     return []
 
 
-def drop_stale(folder: Path) -> None:
-    """Copies that nothing would take any more."""
+def drop_stale(folder: Path) -> int:
+    """Take away what nothing would take any more, also what killed writers left; the bytes that this freed."""
+    freed = 0
     for copy in folder.glob("*.gguf"):
-        if not _is_current(copy):
+        if not is_current(copy):
             with suppress(OSError):
+                num_bytes = copy.stat().st_size
                 copy.unlink()
+                freed += num_bytes
+    return freed + drop_leftovers(folder)
 
 
-def _is_current(copy: Path) -> bool:
+def is_current(copy: Path) -> bool:
+    """Is it whole, and its original still what it was?"""
     try:
-        origin = read_header(copy).metadata.get(ORIGIN_KEY)
+        origin = read_header(copy, keys=(ORIGIN_KEY,)).metadata.get(ORIGIN_KEY)
     except EagleLocalError:
         return False
-    return isinstance(origin, str) and copy in copies_of(Path(origin))
+    if not isinstance(origin, str):
+        return False
+    return copy in copies_of(Path(os.fsdecode(unquote_to_bytes(origin.removeprefix("file://")))))
 
 
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
-        *copied_entries(header, without=frozenset({"general.architecture", FILE_TYPE_KEY, ORIGIN_KEY})),
+        *copied_entries(header, without=LAYOUT_KEYS | {FILE_TYPE_KEY, ORIGIN_KEY}),
         Entry(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
-        Entry(ORIGIN_KEY, ValueType.STRING, str(header.path.absolute())),
+        Entry(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]
     tensors = [_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
-    with written(copy, entries, tensors, on_progress=on_progress):
-        pass
+    with written(copy, entries, tensors, on_progress=on_progress) as made:
+        _check(read_header(made), header, kind)
+
+
+def _check(copy: Header, original: Header, kind: str) -> None:
+    """Raises ResourceError where the engine would find another head than was asked for."""
+    kept = [[(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, lightened(original, kind))]
+    if kept[0] != kept[1] or copy.array_bytes(TOKENS_KEY) != original.array_bytes(TOKENS_KEY):
+        raise ResourceError(f"{original.path.name} came out otherwise than it should")
 
 
 def _tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
     if light is None:
-        return StreamedTensor(tensor.name, tensor.shape, tensor.type, lambda: iter([read_raw(header, tensor.name)]))
-    return StreamedTensor(tensor.name, tensor.shape, light, lambda: _encoded(header, tensor, light))
+        as_it_is = partial(raw_pieces, header, tensor.name, PIECE_BYTES)
+        return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
+    return StreamedTensor(tensor.name, tensor.shape, light, partial(_encoded, header, tensor, light))
 
 
 def _encoded(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
     columns, rows = tensor.shape
     step = max(1, PIECE_BYTES // (4 * columns))
     for first in range(0, rows, step):
-        values = read_rows(header.path, header, tensor.name, range(first, min(first + step, rows)))
-        yield encode(values, light, tensor.name)
+        yield encode(read_span(header, tensor.name, first, min(first + step, rows)), light, tensor.name)

@@ -113,12 +113,16 @@ def _has_writer(partial: Path) -> bool:
     return pid.isdecimal() and is_alive(int(pid), birth)
 
 
-def _drop_leftovers(path: Path) -> None:
-    """Of imports of this head that were killed."""
-    for partial in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
+def drop_leftovers(folder: Path, name: str = "*") -> int:
+    """Of writers of this head, or of any, that were killed; the bytes that this freed."""
+    freed = 0
+    for partial in folder.glob(f"{name}.*{PARTIAL}"):
         if not _has_writer(partial):
             with suppress(OSError):
+                num_bytes = partial.stat().st_size
                 partial.unlink()
+                freed += num_bytes
+    return freed
 
 
 @contextmanager
@@ -130,7 +134,7 @@ def written(
     Raises ResourceError where the disk is too small or cannot be written.
     """
     partial = _partial_of(path)
-    _drop_leftovers(path)
+    drop_leftovers(path.parent, glob.escape(path.name))
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial

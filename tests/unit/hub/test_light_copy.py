@@ -6,19 +6,21 @@ import dataclasses
 import os
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
-from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.random_models import HeadShape, TargetShape, finish, write_head, write_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaglelocal import locations
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import lighter
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.lighter import light_type, lightened, lighter_types
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
+from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
 from eaglelocal.hub.drafts import FoundDraft
 from eaglelocal.hub.drafts import lightened as lightened_draft
 from eaglelocal.hub.heads.light_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
@@ -49,6 +51,50 @@ def block_maxima(values: np.ndarray) -> np.ndarray:
     return np.repeat(blocks, 32, axis=1).reshape(values.shape)
 
 
+NAMES = ("fc.weight", "output.weight", "blk.0.attn_q.weight", "output_norm.weight")
+
+
+def values_of(path: Path, name: str) -> list[float]:
+    values: list[float] = read_tensor(path, read_header(path), name).reshape(-1).tolist()
+    return values
+
+
+def in_shards(path: Path, folder: Path) -> Path:
+    """The file in two parts, as llama.cpp's splitter writes them; the first."""
+    folder.mkdir()
+    parts = [folder / f"head-0000{number}-of-00002.gguf" for number in (1, 2)]
+    reader = gguf.GGUFReader(path)
+    for number, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, "eagle3")
+        if number == 0:
+            copy_keys(reader, writer)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", 2)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for index, tensor in enumerate(reader.tensors):
+            if index % 2 == number:
+                writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        finish(writer)
+    return parts[0]
+
+
+def aligned(path: Path, copy: Path, alignment: int) -> Path:
+    reader, writer = gguf.GGUFReader(path), gguf.GGUFWriter(copy, "eagle3")
+    copy_keys(reader, writer)
+    writer.add_custom_alignment(alignment)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    finish(writer)
+    return copy
+
+
+def copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=element)
+
+
 def test_a_copy_is_the_head_but_for_rounding(head: Path) -> None:
     copy = copied(head)
     before, after = read_header(head), read_header(copy)
@@ -77,7 +123,7 @@ def test_its_keys_stay_and_say_whose_copy_it_is(head: Path) -> None:
         key for key in before.metadata if key not in changed
     }
     assert after.array("tokenizer.ggml.tokens") == before.array("tokenizer.ggml.tokens")
-    assert after.metadata[ORIGIN_KEY] == str(head.absolute())
+    assert after.metadata[ORIGIN_KEY] == head.absolute().as_uri()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -162,13 +208,68 @@ def test_a_link_and_what_it_leads_to_share_a_copy(head: Path, tmp_path: Path) ->
     assert copy.is_file(), "its name is the link's, and it is current all the same"
 
 
-def test_without_a_place_for_copies_the_head_itself_drafts(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_copies_that_is_said(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `auto` the head drafts as it is; a type that was asked for is not given up silently."""
     locations.light_heads_dir().write_bytes(b"")  # a file where the folder should be
-    assert copied(head) == head
+    found = FoundDraft("eagle3", head, "EAGLE-3.1 head x")
+    light = lightened_draft(found, "auto", on_progress=lambda share, what: None)
+    assert (light.path, light.label) == (head, "EAGLE-3.1 head x")
+    assert light.note.startswith("no copy of the head in q4_0 could be written:") and "as it is" in light.note
+    with pytest.raises(ResourceError, match="no copy of the head in q4_0") as raised:
+        lightened_draft(found, "q4_0", on_progress=lambda share, what: None)
+    assert "--draft-type file" in (raised.value.hint or "")
     locations.light_heads_dir().unlink()
     full = os.statvfs_result((4096, 4096, 1, 0, 0, 1, 0, 0, 0, 255))
     monkeypatch.setattr("eaglelocal.hub.heads.store.os.statvfs", lambda folder: full)
-    assert copied(head) == head and not list(locations.light_heads_dir().glob("*"))
+    with pytest.raises(ResourceError, match="are free"):
+        copied(head)
+    assert not list(locations.light_heads_dir().glob("*"))
+
+
+def test_a_head_in_shards_becomes_one_file(head: Path, tmp_path: Path) -> None:
+    first = in_shards(head, tmp_path / "shards")
+    copy = copied(first)
+    assert copy != first and len(read_header(copy).shards) == 1
+    whole = copied(head)
+    assert [values_of(copy, name) for name in NAMES] == [values_of(whole, name) for name in NAMES]
+    second = first.with_name(first.name.replace("00001", "00002"))
+    os.utime(second, ns=(1, 1))
+    assert place_of(first, "q4_0") != copy, "a copy is of all shards"
+
+
+def test_a_layout_of_its_own_is_the_originals_alone(head: Path, tmp_path: Path) -> None:
+    wide = aligned(head, tmp_path / "wide.gguf", 64)
+    copy = copied(wide)
+    assert "general.alignment" not in read_header(copy).metadata
+    assert values_of(copy, "fc.weight") == values_of(copied(head), "fc.weight")
+
+
+def test_what_killed_writers_left_goes(head: Path) -> None:
+    folder = copied(head).parent
+    left = folder / "other-0123456789ab-q4_0.gguf.999999999-1.partial"
+    left.write_bytes(b"x" * 1000)
+    assert drop_stale(folder) == 1000 and not left.exists() and copied(head).is_file()
+
+
+def test_a_path_that_is_no_text(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"k\xf6pfe")
+    folder.mkdir()
+    head = write_head(tmp_path / "x.gguf", OWN)
+    head = head.rename(folder / os.fsdecode(b"k\xf6pf" + b"\xe4\xb8\xad" * 60 + b".gguf"))
+    copy = copied(head)
+    assert copy != head and copies_of(head) == [copy]
+    drop_stale(copy.parent)
+    assert copy.is_file()
+
+
+def test_embeddings_alone_are_no_reason_for_a_copy(head: Path) -> None:
+    """They are looked up a row at a time: lighter ones make nothing quicker."""
+    light = copied(head)
+    header = read_header(light)
+    embedding = header.tensors["token_embd.weight"]
+    heavy = dataclasses.replace(embedding, type=GGML_TYPES_BY_NAME["F16"], nbytes=2 * embedding.num_elements)
+    tensors = {**header.tensors, embedding.name: heavy}
+    assert not lighter_types(dataclasses.replace(header, tensors=tensors), "q4_0")
 
 
 def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path) -> None:
@@ -193,8 +294,8 @@ def test_the_draft_that_is_loaded_says_that_it_is_a_copy(head: Path) -> None:
     told: list[str] = []
     found = FoundDraft("eagle3", head, "EAGLE-3.1 head x")
     light = lightened_draft(found, "auto", on_progress=lambda share, what: told.append(what))
-    assert (light.path, light.label) == (copied(head), "EAGLE-3.1 head x (q4_0)")
-    assert set(told) == {"the head in q4_0"}
+    assert (light.path, light.origin, light.label) == (copied(head), head, "EAGLE-3.1 head x (q4_0)")
+    assert set(told) == {"the head in q4_0, once"}
     assert lightened_draft(found, "file", on_progress=lambda share, what: None) == found
     model = FoundDraft("draft_model", head, "draft model y")
     assert lightened_draft(model, "auto", on_progress=lambda share, what: None) == model
