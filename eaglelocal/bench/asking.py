@@ -33,6 +33,7 @@ from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError
 
 MIN_TOKENS = 8  # of an answer that has a speed: a few steps are no rate, and one more draft would halve or double it
+MOST_TOK_S = 20_000.0  # of one answer: more only comes from a proxy that kept the stream back
 MAX_REUSED = 0.1  # share of a prompt found in the cache, up to which the time to the first token counts
 
 
@@ -177,9 +178,12 @@ def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
 
 
 def tok_s(finished: Finished) -> float:
-    """Of an answer that ran alone, as its engine tells it; 0 where it is too short to have a speed."""
-    num_tokens, decode_s = finished.completion_tokens, finished.timings.decode_s
-    return (num_tokens - 1) / decode_s if num_tokens >= MIN_TOKENS and decode_s > 0 else 0.0
+    """Of an answer that ran alone, as its engine tells it; 0 where it is too short to have a speed, or came at once."""
+    num_tokens, timings = finished.completion_tokens, finished.timings
+    if num_tokens < MIN_TOKENS or timings.decode_s <= 0:
+        return 0.0
+    speed = timings.decode_tok_s or (num_tokens - 1) / timings.decode_s
+    return speed if speed <= MOST_TOK_S else 0.0
 
 
 def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:

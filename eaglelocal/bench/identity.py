@@ -97,6 +97,7 @@ class Examiner:
                 piece = self._again(side, prompt, params, common)
                 if piece is not None:
                     finding, gap = judge(piece, flip, self._bound)
+                if finding is not Finding.UNKNOWN:  # of a token that ends an answer no rivals are told
                     break
         return Difference(other.label, prompt.category, flip.index, finding, gap)
 

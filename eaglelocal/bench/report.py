@@ -161,7 +161,8 @@ def short_lines(runs: Sequence[Run]) -> Iterator[str]:
         (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
     )
     if num_short:
-        yield f"answers too short to have a speed (fewer than {MIN_TOKENS} tokens that count): to {num_short} prompts"
+        counted = f"fewer than {MIN_TOKENS} tokens that count, or all at once"
+        yield f"answers too short to have a speed ({counted}): to {num_short} prompts"
 
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:

@@ -108,11 +108,16 @@ def with_speeds(laps: Iterable[Lap], *sides: str) -> list[Lap]:
 
 def ratios(laps: Sequence[Lap], side: str, other: str) -> list[float]:
     """One ratio of speeds a unit; of one unit alone its repeats."""
+    found = repeats_of(laps, side, other)
+    return found[0] if len(found) == 1 else [geometric_mean(repeats) for repeats in found]
+
+
+def repeats_of(laps: Sequence[Lap], side: str, other: str) -> list[list[float]]:
+    """The ratios of speeds of each unit."""
     by_unit: dict[int, list[float]] = {}
     for lap in laps:
         by_unit.setdefault(lap.task.unit, []).append(lap.phases[side].tok_s / lap.phases[other].tok_s)
-    found = list(by_unit.values())
-    return found[0] if len(found) == 1 else [geometric_mean(repeats) for repeats in found]
+    return list(by_unit.values())
 
 
 def answers_of(laps: Iterable[Lap], side: str) -> list[Answered]:
@@ -131,10 +136,16 @@ def ttft_s(answers: Iterable[Answered]) -> float | None:
 
 
 def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
-    """The mean over the categories' means; None where nothing has a speed."""
-    found = [ratios(with_speeds(own, side, other), side, other) for own in groups(laps).values()]
-    found = [own for own in found if own]
-    return bounded_mean(found) if found else None
+    """The mean over the categories' means; None where nothing has a speed.
+
+    Repeats of a prompt say nothing of other prompts: they count as units only where there is one prompt in all.
+    """
+    parts = [with_speeds(own, side, other) for own in groups(laps).values()]
+    parts = [own for own in parts if own]
+    if len(parts) == 1:
+        return bounded_mean([ratios(parts[0], side, other)])
+    means = [[geometric_mean(repeats) for repeats in repeats_of(own, side, other)] for own in parts]
+    return bounded_mean(means) if means else None
 
 
 def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -> list[Summary]:

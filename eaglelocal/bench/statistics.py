@@ -5,6 +5,7 @@ number a prompt (its repeats averaged), within the categories, whose means weigh
 of a small sample is too narrow (n prompts spread by (n-1)/n of their variance, and it knows no doubt about
 that spread), so its deviations are widened by sqrt(n / (n-1)) and by t / z: on normal deviations this is
 Student's interval, on skewed ones it keeps the skew (after Hesterberg 2015, doi:10.1080/00031305.2015.1089789).
+A unit that is alone in its category is believed to vary as those of the other categories do around their means.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     """
     logs = [np.log(np.asarray(group, dtype=np.float64)) for group in groups if len(group)]
     centre = float(np.mean([group.mean() for group in logs]))
-    if any(len(group) < 2 for group in logs):
+    if all(len(group) < 2 for group in logs):
         logs = [np.concatenate(logs)]
-    if len(logs[0]) < 2:
+    if len(logs[0]) < 2 and len(logs) == 1:
         return Bound(math.exp(centre))
     deviations, freedom = resampled(logs, seed), degrees_of_freedom(logs)
 
@@ -85,16 +86,30 @@ def resampled(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.fl
     rng = np.random.default_rng(seed)
     total = np.zeros(RESAMPLES)
     for group in groups:
+        if len(group) == 1:
+            total += rng.choice(spread_of(groups), size=RESAMPLES)
+            continue
         drawn = rng.choice(group, size=(RESAMPLES, len(group))).mean(axis=1)
         total += (drawn - group.mean()) * math.sqrt(len(group) / (len(group) - 1))
     return total / len(groups)
 
 
+def spread_of(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Deviations of single units from the means of their groups, those of small groups widened as theirs are."""
+    several = [group for group in groups if len(group) > 1]
+    return np.concatenate([(group - group.mean()) * math.sqrt(len(group) / (len(group) - 1)) for group in several])
+
+
 def degrees_of_freedom(groups: Sequence[NDArray[np.float64]]) -> float:
     """Welch and Satterthwaite's, of a mean of means. Groups without spread leave it to the others."""
-    shares = [float(group.var(ddof=1)) / len(group) for group in groups]
-    doubt = sum(share**2 / (len(group) - 1) for share, group in zip(shares, groups, strict=True))
-    return sum(shares) ** 2 / doubt if doubt > 0 else float(sum(len(group) - 1 for group in groups))
+    several = [group for group in groups if len(group) > 1]
+    pooled = sum(len(group) - 1 for group in several)
+    shares = [float(group.var(ddof=1)) / len(group) for group in several]
+    doubt = sum(share**2 / (len(group) - 1) for share, group in zip(shares, several, strict=True))
+    if len(several) < len(groups):  # all that are alone lean on the same spread
+        alone = (len(groups) - len(several)) * float(np.mean(spread_of(groups) ** 2))
+        shares, doubt = [*shares, alone], doubt + alone**2 / pooled
+    return sum(shares) ** 2 / doubt if doubt > 0 else float(pooled)
 
 
 def t_quantile(p: float, freedom: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ import typer
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
-from eaglelocal.cli.loading import load_model, make_plan, settings_of, wish_of
+from eaglelocal.cli.joining import key_of
+from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -90,7 +92,7 @@ def bench(
     params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
-    asked = prompts_of(prompts, [part for part in category.split(",") if part], pairs, warm_up)
+    asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
     with contextlib.ExitStack() as opened:
         server = open_server(against, against_key_file, opened)
@@ -190,23 +192,28 @@ def open_server(url: str | None, key_file: Path | None, opened: contextlib.ExitS
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    client = opened.enter_context(HttpClient(url, api_key=read_key(key_file)))
+    client = opened.enter_context(HttpClient(url, api_key=read_key(key_file) or key_of(url, os.environ)))
     client.start()
     return client
 
 
 def read_key(file: Path | None) -> str:
+    """The first in the file, with or without a name before it, as `serve` writes them; empty without a file."""
     if file is None:
         return ""
     try:
-        return file.read_text(encoding="utf-8").strip()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the key in {file}: {error}") from error
+    keys = [line.rpartition(": ")[2].strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys or not keys[0].isascii() or len(keys[0].split()) != 1:
+        raise UsageError(f"there is no key in {file}", hint="a line `KEY`, or `name: KEY`")
+    return keys[0]
 
 
 def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
     """Loaded for `auto`, which allows every mode a request."""
-    slots = max(*wanted.levels, settings.parallel or 1)
+    slots = max(*wanted.levels, slots_of(settings))
     wish = dataclasses.replace(wish_of(settings, Choice()), spec="auto", parallel=slots)
     plan = make_plan(wish, output)
     if not plan.speculates:

@@ -5,6 +5,8 @@ Knows where each part goes; the parts are the bench room's.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,11 +73,13 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
     findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.url else None)
     output.data("\n".join(head_lines(told)))
     output.data(f"\n{report(findings)}")
-    if svg is not None:
-        write_chart(svg, findings.runs, told)
-        output.message(f"chart: {svg}")
-    if as_json:
-        output.object({**head_object(told), **result_object(findings), "complete": num_laps == result.num_tasks})
+    with contextlib.ExitStack() as last:
+        if as_json:  # also where the chart cannot be written
+            told_all = {**head_object(told), **result_object(findings), "complete": num_laps == result.num_tasks}
+            last.callback(output.object, told_all)
+        if svg is not None:
+            write_chart(svg, findings.runs, told)
+            output.message(f"chart: {svg}")
 
 
 def head_lines(told: Told) -> list[str]:
@@ -122,9 +126,12 @@ def write_chart(file: Path, runs: Sequence[Run], told: Told) -> None:
         raise ResourceError(f"cannot write the chart {file}: {error.strerror}") from error
 
 
+@functools.cache
 def machine_name() -> str:
-    """The processor or GPU that the figures belong to."""
+    """The GPUs that this build of llama.cpp serves, and the processor."""
     from eaglelocal.probe.probe import probe
 
     machine = probe()
-    return ", ".join(gpu.name or "GPU" for gpu in machine.gpus) or machine.cpu.name or "unknown"
+    served = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_mute and machine.backend_of(gpu)]
+    names = [gpu.name or "GPU" for gpu in served] + ([machine.cpu.name] if machine.cpu.name else [])
+    return ", ".join(names) or "unknown"

@@ -29,6 +29,7 @@ from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageE
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0  # a server that says nothing for so long has failed: long prompts take minutes on small machines
+MINDS_FIELDS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # that it does not know
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
 
@@ -145,7 +146,7 @@ class HttpClient:
         """The data lines of the reply. Fields that only llama.cpp knows are left out where a server minds them."""
         dialect = self._dialect
         response = self._post(connection, exchange, dialect)
-        if response.status == http.client.BAD_REQUEST and dialect.extensions and not dialect.is_ours:
+        if response.status in MINDS_FIELDS and dialect.extensions and not dialect.is_ours:
             response.read()
             connection.close()
             dialect = replace(dialect, extensions=False)

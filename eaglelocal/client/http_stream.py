@@ -103,7 +103,7 @@ class StreamedAnswer:
     def take(self, data: str, now: float) -> tuple[Piece, ...]:
         """What one event brought. Raises EngineError for an error event and for what is no chunk."""
         chunk = _object(data)
-        if "error" in chunk:
+        if chunk.get("error"):
             raise EngineError(f"the server broke off: {message_of(chunk)}")
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.llama_timings = mapping(chunk.get("timings")) or self.llama_timings
@@ -148,7 +148,9 @@ class StreamedAnswer:
     def _timings(self) -> Timings:
         if not self.arrivals:
             return Timings()
-        decode_s = number(self.llama_timings, "predicted_ms") / 1000 or self.arrivals[-1] - self.arrivals[0]
+        told_s = number(self.llama_timings, "predicted_ms") / 1000
+        decode_s = told_s or self.arrivals[-1] - self.arrivals[0]
+        num_first = 1.0 if told_s else self.num_tokens / len(self.arrivals)  # that came with the first piece
         return Timings(
             ttft_s=self.arrivals[0] - self.asked_at,
             prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
@@ -156,7 +158,7 @@ class StreamedAnswer:
             draft_s=number(self.llama_timings, "draft_ms") / 1000,
             verify_s=number(self.llama_timings, "verify_ms") / 1000,
             host_s=number(self.llama_timings, "host_ms") / 1000,
-            decode_tok_s=(self.num_tokens - 1) / decode_s if decode_s > 0 else 0.0,
+            decode_tok_s=(self.num_tokens - num_first) / decode_s if decode_s > 0 else 0.0,
         )
 
     def _speculation(self) -> SpeculationStats:
@@ -178,7 +180,8 @@ class StreamedAnswer:
 def _said(choice: Mapping[str, object]) -> tuple[str, str]:
     """(thought, text)."""
     delta = mapping(choice.get("delta"))
-    thought, *said = (delta.get("reasoning_content"), delta.get("content"), choice.get("text"))
+    thought = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp's and DeepSeek's name, vLLM's
+    said = (delta.get("content"), choice.get("text"))
     return thought if isinstance(thought, str) else "", "".join(part for part in said if isinstance(part, str))
 
 

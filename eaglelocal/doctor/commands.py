@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 
 from eaglelocal.doctor.facts import Facts, Tools
@@ -72,6 +74,9 @@ FAMILY = {
 def reinstall(facts: Facts, backend: str | None) -> str:
     """Builds llama.cpp anew, with the backend where there is one to serve."""
     flags = f'CMAKE_ARGS="{BUILD_FLAGS[backend]}" ' if backend else ""
+    nvcc = facts.tools.nvcc
+    if backend == "cuda" and nvcc and str(nvcc.parent) not in facts.environ.get("PATH", "").split(os.pathsep):
+        flags += f"CUDACXX={shlex.quote(str(nvcc))} "  # cmake looks in PATH only
     return f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall llama-cpp-python=={facts.wanted_version}"
 
 
@@ -103,8 +108,12 @@ def install_driver(system: System) -> str:
     return DRIVERS.get(system.distribution or "", DRIVERS.get(family_of(system), ""))
 
 
+def is_macos(system: System) -> bool:
+    return (system.name or "").startswith("macOS")
+
+
 def family_of(system: System) -> str:
-    if (system.name or "").startswith("macOS"):
+    if is_macos(system):
         return MACOS
     name = system.distribution or ""
     return FAMILY.get(name, name)

@@ -15,13 +15,16 @@ FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_
 
 def disks(facts: Facts) -> Finding:
     """The worst of them."""
-    found = [finding for disk in facts.disks if (finding := _disk(disk))]
+    downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
+    found = [finding for disk in facts.disks if (finding := _disk(disk, downloads))]
     fine = ok("disk", "; ".join(f"{_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
     return min(found, key=lambda finding: finding.level != "problem", default=fine)
 
 
-def _disk(disk: Disk) -> Finding | None:
+def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
     elsewhere = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
+    if disk.holds != "downloads" and downloads is not None:  # they would move too, and be fetched again
+        elsewhere += f" HF_HUB_CACHE={shlex.quote(str(downloads))}"
     if not disk.is_writable:
         return problem("disk", f"{disk.folder} for {disk.holds} cannot be written", elsewhere)
     if disk.free_bytes is None or disk.free_bytes >= LITTLE_FREE_BYTES:
@@ -59,7 +62,8 @@ def partial_downloads(facts: Facts) -> Finding | None:
         return None
     downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
     text = f"{downloads} broken off and hold {_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
-    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} -name '*.incomplete' -delete")
+    old = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # others may be downloads that run
+    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old} -delete")
 
 
 def settings(facts: Facts) -> Finding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from eaglelocal.doctor.commands import NAMES, backend_to_build, install_driver, reinstall
+import math
+
+from eaglelocal.doctor.commands import NAMES, backend_to_build, install_driver, is_macos, reinstall
 from eaglelocal.doctor.facts import Facts
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.probe.machine import Gpu, Machine
@@ -34,7 +36,7 @@ def gpu_driver(facts: Facts) -> Finding | None:
     """Cards that are there, but that nobody can speak with."""
     machine = facts.machine
     if machine.unanswered:
-        return problem("gpu_driver", "; ".join(machine.unanswered), "sudo reboot")
+        return problem("gpu_driver", "; ".join(machine.unanswered), "nvidia-smi")  # shows whether it hangs, or is slow
     mute = [gpu for gpu in machine.gpus if gpu.is_mute]
     if not mute:
         return None
@@ -80,10 +82,10 @@ def memory(facts: Facts) -> Finding:
         return ok("memory", "how much memory there is cannot be told")
     free = f"{_gib(found.available_bytes)} of memory can be had"
     little = found.available_bytes < LITTLE_MEMORY_BYTES
-    if found.limit_bytes is not None:
+    if found.limit_bytes is not None and found.limit_bytes < (found.installed_bytes or math.inf):
         text = f"{free}: the cgroup allows {_gib(found.limit_bytes)} of {_gib(found.installed_bytes)}"
         return warning("memory", text, _raise_memory(facts.machine))
-    return warning("memory", f"only {free}", "ps aux --sort=-rss | head") if little else ok("memory", free)
+    return warning("memory", f"only {free}", _hungriest(facts.machine)) if little else ok("memory", free)
 
 
 def threads(facts: Facts) -> Finding:
@@ -102,14 +104,14 @@ def threads(facts: Facts) -> Finding:
 def swap(facts: Facts) -> Finding | None:
     """A model that was swapped out is read from disk, layer by layer, for every token."""
     found = facts.machine.memory
-    if found.swap_total_bytes is None or found.swap_free_bytes is None:
-        return None
+    if found.swap_total_bytes is None or found.swap_free_bytes is None or is_macos(facts.machine.system):
+        return None  # macOS swaps out what nobody uses, also where there is room
     used = found.swap_total_bytes - found.swap_free_bytes
     if used < MUCH_SWAP_BYTES:
         return None
     text = f"{_gib(used)} are swapped out: what is swapped back in slows decoding down"
     fits = used < (found.available_bytes or 0) // 2
-    return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else "ps aux --sort=-rss | head")
+    return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _hungriest(facts.machine))
 
 
 # ---- which GPUs
@@ -158,8 +160,15 @@ def _names(gpus: list[Gpu]) -> str:
 
 
 def _raise_memory(machine: Machine) -> str:
-    commands = {"docker": "docker update --memory 16g --memory-swap 16g CONTAINER"}
+    """To twice what it is, or all there is."""
+    limit, installed = machine.memory.limit_bytes or 0, machine.memory.installed_bytes or 0
+    gib = max(min(2 * limit, installed) >> 30, 1)
+    commands = {"docker": f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"}
     return commands.get(machine.system.container or "", "")
+
+
+def _hungriest(machine: Machine) -> str:
+    return "ps aux -m | head" if is_macos(machine.system) else "ps aux --sort=-rss | head"
 
 
 def _raise_cpus(machine: Machine) -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from eaglelocal.doctor.facts import Trial
-from eaglelocal.probe.asking import NoAnswer, run
+from eaglelocal.probe.asking import NoAnswer, run_module
 
 MODULE = "eaglelocal.doctor.trial"
 TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
@@ -19,7 +19,7 @@ TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
 def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
     """Never raises."""
     try:
-        ran = run((sys.executable, "-P", "-m", MODULE), timeout_s=timeout_s)
+        ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
         return Trial(failure=f"it is not loaded after {timeout_s:g} s")
     if ran is None:
@@ -37,7 +37,10 @@ def _death(code: int, stderr: str) -> str:
     """How the process ended: by a signal, else in its last words."""
     if code < 0:
         names = {signal.SIGILL: "an instruction that this processor does not have", signal.SIGSEGV: "a wrong address"}
-        kind = signal.Signals(-code)
+        try:
+            kind = signal.Signals(-code)
+        except ValueError:  # a real-time signal has no name
+            return f"it crashes (signal {-code})"
         return f"it crashes ({kind.name}: {names[kind]})" if kind in names else f"it crashes ({kind.name})"
     lines = stderr.strip().splitlines()
     return lines[-1][:200] if lines else f"it ends with code {code}"

@@ -6,9 +6,12 @@ A driver that hangs can make a process unkillable; so a program that is out of t
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class NoAnswer(Exception):
@@ -24,11 +27,19 @@ class Ran:
     stderr: bytes
 
 
-def run(command: Sequence[str], *, timeout_s: float) -> Ran | None:
+def run_module(name: str, *, timeout_s: float) -> Ran | None:
+    """A module of this very package, however the package was found. None and NoAnswer as of `run`."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = (sys.executable, "-P", "-m", name)
+    return run(command, timeout_s=timeout_s, environ={**os.environ, "PYTHONPATH": path})
+
+
+def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> Ran | None:
     """None where it cannot be started. Raises NoAnswer."""
     pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
     except (OSError, ValueError):
         return None
     try:

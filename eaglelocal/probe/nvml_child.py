@@ -10,7 +10,7 @@ import pickle
 import sys
 from pathlib import Path
 
-from eaglelocal.probe.asking import NoAnswer, run
+from eaglelocal.probe.asking import NoAnswer, run_module
 from eaglelocal.probe.machine import Gpu
 
 TIMEOUT_S = 8.0  # a driver that is not kept loaded needs a second or two for each card
@@ -28,7 +28,7 @@ def has_driver(root: Path = Path("/"), platform: str = sys.platform) -> bool:
 def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
     """Raises NoAnswer when the driver hangs, or its library ends the process that asks it."""
     try:
-        ran = run((sys.executable, "-P", "-m", MODULE), timeout_s=timeout_s)
+        ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
         raise NoAnswer(f"NVIDIA's driver gave no answer in {timeout_s:g} s") from None
     if ran is None or ran.code:

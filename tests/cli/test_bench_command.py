@@ -23,14 +23,14 @@ from eaglelocal.bench.asking import Side
 from eaglelocal.bench.identity import Examiner
 from eaglelocal.bench.order import tasks
 from eaglelocal.bench.prompts import Prompt
-from eaglelocal.cli.bench import Asked, duration, measure, patience, prompts_of, tasks_of
+from eaglelocal.cli.bench import Asked, duration, measure, patience, prompts_of, read_key, tasks_of
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
 from eaglelocal.cli.bench_report import Told as Belongings
 from eaglelocal.cli.bench_report import Wanted, tell
 from eaglelocal.cli.output import Output
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.errors import EngineError
+from eaglelocal.errors import EngineError, UsageError
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
@@ -116,7 +116,7 @@ def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
 
 
 def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
-    script = Script(words(*("word " * 12).split()))
+    script = Script(words(*("word " * 12).split()), pause_s=0.001)
     with serving(script) as url:
         code, stdout, _ = ended(bench("--spec", "2", "--against", url, "--warm-up", "1", "--pairs", "1", "--json"))
     assert code == 0
@@ -260,3 +260,19 @@ def test_repeats_are_planned() -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])
 def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize("text", ["secret\n", "default: secret", "# mine\n\nme: secret\nyou: other\n", "\ufeffsecret"])
+def test_a_key_is_read_as_serve_writes_it(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text, encoding="utf-8")
+    assert read_key(file) == "secret"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "two words", "schl\u00fcssel"])
+def test_a_file_without_a_key_is_told_and_never_quoted(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="there is no key") as raised:
+        read_key(file)
+    assert not text or text not in raised.value.message

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class Script:
     status: int = 200
     error: object = None
     minds_extensions: bool = False  # as servers that check every field
+    pause_s: float = 0.0  # before each event
     hangs: bool = False
     is_cut: bool = False  # no [DONE] at the end
     models: object = field(default_factory=lambda: {"data": [{"id": "loopback-model"}]})
@@ -108,6 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         for event in self.script.events:
+            time.sleep(self.script.pause_s)
             self.wfile.write(f": a comment\ndata: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()
         if self.script.hangs:

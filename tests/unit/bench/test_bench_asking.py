@@ -79,6 +79,11 @@ def test_tokens_at_the_beginning_need_not_count() -> None:
     assert joint_tok_s([one, arrivals((4.0, 5))], skip=5) == 0.0, "an answer that never gets there"
 
 
+def test_an_answer_that_comes_all_at_once_has_no_speed() -> None:
+    client = MeasuredClient(lambda request: Told(range(64), decode_s=1e-4))
+    assert ask(Side("server", client), [PROMPT], [GREEDY], name="a").tok_s == 0.0
+
+
 def test_what_is_skipped_is_left_out_of_an_answer_that_runs_alone() -> None:
     client = MeasuredClient(lambda request: Told(range(20), decode_s=1e-9))
     phase = ask(Side("plain", client, OFF), [PROMPT], [GREEDY], name="a", skip=4)

@@ -118,6 +118,18 @@ def test_repeats_of_a_prompt_are_one_unit() -> None:
     assert easy.speedup == once.speedup
 
 
+def test_repeats_of_one_prompt_a_category_make_nobody_surer_of_others() -> None:
+    """The spread between the prompts decides, not that of the same prompt asked again."""
+    many = findings_of(
+        measured(paced(SPEEDS), (AUTO,), tasks(prompts(1), [1], repeats=9, warm_up=()))[0], (AUTO,), server=None
+    )
+    once = findings_of(
+        measured(paced(SPEEDS), (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))[0], (AUTO,), server=None
+    )
+    (nine,), (one,) = many.summaries, once.summaries
+    assert nine.speedup.high - nine.speedup.low == pytest.approx(one.speedup.high - one.speedup.low, rel=0.2)
+
+
 def test_answers_too_short_are_counted_and_told() -> None:
     def told(request: ChatRequest) -> Told:
         kind, number = request.tokens
@@ -128,7 +140,7 @@ def test_answers_too_short_are_counted_and_told() -> None:
     easy, hard = findings.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
-    assert "(fewer than 8 tokens that count): to 4 prompts" in report(findings)
+    assert "(fewer than 8 tokens that count, or all at once): to 4 prompts" in report(findings)
     assert "answers too short" in report(findings)
     told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
     assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)

@@ -43,7 +43,7 @@ def test_twice_as_fast_moves_all_ends_alike(ratios: list[float], factor: float) 
 
 @settings(max_examples=12)  # each of hundreds of runs
 @given(
-    sizes=st.sampled_from([(3,), (5,), (20,), (3, 3, 3), (10, 10), (12, 4, 6)]),
+    sizes=st.sampled_from([(3,), (5,), (20,), (3, 3, 3), (10, 10), (12, 4, 6), (20, 1), (9, 9, 1), (8, 1, 1)]),
     ratio=st.floats(0.5, 3.0),
     spread=st.floats(0.01, 0.4),
     seed=st.integers(0, 2**31),

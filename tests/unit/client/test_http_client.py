@@ -209,10 +209,20 @@ def test_chunks_without_text_are_passed_over(chunk: dict[str, object]) -> None:
     assert answer.finished("q").completion_tokens == 0
 
 
-def test_thoughts_are_text_too() -> None:
-    chunk = {"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]}
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_thoughts_are_text_too(name: str) -> None:
+    chunk = {"error": None, "choices": [{"delta": {name: "hm", "content": None}}]}
     (piece,) = StreamedAnswer().take(json.dumps(chunk), 0.0)
     assert piece.text == "hm"
+
+
+def test_what_came_with_the_first_piece_has_no_part_in_the_speed() -> None:
+    """Servers tell several tokens at once, and proxies keep streams back."""
+    answer = StreamedAnswer(asked_at=0.0)
+    for moment in (2.1, 4.2):
+        answer.take(json.dumps({"choices": [{"delta": {"content": "many words"}}]}), moment)
+    answer.take(json.dumps({"usage": {"completion_tokens": 64}}), 4.2)
+    assert answer.finished("q").timings.decode_tok_s == pytest.approx(32 / 2.1)
 
 
 def test_a_refusal_that_is_no_json_is_quoted() -> None:

@@ -185,6 +185,7 @@ def test_a_card_whose_driver_is_not_nvidias_or_does_not_answer(driver: str | Non
 def test_a_driver_that_hangs_and_a_card_that_fell_off_the_bus() -> None:
     hangs = changed(WELL, unanswered=("NVIDIA's driver gave no answer in 8 s",))
     assert levels(hangs) == {"gpu_driver": "problem"}
+    assert found(hangs, "gpu_driver").command == "nvidia-smi", "it may be slow, and nobody reboots on a guess"
     assert levels(changed(WELL, gpus=(Gpu(index=1, driver="550.120"),))) == {"gpu_driver": "problem"}
 
 
@@ -330,7 +331,9 @@ def test_what_the_hub_says_beside_its_token() -> None:
     hub = Hub(cache=Path("/a hub"), has_token=True, is_offline=True, num_partial=2, partial_bytes=3 * GIB)
     facts = dataclasses.replace(WELL, hub=hub)
     assert levels(facts) == {"offline": "warning", "partial_downloads": "warning"}
-    assert found(facts, "partial_downloads").command == "find '/a hub' -name '*.incomplete' -delete"
+    assert found(facts, "partial_downloads").command == (
+        "find '/a hub' -path '*/models--*/blobs/*.incomplete' -mmin +10 -delete"
+    )
 
 
 def test_stale_calibrations_are_named_with_their_build() -> None:
@@ -373,6 +376,21 @@ def test_limits_of_a_container(machine_of: MachineOf) -> None:
     assert levels(facts) == {"memory": "warning", "threads": "warning"}
     assert found(facts, "memory").text == "3.2 GiB of memory can be had: the cgroup allows 4.0 GiB of 256.0 GiB"
     assert found(facts, "threads").text == "the cgroup grants 1.5 of 16 cores: llama.cpp gets 1 thread"
+
+
+def test_a_limit_is_raised_never_lowered() -> None:
+    system = System(name="Debian", container="docker")
+    memory = Memory(total_bytes=24 * GIB, available_bytes=20 * GIB, installed_bytes=64 * GIB, limit_bytes=24 * GIB)
+    assert found(changed(WELL, memory=memory, system=system), "memory").command.startswith("docker update --memory 48g")
+    beyond = dataclasses.replace(memory, limit_bytes=100 * GIB)
+    assert found(changed(WELL, memory=beyond, system=system), "memory").level == "ok"
+
+
+def test_on_a_mac_swapping_is_usual_and_ps_is_another() -> None:
+    memory = Memory(total_bytes=16 * GIB, available_bytes=GIB, swap_total_bytes=8 * GIB, swap_free_bytes=GIB)
+    facts = changed(WELL, memory=memory, system=System(name="macOS 15.1"))
+    assert levels(facts) == {"memory": "warning"}
+    assert found(facts, "memory").command == "ps aux -m | head"
 
 
 def test_little_memory_fewer_processors_and_swap() -> None:
