@@ -7,19 +7,23 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from eaglelocal import locations
+
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What engines learn in tests is no experience: it must not reach the person who runs them.
+    """What engines learn in tests is no experience: it must not reach the person who runs them. Nor do copies of heads.
 
     Nor do tests see that person's models: without a target, the best of them would answer.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
+        patch.setattr(locations, "light_heads_dir", lambda: copies)
         yield
 
 
