@@ -83,7 +83,6 @@ def bench(
     The same prompts on one engine, or on a server beside it (--against); every figure is a ratio with its interval.
 
     \b
-    eaglelocal bench
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """

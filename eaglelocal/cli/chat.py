@@ -79,15 +79,14 @@ def chat(  # many parameters: typer reads the flags from the signature
     if question is None and not plain and has_screen(output):
         raise typer.Exit(show_screen(settings, keeps=save, tint=bool(tint)))
     session = open_session(settings, output, Choice(), is_brief=question is not None)
-    is_tinted = tint is not False
     try:
         if question is None:
-            raise typer.Exit(converse(session, output, tint=is_tinted))
+            raise typer.Exit(converse(session, output, tint=tint is not False))
         if not as_json and session.model.plan is not None:  # which server was joined is said already
             output.aside(model_line(session.model.info, session.model.plan))
             for note in session.model.info.notes:
                 output.aside(f"note: {note}")
-        answer_once(Asker(session, output, tint=is_tinted, quiet=as_json), question)
+        answer_once(Asker(session, output, tint=tint is not False, quiet=as_json), question)
     finally:
         session.close()
 
