@@ -18,7 +18,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from eaglelocal.backend.library import Library, NativeClock
-from eaglelocal.backend.samplers import RowReader, build_chain, with_logprobs
+from eaglelocal.backend.samplers import CANDIDATE, RowReader, build_chain, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.constraint import JSON_SPACE, Constraint, Syntax
@@ -29,7 +29,6 @@ from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
 ANY_OBJECT = '{"type":"object"}'
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
 
 class LlamaConstraints:

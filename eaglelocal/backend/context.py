@@ -21,7 +21,7 @@ from eaglelocal.backend.hot import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, f
 from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells, uncut
 from eaglelocal.backend.model import Model, look_up
-from eaglelocal.backend.samplers import ChainSampler, GreedySampler
+from eaglelocal.backend.samplers import ChainSampler, FilteredSampler, GreedySampler, filter_of
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Sampler
@@ -194,9 +194,17 @@ class LlamaContext:
             return self._constrained(params, constraint)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
             return GreedySampler(self._best, self._logits, params.logprobs)
-        return ChainSampler(
-            self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=self.n_vocab
-        )
+        num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
+        only, rows = filter_of(params, num_touched), self._logits
+        if only is None:
+            return ChainSampler(
+                self._library, self.handle, params, read_row=rows, clock=self.clock, n_vocab=self.n_vocab
+            )
+        return FilteredSampler(self._library, params, only, draw=self._draw, read_row=rows, n_vocab=self.n_vocab)
+
+    def _draw(self, *asked: object) -> int:
+        self._cells.check_open()
+        return int(self._hot.draw(self.address, *asked))
 
     def _constrained(self, params: SamplingParams, constraint: Constraint) -> Sampler:
         return ConstrainedSampler(

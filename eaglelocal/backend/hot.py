@@ -35,6 +35,8 @@ SYMBOLS = {
     "set_output": "llama_batch_ext_set_output_logits",
     "remove_cells": "llama_memory_seq_rm",
     "last_position": "llama_memory_seq_pos_max",
+    "apply": "llama_sampler_apply",
+    "accept": "llama_sampler_accept",
 }
 
 
@@ -106,6 +108,8 @@ class Hot:
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
         self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
         self.best = function_of(short, "hot_best", [at, i32], i32)
+        self.draw = function_of(short, "hot_draw", [at, at, i32, i32, f32, f32, i32, at, at], i32)
+        self.candidates = function_of(short, "hot_candidates", [at, i32, i32, f32, f32, i32, at, at, at], i32)
         self.rank_rows = function_of(short, "hot_rank_rows", [at, i32, at, i32, at, at], i32)
         self.tapped = function_of(short, "hot_tapped", [at, i32, f32, at], i32)
         self.rank = function_of(short, "hot_rank", [at, i32, i32, at, at, at], None)
