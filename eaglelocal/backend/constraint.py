@@ -7,24 +7,20 @@ Does not know requests or chat templates. Schemas come from anyone, so size, dep
 
 from __future__ import annotations
 
-import ctypes as C
 import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from eaglelocal.backend.library import Library, NativeClock
-from eaglelocal.backend.samplers import CANDIDATE, RowReader, build_chain, with_logprobs
+from eaglelocal.backend.hot import NONE_FITS
+from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.core.batch import Floats
 from eaglelocal.core.constraint import JSON_SPACE, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.errors import EagleLocalError, RequestError
 
 MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
@@ -85,60 +81,31 @@ class LlamaConstraints:
 
 
 class ConstrainedSampler:
-    """A llama_sampler chain over the tokens that a grammar admits; one random draw a sample.
+    """What a chain draws among the tokens that a grammar admits.
 
     end_token  drawn where no token fits, to end the answer; `problem` then says why
     """
 
     def __init__(
-        self,
-        library: Library,
-        params: SamplingParams,
-        matcher: LLMatcher,
-        *,
-        read_row: RowReader,
-        clock: NativeClock,
-        n_vocab: int,
-        end_token: int,
+        self, chain: Chain, matcher: LLMatcher, read_row: RowReader, logprobs: int | None, *, end_token: int
     ) -> None:
         self.problem: EagleLocalError | None = None
-        self._api, self._clock, self._read_row = library.api, clock, read_row
-        self._matcher, self._logprobs, self._end_token = matcher, params.logprobs, end_token
-        self._chain = build_chain(library, params, n_vocab)
-        self._room = np.empty(n_vocab, CANDIDATE)
+        self._chain, self._read_row = chain, read_row
+        self._matcher, self._logprobs, self._end_token = matcher, logprobs, end_token
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._api.llama_sampler_accept(self._chain, token)
+        self._chain.accept(tokens)
 
     def sample(self, row: int) -> Sampled:
-        if not self._chain:
-            raise EngineError("the sampler is closed")
-        logits = self._read_row(row)
-        fitting = self._fitting()
-        if self._matcher.is_error() or not len(fitting):
+        mask = self._matcher.compute_bitmask()  # at the end of the grammar of the tokens that end an answer
+        if self._matcher.is_error():
             return self._give_up()
-        token = self._draw(logits, fitting)
+        token = self._chain.draw(row, mask)
+        if token == NONE_FITS:
+            return self._give_up()
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, logits, self._logprobs)
-
-    def _fitting(self) -> npt.NDArray[np.int64]:
-        """The tokens that may come next, in order; at the end of the grammar those that end an answer."""
-        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        return np.flatnonzero(np.unpackbits(mask, bitorder="little")[: len(self._room)])
-
-    def _draw(self, logits: Floats, fitting: npt.NDArray[np.int64]) -> int:
-        """What the chain draws where the others are not there at all, which filters take better than -inf."""
-        candidates = self._room[: len(fitting)]
-        candidates["id"], candidates["logit"], candidates["p"] = fitting, logits[fitting], 0.0
-        data = C.cast(candidates.ctypes.data, C.POINTER(self._api.llama_token_data))
-        array = self._api.llama_token_data_array(data=data, size=len(fitting), selected=-1, sorted=False)
-        with self._clock:
-            self._api.llama_sampler_apply(self._chain, C.byref(array))
-        token = int(array.data[array.selected].id)
-        self._api.llama_sampler_accept(self._chain, token)
-        return token
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
 
     def _give_up(self) -> Sampled:
         reason = reason_in(self._matcher.get_error()) or "the model has no token that fits"
@@ -146,9 +113,7 @@ class ConstrainedSampler:
         return Sampled(self._end_token)
 
     def close(self) -> None:
-        if self._chain:
-            self._api.llama_sampler_free(self._chain)
-            self._chain = None
+        self._chain.close()
 
 
 def parser_limits() -> LLParserLimits:

@@ -21,7 +21,7 @@ from eaglelocal.backend.hot import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, f
 from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells, uncut
 from eaglelocal.backend.model import Model, look_up
-from eaglelocal.backend.samplers import ChainSampler, FilteredSampler, GreedySampler, filter_of
+from eaglelocal.backend.samplers import Chain, ChainSampler, FilteredChain, GreedySampler, WholeChain, filter_of
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Sampler
@@ -191,31 +191,22 @@ class LlamaContext:
 
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         if constraint is not None:
-            return self._constrained(params, constraint)
+            matcher, end_token = self._constraints.matcher(constraint), self._constraints.end_token
+            chain = self._chain(params, is_bound=True)
+            return ConstrainedSampler(chain, matcher, self._logits, params.logprobs, end_token=end_token)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
             return GreedySampler(self._best, self._logits, params.logprobs)
-        num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
-        only, rows = filter_of(params, num_touched), self._logits
-        if only is None:
-            return ChainSampler(
-                self._library, self.handle, params, read_row=rows, clock=self.clock, n_vocab=self.n_vocab
-            )
-        return FilteredSampler(self._library, params, only, draw=self._draw, read_row=rows, n_vocab=self.n_vocab)
+        return ChainSampler(self._chain(params), self._logits, params.logprobs)
+
+    def _chain(self, params: SamplingParams, *, is_bound: bool = False) -> Chain:
+        only, n_vocab = filter_of(params), self.n_vocab
+        if only is not None:
+            return FilteredChain(self._library, params, only, draw=self._draw, n_vocab=n_vocab, is_bound=is_bound)
+        return WholeChain(self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=n_vocab)
 
     def _draw(self, *asked: object) -> int:
         self._cells.check_open()
         return int(self._hot.draw(self.address, *asked))
-
-    def _constrained(self, params: SamplingParams, constraint: Constraint) -> Sampler:
-        return ConstrainedSampler(
-            self._library,
-            params,
-            self._constraints.matcher(constraint),
-            read_row=self._logits,
-            clock=self.clock,
-            n_vocab=self.n_vocab,
-            end_token=self._constraints.end_token,
-        )
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         self._cells.check_open()

@@ -15,7 +15,7 @@ from eaglelocal.errors import LibraryError
 
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
 BLOCK = 256  # of the C file, as what follows
-UNKNOWN, TAKEN = -1, -2  # instead of a row's best token
+UNKNOWN, TAKEN, NONE_FITS = -1, -2, -3  # instead of a token
 NOT_CUT = 1004
 
 # what the C part calls: struct api, in its order
@@ -91,6 +91,17 @@ class HeadStruct(C.Structure):
     ]
 
 
+class DrawStruct(C.Structure):
+    _fields_ = [
+        ("sampler", C.c_void_p),
+        ("rank", C.c_int32),
+        ("top_p", C.c_float),
+        ("min_p", C.c_float),
+        ("room", C.c_void_p),
+        ("fitting", C.c_void_p),
+    ]
+
+
 def maxima_of(n_vocab: int) -> C.Array[C.c_float]:
     """Scratch for ranking rows of so many logits."""
     return (C.c_float * (n_vocab // BLOCK + 1))()
@@ -108,8 +119,8 @@ class Hot:
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
         self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
         self.best = function_of(short, "hot_best", [at, i32], i32)
-        self.draw = function_of(short, "hot_draw", [at, at, i32, i32, f32, f32, i32, at, at], i32)
-        self.candidates = function_of(short, "hot_candidates", [at, i32, i32, f32, f32, i32, at, at, at], i32)
+        self.draw = function_of(short, "hot_draw", [at, at, i32, i32, at, C.c_char_p, i32], i32)
+        self.candidates = function_of(short, "hot_candidates", [at, at, i32, i32, at, at], i32)
         self.rank_rows = function_of(short, "hot_rank_rows", [at, i32, at, i32, at, at], i32)
         self.tapped = function_of(short, "hot_tapped", [at, i32, f32, at], i32)
         self.rank = function_of(short, "hot_rank", [at, i32, i32, at, at, at], None)
@@ -128,10 +139,10 @@ def check_layout(native: C.CDLL) -> None:
     """Raises LibraryError where the C part was compiled from other sources, as after a pull without an installation."""
     try:
         size = function_of(native, "hot_size", [C.c_int32], C.c_int32)
-        sizes = [size(number) for number in range(3)]
+        sizes = [size(number) for number in range(4)]
     except AttributeError:
         sizes = []
-    if sizes != [C.sizeof(struct) for struct in (Api, TargetStruct, HeadStruct)]:
+    if sizes != [C.sizeof(struct) for struct in (Api, TargetStruct, HeadStruct, DrawStruct)]:
         raise LibraryError("eaglelocal's own C part is of another version than the rest", hint=INSTALL)
 
 

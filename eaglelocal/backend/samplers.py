@@ -9,14 +9,16 @@ top-p stands alone. Where filters leave but few tokens the C part finds those, a
 
 from __future__ import annotations
 
+import ctypes as C
 import os
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from eaglelocal.backend.hot import NONE_FITS, UNKNOWN, DrawStruct, filled
 from eaglelocal.backend.library import Library, NativeClock
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
@@ -55,8 +57,9 @@ class Filter(NamedTuple):
     min_p: float = 0.0
 
 
-def filter_of(params: SamplingParams, num_touched: int) -> Filter | None:
-    """None: any token may be drawn, or nearly any. num_touched: tokens whose logits change before they are ranked."""
+def filter_of(params: SamplingParams) -> Filter | None:
+    """None: any token may be drawn, or nearly any."""
+    num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
     rank = 1 if params.is_greedy else params.top_k
     if rank:
         return Filter(rank) if rank + num_touched <= MOST_RANKED else None
@@ -64,13 +67,19 @@ def filter_of(params: SamplingParams, num_touched: int) -> Filter | None:
     return Filter(0, params.top_p, params.min_p) if is_narrow and params.typical_p == 1.0 and not num_touched else None
 
 
-class FilteredSampler:
-    """A llama_sampler chain over the tokens that its filters can leave; one random draw a sample.
+class Chain(Protocol):
+    """A llama_sampler chain and the tokens that it chooses from; one random draw a call."""
 
-    draw  of the C part: its arguments behind the context
-    """
+    def accept(self, tokens: Sequence[int]) -> None: ...
 
-    problem = None
+    def draw(self, row: int, mask: bytes | None = None) -> int:
+        """Draw at an output row of the last decode, of the tokens whose bits are set; NONE_FITS where there is none."""
+
+    def close(self) -> None: ...
+
+
+class FilteredChain:
+    """Over the tokens that the request's filters can leave. `draw` is that of the C part, for a context."""
 
     def __init__(
         self,
@@ -79,32 +88,35 @@ class FilteredSampler:
         only: Filter,
         *,
         draw: Callable[..., int],
-        read_row: RowReader,
         n_vocab: int,
+        is_bound: bool = False,
     ) -> None:
-        self._api, self._draw, self._only = library.api, draw, only
-        self._read_row, self._logprobs = read_row, params.logprobs
+        self._api, self._draw = library.api, draw
         self._chain = build_chain(library, params, n_vocab, is_cut=not only.rank)
         self._biased = frozenset(token for token, _ in params.logit_bias if 0 <= token < n_vocab)
         self._recent: deque[int] = deque(maxlen=params.repeat_last_n if params.has_penalties else 0)
         num_touched = len(self._biased) + (self._recent.maxlen or 0)
         self._room = np.empty(only.rank + 2 * num_touched if only.rank else 2 * n_vocab, CANDIDATE)
-        self._room_at = self._room.ctypes.data
+        self._fitting = np.empty(n_vocab if is_bound else 0, np.float32)
+        room_at, fitting_at = self._room.ctypes.data, self._fitting.ctypes.data
+        chain_at = C.cast(self._chain, C.c_void_p).value  # type: ignore[arg-type]
+        self._struct = filled(DrawStruct(), sampler=chain_at, **only._asdict(), room=room_at, fitting=fitting_at)
+        self._address = C.addressof(self._struct)
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._api.llama_sampler_accept(self._chain, token)
         self._recent.extend(tokens)
 
-    def sample(self, row: int) -> Sampled:
+    def draw(self, row: int, mask: bytes | None = None) -> int:
         if not self._chain:
             raise EngineError("the sampler is closed")
         touched = array("i", self._biased.union(self._recent))
-        token = self._draw(self._chain, row, *self._only, len(touched), touched.buffer_info()[0], self._room_at)
-        if token < 0:
-            raise EngineError(f"no token can be drawn from row {row} of the last decode")
+        token = self._draw(self._address, row, len(touched), touched.buffer_info()[0], mask, len(mask or b""))
+        if token == UNKNOWN:
+            raise EngineError(f"row {row} of the last decode has no logits")
         self._recent.append(token)
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+        return token
 
     def close(self) -> None:
         if self._chain:
@@ -112,10 +124,8 @@ class FilteredSampler:
             self._chain = None
 
 
-class ChainSampler:
-    """A llama_sampler chain over the whole vocabulary; one random draw a sample."""
-
-    problem = None
+class WholeChain:
+    """Over the whole vocabulary, or all that fit."""
 
     def __init__(
         self,
@@ -128,25 +138,61 @@ class ChainSampler:
         n_vocab: int,
     ) -> None:
         self._api, self._context, self._clock = library.api, context, clock
-        self._read_row, self._logprobs = read_row, params.logprobs
+        self._read_row, self._n_vocab = read_row, n_vocab
         self._chain = build_chain(library, params, n_vocab)
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._api.llama_sampler_accept(self._chain, token)
 
-    def sample(self, row: int) -> Sampled:
+    def draw(self, row: int, mask: bytes | None = None) -> int:
         if not self._chain:
             raise EngineError("the sampler is closed")
-        self._read_row(row)  # raises where there are no logits; llama.cpp would read them all the same
+        logits = self._read_row(row)  # raises where there are none; llama.cpp would read them all the same
+        if mask is not None:
+            return self._draw_fitting(logits, mask)
         with self._clock:
-            token = int(self._api.llama_sampler_sample(self._chain, self._context, row))
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+            return int(self._api.llama_sampler_sample(self._chain, self._context, row))
+
+    def _draw_fitting(self, logits: Floats, mask: bytes) -> int:
+        """What the chain draws where the others are not there at all, which filters take better than -inf."""
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        fitting = np.flatnonzero(bits[: self._n_vocab])
+        if not len(fitting):
+            return NONE_FITS
+        candidates = np.zeros(len(fitting), CANDIDATE)
+        candidates["id"], candidates["logit"] = fitting, logits[fitting]
+        data = C.cast(candidates.ctypes.data, C.POINTER(self._api.llama_token_data))
+        array = self._api.llama_token_data_array(data=data, size=len(fitting), selected=-1, sorted=False)
+        with self._clock:
+            self._api.llama_sampler_apply(self._chain, C.byref(array))
+        token = int(array.data[array.selected].id)
+        self._api.llama_sampler_accept(self._chain, token)
+        return token
 
     def close(self) -> None:
         if self._chain:
             self._api.llama_sampler_free(self._chain)
             self._chain = None
+
+
+class ChainSampler:
+    """What a chain draws."""
+
+    problem = None
+
+    def __init__(self, chain: Chain, read_row: RowReader, logprobs: int | None) -> None:
+        self._chain, self._read_row, self._logprobs = chain, read_row, logprobs
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._chain.accept(tokens)
+
+    def sample(self, row: int) -> Sampled:
+        token = self._chain.draw(row)
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+
+    def close(self) -> None:
+        self._chain.close()
 
 
 def build_chain(library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> object:

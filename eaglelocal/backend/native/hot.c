@@ -16,12 +16,12 @@
 #include <time.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
 enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, NOT_CUT = 1004, CLOSED = 1005 }; /* beside llama_decode's own codes */
-enum { UNKNOWN = -1, TAKEN = -2 };                                          /* instead of a row's best token */
+enum { UNKNOWN = -1, TAKEN = -2, NONE_FITS = -3 };                          /* instead of a token */
 enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
 
 struct embedding { /* llama_embd */
@@ -105,9 +105,17 @@ struct head {
     double native_s;
 };
 
+struct draw { /* how a request's tokens are drawn */
+    void *sampler;
+    int32_t rank;       /* so many of the most likely are candidates; 0: as many as top_p or min_p leave */
+    float top_p, min_p; /* 1: no top_p */
+    struct candidate *room; /* [rank + 2 x tokens that may be touched]; without a rank [2 n_vocab] */
+    float *fitting;     /* [n_vocab] scratch, for answers that are bound */
+};
+
 /* Bytes of the structs above: whoever fills them asks whether they are the same. */
 int32_t hot_size(int32_t number) {
-    const size_t sizes[] = {sizeof(struct api), sizeof(struct target), sizeof(struct head)};
+    const size_t sizes[] = {sizeof(struct api), sizeof(struct target), sizeof(struct head), sizeof(struct draw)};
     return (int32_t)sizes[number];
 }
 
@@ -128,8 +136,8 @@ typedef float four __attribute__((vector_size(16)));
 static inline four larger(four a, four b) {
 #if defined(__SSE2__)
     return _mm_max_ps(a, b);
-#elif defined(__ARM_NEON)
-    return vmaxq_f32(a, b);
+#elif defined(__aarch64__)
+    return vmaxnmq_f32(a, b); /* of a number and NaN the number, as the others have it for `a` */
 #else
     for (int j = 0; j < 4; j++) b[j] = a[j] > b[j] ? a[j] : b[j];
     return b;
@@ -324,15 +332,14 @@ static int32_t over_min_p(const float *x, int32_t n, float min_p, float top, con
     return found;
 }
 
-/* The candidates of a row x [n], in any order. rank: so many of the most likely, and all touched tokens, whose logits the
- * sampler changes before it ranks them; 0: as many as top_p (where it is under 1) or else min_p leave, with nothing
- * touched. room [rank + 2 n_touched], or [2 n]. */
-int32_t hot_candidates(const float *x, int32_t n, int32_t rank, float top_p, float min_p, int32_t n_touched,
-                       const int32_t *touched, float *maxima, struct candidate *room) {
+/* How many candidates of a row x [n] are then in d->room, in any order: with a rank the most likely, and all touched
+ * tokens, whose logits the sampler changes before it ranks them; without one nothing may be touched. NaN is none. */
+int32_t hot_candidates(const struct draw *d, const float *x, int32_t n, int32_t n_touched, const int32_t *touched, float *maxima) {
+    struct candidate *room = d->room;
     measure_blocks(x, n, maxima);
     int32_t found;
-    if (rank) {
-        const int32_t count = rank + n_touched < n ? rank + n_touched : n; /* as if all touched ones fell behind */
+    if (d->rank) {
+        const int32_t count = d->rank + n_touched < n ? d->rank + n_touched : n; /* as if all touched ones fell behind */
         found = most_likely(x, n, count, maxima, room);
         const struct candidate least = room[0];
         for (int32_t i = 0; i < n_touched && found >= count; i++) {
@@ -341,9 +348,8 @@ int32_t hot_candidates(const float *x, int32_t n, int32_t rank, float top_p, flo
         }
     } else {
         const float top = x[first_largest(x, n, maxima)];
-        found = top_p < 1 ? nucleus(x, n, top_p, top, maxima, room) : over_min_p(x, n, min_p, top, maxima, room);
+        found = d->top_p < 1 ? nucleus(x, n, d->top_p, top, maxima, room) : over_min_p(x, n, d->min_p, top, maxima, room);
     }
-    if (!found) room[found++] = (struct candidate){0, 0, 0}; /* all are NaN */
     return found;
 }
 
@@ -508,18 +514,33 @@ int32_t hot_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t 
     return 0;
 }
 
-/* Draw a token of an output row of the last decode, and tell the sampler; the rest as hot_candidates. */
-int32_t hot_draw(struct target *t, void *sampler, int32_t row, int32_t rank, float top_p, float min_p, int32_t n_touched,
-                 const int32_t *touched, struct candidate *room) {
+/* x [n] with NaN for all whose bit is not set. */
+static const float *fitting(float *out, const float *x, int32_t n, const uint8_t *mask, int32_t mask_bytes) {
+    for (int32_t from = 0; from < n; from += 8) {
+        const int32_t size = n - from < 8 ? n - from : 8;
+        const uint8_t bits = from / 8 < mask_bytes ? mask[from / 8] : 0;
+        if (bits == 255) memcpy(out + from, x + from, sizeof *x * size);
+        else for (int32_t i = 0; i < size; i++) out[from + i] = bits >> i & 1 ? x[from + i] : NAN;
+    }
+    return out;
+}
+
+/* Draw a token of an output row of the last decode, among those whose bits are set in mask (NULL: all), and tell the
+ * sampler. touched: different tokens whose logits it changes. */
+int32_t hot_draw(struct target *t, struct draw *d, int32_t row, int32_t n_touched, const int32_t *touched,
+                 const uint8_t *mask, int32_t mask_bytes) {
     const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
     if (!logits) return UNKNOWN;
-    const int32_t found = hot_candidates(logits, t->n_vocab, rank, top_p, min_p, n_touched, touched, t->maxima, room);
-    struct candidates candidates = {room, (size_t)found, -1, false};
+    if (mask) logits = fitting(d->fitting, logits, t->n_vocab, mask, mask_bytes);
+    int32_t found = hot_candidates(d, logits, t->n_vocab, n_touched, touched, t->maxima);
+    if (!found && mask) return NONE_FITS;
+    if (!found) d->room[found++] = (struct candidate){0, 0, 0}; /* all are NaN; as where the best token is asked for */
+    struct candidates candidates = {d->room, (size_t)found, -1, false};
     const double started_at = now();
-    t->api->apply(sampler, &candidates);
+    t->api->apply(d->sampler, &candidates);
     const bool is_drawn = candidates.selected >= 0 && (size_t)candidates.selected < candidates.size;
     const int32_t token = is_drawn ? candidates.data[candidates.selected].token : UNKNOWN;
-    if (is_drawn) t->api->accept(sampler, token);
+    if (is_drawn) t->api->accept(d->sampler, token);
     t->native_s += now() - started_at;
     return token;
 }

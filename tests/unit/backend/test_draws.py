@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as C
 import math
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.hot import Api, TargetStruct, filled, maxima_of
-from eaglelocal.backend.library import load_library
-from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredSampler, build_chain, filter_of, with_logprobs
+from eaglelocal.backend.hot import NONE_FITS, Api, DrawStruct, TargetStruct, filled, maxima_of
+from eaglelocal.backend.library import NativeClock, load_library
+from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, filter_of, with_logprobs
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError
 
 LIBRARY = load_library()
 HOT = LIBRARY.hot
@@ -28,11 +28,11 @@ def candidates(logits: Floats, only: Filter, touched: tuple[int, ...] = ()) -> I
     """The tokens that are left, in order of their number; each must be named once and with its own logit."""
     n = len(logits)
     room = np.empty(only.rank + 2 * len(touched) if only.rank else 2 * n, CANDIDATE)
-    ids = (C.c_int32 * len(touched))(*touched)
-    found = HOT.candidates(logits.ctypes.data, n, *only, len(touched), ids, maxima_of(n), room.ctypes.data)
+    ids, draw = (C.c_int32 * len(touched))(*touched), filled(DrawStruct(), **only._asdict(), room=room.ctypes.data)
+    found = HOT.candidates(C.addressof(draw), logits.ctypes.data, n, len(touched), ids, maxima_of(n))
     np.testing.assert_array_equal(room["logit"][:found], logits[room["id"][:found]])
     tokens: Ints = np.sort(room["id"][:found])
-    assert len(np.unique(tokens)) == found > 0
+    assert len(np.unique(tokens)) == found
     return tokens
 
 
@@ -87,12 +87,10 @@ def test_min_p_leaves_all_that_reach_it_and_hardly_more(data: st.DataObject, min
 
 @pytest.mark.parametrize("only", [Filter(40), Filter(1), Filter(0, 0.9), Filter(0, 1.0, 0.1)])
 @pytest.mark.parametrize("n", [3, 20_000])
-def test_of_numbers_that_are_none_a_token_is_left_all_the_same(only: Filter, n: int) -> None:
-    for value in (math.nan, -math.inf, math.inf):
-        row = np.full(n, value, np.float32)
-        room = np.empty(2 * n + 200, CANDIDATE)
-        found = HOT.candidates(row.ctypes.data, n, *only, 0, None, maxima_of(n), room.ctypes.data)
-        assert 1 <= found <= n and 0 <= room["id"][0] < n
+def test_of_numbers_that_are_none_those_are_left_that_are(only: Filter, n: int) -> None:
+    assert len(candidates(np.full(n, math.nan, np.float32), only)) == 0
+    for value in (-math.inf, math.inf):
+        assert len(candidates(np.full(n, value, np.float32), only)) <= n
     mixed = np.full(n, math.nan, np.float32)
     mixed[1] = 2.0
     assert candidates(mixed, only).tolist() == [1]
@@ -120,21 +118,18 @@ class OneRow:
         return self.row
 
 
-def whole(params: SamplingParams, n: int) -> Callable[[Floats], int]:
-    """The same chain over the whole vocabulary, as llama_sampler_sample applies it."""
-    api, chain = LIBRARY.api, build_chain(LIBRARY, params, n)
+def few_of(params: SamplingParams, rows: OneRow, *, is_bound: bool = False) -> FilteredChain:
+    only = filter_of(params)
+    assert only is not None
+    return FilteredChain(LIBRARY, params, only, draw=rows.draw, n_vocab=len(rows.row), is_bound=is_bound)
 
-    def draw(logits: Floats) -> int:
-        room = np.zeros(n, CANDIDATE)
-        room["id"], room["logit"] = np.arange(n), logits
-        data = C.cast(room.ctypes.data, C.POINTER(api.llama_token_data))
-        array = api.llama_token_data_array(data=data, size=n, selected=-1, sorted=False)
-        api.llama_sampler_apply(chain, C.byref(array))
-        token = int(array.data[array.selected].id)
-        api.llama_sampler_accept(chain, token)
-        return token
 
-    return draw
+def all_of(params: SamplingParams, rows: OneRow) -> WholeChain:
+    return WholeChain(LIBRARY, None, params, read_row=rows.read, clock=NativeClock(), n_vocab=len(rows.row))
+
+
+def bits(able: npt.NDArray[np.bool_]) -> bytes:
+    return np.packbits(able, bitorder="little").tobytes()
 
 
 RANKED = [
@@ -152,38 +147,48 @@ RANKED = [
 
 @pytest.mark.parametrize("params", RANKED)
 @pytest.mark.parametrize("n", [11, 700, 30_000])
-def test_a_draw_by_rank_is_that_of_the_whole_vocabulary(params: SamplingParams, n: int) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.001])
+def test_a_draw_by_rank_is_that_of_the_whole_vocabulary(params: SamplingParams, n: int, share: float) -> None:
+    """Of that which fits, where an answer is bound."""
     rows, rng = OneRow(n), np.random.default_rng(n)
-    only = filter_of(params, 100)
-    assert only is not None
-    few = FilteredSampler(LIBRARY, params, only, draw=rows.draw, read_row=rows.read, n_vocab=n)
-    draw_of_all = whole(params, n)
-    for _ in range(120):
+    few, all_ = few_of(params, rows, is_bound=True), all_of(params, rows)
+    for _ in range(60):
         rows.row[:] = rng.normal(size=n) * 3 + 2 * (np.arange(n) < 9)  # some come again and again
-        assert few.sample(0).token == draw_of_all(rows.row)
+        able = rng.random(n) < share
+        able[rng.integers(n)] = True
+        mask = bits(able)
+        token = few.draw(0, mask)
+        assert token == all_.draw(0, mask) and able[token]
     few.close()
+    all_.close()
 
 
-@pytest.mark.parametrize("params", [
+NARROW = [
     SamplingParams(temperature=1.0, top_p=0.9, seed=1),
     SamplingParams(temperature=0.6, top_p=0.5, min_p=0.02, seed=2),
     SamplingParams(temperature=1.5, min_p=0.1, seed=3),
-])  # fmt: skip
+]
+
+
+@pytest.mark.parametrize("params", NARROW)
 @pytest.mark.parametrize("n", [11, 700])
-def test_without_a_rank_draws_are_distributed_as_those_of_the_whole_vocabulary(params: SamplingParams, n: int) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_without_a_rank_draws_are_distributed_as_those_of_the_whole_vocabulary(
+    params: SamplingParams, n: int, share: float
+) -> None:
     """Their order differs, so that a seed gives other tokens; the shares must not."""
     rows, rng, num_draws = OneRow(n), np.random.default_rng(n), 20_000
     rows.row[:] = rng.normal(size=n) * 1.5
-    only = filter_of(params, 0)
-    assert only is not None and only.rank == 0
-    few = FilteredSampler(LIBRARY, params, only, draw=rows.draw, read_row=rows.read, n_vocab=n)
-    counts = np.bincount([few.sample(0).token for _ in range(num_draws)], minlength=n)
+    able = rng.random(n) < share
+    few = few_of(params, rows, is_bound=True)
+    mask = None if share == 1.0 else bits(able)
+    counts = np.bincount([few.draw(0, mask) for _ in range(num_draws)], minlength=n)
     few.close()
-    expected = num_draws * distribution(rows.row, params)
+    expected = num_draws * distribution(np.where(able, rows.row, -np.inf), params)
     assert not counts[expected == 0].any()
-    able = expected >= 5
-    chi_square = ((counts - expected)[able] ** 2 / expected[able]).sum()
-    freedom = int(able.sum()) - 1
+    often = expected >= 5
+    chi_square = ((counts - expected)[often] ** 2 / expected[often]).sum()
+    freedom = int(often.sum()) - 1
     assert chi_square < freedom + 5 * math.sqrt(2 * freedom) + 10
 
 
@@ -200,24 +205,33 @@ def distribution(logits: Floats, params: SamplingParams) -> npt.NDArray[np.float
     return weights / weights.sum()
 
 
-def test_rows_without_logits_are_refused() -> None:
+def test_rows_without_logits_are_refused_and_where_nothing_fits_nothing_is_drawn() -> None:
     rows = OneRow(50)
-    sampler = FilteredSampler(
-        LIBRARY, SamplingParams(top_k=4), Filter(4), draw=rows.draw, read_row=rows.read, n_vocab=50
-    )
-    with pytest.raises(Exception, match="no token can be drawn from row 3"):
-        sampler.sample(3)
-    sampler.close()
-    with pytest.raises(Exception, match="closed"):
-        sampler.sample(0)
+    for params in (SamplingParams(top_k=4), SamplingParams(top_p=0.5), SamplingParams(min_p=0.5)):
+        chain = few_of(params, rows, is_bound=True)
+        with pytest.raises(EngineError, match="row 3 of the last decode has no logits"):
+            chain.draw(3)
+        assert chain.draw(0, b"") == chain.draw(0, bytes(7)) == NONE_FITS
+        assert chain.draw(0, bytes([0, 0, 16])) == 20
+        rows.row[:] = math.nan
+        assert chain.draw(0) == 0  # as where the best token is asked for
+        rows.row[:] = 0.0
+        chain.close()
+        chain.close()
+        with pytest.raises(EngineError, match="closed"):
+            chain.draw(0)
 
 
 def test_what_filters_leave_wide_is_left_to_llama_cpp() -> None:
-    assert filter_of(SamplingParams(temperature=1.0), 0) is None
-    assert filter_of(SamplingParams(temperature=1.0, top_p=0.9), 3) is None  # shares change with what is touched
-    assert filter_of(SamplingParams(temperature=1.0, top_p=0.9, typical_p=0.5), 0) is None  # comes before top-p
-    assert filter_of(SamplingParams(top_k=40), 2000) is None
-    assert filter_of(SamplingParams(temperature=0.0, repeat_penalty=1.1), 64) == Filter(1)
+    wide = [
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=1.0, top_p=0.9, logit_bias=((1, 2.0),)),  # shares change with what is touched
+        SamplingParams(temperature=1.0, top_p=0.9, repeat_penalty=1.1),
+        SamplingParams(temperature=1.0, top_p=0.9, typical_p=0.5),  # comes before top-p
+        SamplingParams(top_k=1000, repeat_penalty=1.1),
+    ]
+    assert list(map(filter_of, wide)) == [None] * len(wide)
+    assert filter_of(SamplingParams(temperature=0.0, repeat_penalty=1.1)) == Filter(1)
 
 
 # ---- log-probabilities
