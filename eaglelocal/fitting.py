@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.backend.attention import scores_bytes, settled
 from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.devices import rooms
-from eaglelocal.backend.fit import RAM, Asked, Room, at_least, check_fits, joined
+from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, Room, at_least, check_fits, joined
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.model import Placement
 from eaglelocal.backend.reading import has_room, types_to_read
@@ -34,6 +34,9 @@ from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
 
+# Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
+# it ends the process, in the middle of an answer. Its context is there already when it tells what is free.
+COMPUTING_BYTES = 256 * 2**20
 DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
 
 
@@ -247,6 +250,13 @@ def context_params(job: Job, *, flash_attention: str, threads: int) -> ContextPa
     )
 
 
+def while_computing(held: Iterable[Buffer], there: Sequence[Room]) -> list[Buffer]:
+    """What a GPU's library takes beside the plan, on each card on which anything lies."""
+    used = {buffer.device for buffer in held if buffer.num_bytes}
+    cards = [room.device for room in there if room.device != RAM and not room.in_ram and room.device in used]
+    return [Buffer(card, Kind.RUNTIME, COMPUTING_BYTES) for card in cards]
+
+
 def check_memory(
     plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
 ) -> None:
@@ -255,4 +265,5 @@ def check_memory(
     jobs = jobs_of(plan, *(source.shape for source in sources))
     check_fits([buffer for job in jobs for buffer in at_least(job.shape, job.sizes)], [joined(there)], asked)
     devices = [room.device for room in there if room.device != RAM]
-    check_fits(rehearse(library, parts, devices=devices), there, asked)
+    held = rehearse(library, parts, devices=devices)
+    check_fits([*held, *while_computing(held, there)], there, asked)

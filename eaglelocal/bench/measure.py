@@ -13,8 +13,10 @@ from eaglelocal.bench.asking import Phase, Side, ask
 from eaglelocal.bench.identity import Difference, Examiner, first_difference
 from eaglelocal.bench.order import Task, rotated
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import RequestError
 
 PLAIN = "plain"
+TOO_LONG = "context_length_exceeded"  # OpenAI's word
 OnAsk = Callable[[Task, float], None]  # what is asked now, and the share of all that is done
 IsNeeded = Callable[[Task], bool]
 _SEEDS = 2**32
@@ -39,13 +41,20 @@ class Measuring:
         self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
         self._skip = skip
         self._num_asked = 0
+        self.too_long: list[RequestError] = []  # of tasks that count and are left out
 
     def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
         """Adds a lap for each task that counts and is still needed when its turn comes."""
         for number, task in enumerate(tasks):
             if not is_needed(task):
                 continue
-            lap = self._lap(task, number, len(tasks))
+            try:
+                lap = self._lap(task, number, len(tasks))
+            except RequestError as error:  # a file may hold a few texts that are longer than the context
+                if error.code != TOO_LONG:
+                    raise
+                self.too_long += [error] * task.counts
+                continue
             if task.counts:
                 laps.append(lap)
 

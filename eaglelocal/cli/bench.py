@@ -66,6 +66,7 @@ def bench(
     temperature: bench_flags.Temperature = 0.0,
     seed: bench_flags.Seed = 0,
     against: bench_flags.Against = None,
+    against_model: bench_flags.AgainstModel = None,
     against_key_file: bench_flags.KeyFile = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
@@ -93,28 +94,39 @@ def bench(
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
-    with contextlib.ExitStack() as opened:
-        server = open_server(against, against_key_file, opened)
-        told, result = run(settings, wanted, tasks_of(asked, wanted, repeats), server=server, output=output)
-    tell(result, dataclasses.replace(told, url=against or ""), output, svg=svg, as_json=as_json)
+    rival = Rival(against, against_model, against_key_file)
+    told, result = run(settings, wanted, tasks_of(asked, wanted, repeats), rival=rival, output=output)
+    tell(result, told, output, svg=svg, as_json=as_json)
     if result.error is not None:
         raise result.error
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A server that is asked the same; no address: none."""
+
+    url: str | None
+    model: str | None  # None: its first
+    key_file: Path | None
+
+
 def run(
-    settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, server: HttpClient | None, output: Output
+    settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, rival: Rival, output: Output
 ) -> tuple[Told, Result]:
     """Load, measure, close."""
     from eaglelocal.bench.identity import Examiner, tie_bound_of
 
-    plan = plan_of(settings, wanted, output)
-    bound = tie_bound_of(plan)
-    model = load_model(plan, output)
-    with contextlib.closing(model.client):
+    with contextlib.ExitStack() as opened:
+        server = open_server(rival, opened)
+        beside = server.start() if server is not None else None  # says what is wrong before a model is loaded
+        plan = plan_of(settings, wanted, output)
+        bound = tie_bound_of(plan)
+        model = load_model(plan, output)
+        opened.callback(model.client.close)
         sides = sides_of(model, wanted, server)
         examiner = Examiner(sides[0], bound=bound)
         result = measure(sides, tasks, wanted, examiner=examiner, output=output)
-    return Told(model.info, wanted, "", bound), result
+    return Told(model.info, wanted, beside, bound), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +197,15 @@ def check_folder(svg: Path | None) -> None:
         raise UsageError(f"there is no folder for the chart {svg}")
 
 
-def open_server(url: str | None, key_file: Path | None, opened: contextlib.ExitStack) -> HttpClient | None:
-    """Raises what is wrong with it before a model is loaded."""
-    if url is None:
+def open_server(rival: Rival, opened: contextlib.ExitStack) -> HttpClient | None:
+    if rival.url is None:
+        if rival.model:
+            raise UsageError(f"--against-model {rival.model} is the model of no server", hint="--against URL")
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    client = opened.enter_context(HttpClient(url, api_key=read_key(key_file) or key_of(url, os.environ)))
-    client.start()
-    return client
+    key = read_key(rival.key_file) or key_of(rival.url, os.environ)
+    return opened.enter_context(HttpClient(rival.url, api_key=key, model=rival.model or ""))
 
 
 def read_key(file: Path | None) -> str:
@@ -256,7 +268,9 @@ def measure(
         error = failure
     finally:
         progress.finish()
-    return Result(laps, sum(task.counts for task in tasks), error)
+    if measuring.too_long and not laps and error is None:
+        error = measuring.too_long[0]
+    return Result(laps, sum(task.counts for task in tasks), error, num_too_long=len(measuring.too_long))
 
 
 def patience(limit_s: float) -> IsNeeded:

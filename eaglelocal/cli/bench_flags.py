@@ -14,6 +14,7 @@ MIN_ANSWER = 16  # tokens: shorter answers have no speed worth the name
 # what is compared
 Modes = Annotated[str | None, typer.Option(metavar="MODES", help="auto, pid and draft lengths: auto,2,4,8.")]
 Against = Annotated[str | None, typer.Option(metavar="URL", help="A server (OpenAI), asked the same in turn.")]
+AgainstModel = Annotated[str | None, typer.Option(metavar="NAME", help="Which of its models. Unset: its first.")]
 KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that server.")]
 
 # what is asked

@@ -45,6 +45,7 @@ class Result:
     laps: list[Lap]
     num_tasks: int
     error: EagleLocalError | None
+    num_too_long: int = 0  # tasks with a prompt that does not fit the context
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Told:
 
     info: EngineInfo
     wanted: Wanted
-    url: str  # of a server that was asked too, or ""
+    server: EngineInfo | None  # of another that was asked too; its library is the address
     tie_bound: float  # gap of logits up to which a choice may flip
 
 
@@ -64,18 +65,25 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
     from eaglelocal.bench.report import report
 
     num_laps = len(result.laps)
+    if result.num_too_long and num_laps:
+        output.message(f"left out: {result.num_too_long} comparisons of prompts that do not fit the context (--ctx)")
     if result.error is not None:
         output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
-    elif num_laps < result.num_tasks:
+    elif num_laps + result.num_too_long < result.num_tasks:
         output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
     if not num_laps:
         return
-    findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.url else None)
+    findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
     output.data("\n".join(head_lines(told)))
     output.data(f"\n{report(findings)}")
     with contextlib.ExitStack() as last:
         if as_json:  # also where the chart cannot be written
-            told_all = {**head_object(told), **result_object(findings), "complete": num_laps == result.num_tasks}
+            told_all = {
+                **head_object(told),
+                **result_object(findings),
+                "complete": num_laps == result.num_tasks,
+                "too_long": result.num_too_long,
+            }
             last.callback(output.object, told_all)
         if svg is not None:
             write_chart(svg, findings.runs, told)
@@ -92,7 +100,7 @@ def head_lines(told: Told) -> list[str]:
         f"draft    {info.draft}",
         f"machine  {machine_name()}, {info.threads} threads, {info.library}",
         f"answers  {drawn}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
-        *([f"server   {told.url}"] if told.url else []),
+        *([f"server   {told.server.library}: {told.server.target}"] if told.server else []),
     ]
 
 
@@ -110,7 +118,8 @@ def head_object(told: Told) -> dict[str, object]:
         "skipped_tokens": told.wanted.skip,
         "ignore_eos": params.ignore_eos,
         "tie_bound": told.tie_bound,
-        "server": told.url or None,
+        "server": told.server.library if told.server else None,
+        "server_model": told.server.target if told.server else None,
     }
 
 

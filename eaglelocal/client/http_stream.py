@@ -20,6 +20,7 @@ NO_ID = -1  # the token of a piece whose id the server does not tell
 DONE = "[DONE]"
 NO_ENTRY, BUSY = (401, 403), (408, 429)
 CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # where the server has no word of its own
+TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's word, and OpenAI's
 MAX_QUOTED_CHARS = 200
 MAX_NUMBER = 1e18  # JSON has NaN and Infinity, and integers without end
 
@@ -217,7 +218,8 @@ def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
     error = mapping(told.get("error"))
     code, parameter = (value if isinstance(value := error.get(name), str) else "" for name in ("code", "param"))
     hint = "this server wants a key: EAGLELOCAL_API_KEY" if status in NO_ENTRY else ""
-    return RequestError(what, hint=hint, parameter=parameter, code=code or CODES.get(status, ""))
+    code = code or TYPES.get(str(error.get("type")), CODES.get(status, ""))
+    return RequestError(what, hint=hint, parameter=parameter, code=code)
 
 
 def message_of(chunk: Mapping[str, object]) -> str:

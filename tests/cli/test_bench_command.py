@@ -115,6 +115,19 @@ def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
     assert [run["speedup"] > 0 for run in told["runs"]] == [True]
 
 
+def test_prompts_that_do_not_fit_the_context_are_left_out(bench: Start, tmp_path: Path) -> None:
+    lines = [{"tokens": [5] * 127}, {"tokens": [5] * 128}, {"tokens": [5, 9, 7]}, {"tokens": [5] * 300}]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, lines[:3])))
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, lines[1::2])))
+    flags = ("--spec", "2", "--warm-up", "0", "--json", "--prompts")
+    code, stdout, stderr = ended(bench(*flags, str(tmp_path / "mine.jsonl")))
+    told = json.loads(stdout.splitlines()[-1])
+    assert (code, told["too_long"], told["complete"]) == (0, 1, False)
+    assert "left out: 1 comparison" in stderr and "enough" not in stderr
+    code, stdout, stderr = ended(bench(*flags, str(tmp_path / "long.jsonl")))
+    assert (code, stdout) == (1, "") and "maximum context length is 128" in stderr
+
+
 def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
     script = Script(words(*("word " * 12).split()), pause_s=0.001)
     with serving(script) as url:
@@ -125,6 +138,8 @@ def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
     assert [one["against"] for one in told["comparisons"] if one["against"] == "server"]
     assert [body["prompt"] for body in script.bodies] == [[5, 9, 7, 11]] * 3
     assert script.paths.count("/v1/completions") == 3
+    assert (told["server"], told["server_model"]) == (url, "loopback-model")
+    assert f"server   {url}: loopback-model" in stdout
 
 
 @pytest.mark.parametrize(
@@ -141,6 +156,7 @@ def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
         (("--max-tokens", "64", "--skip", "49"), 2, "leaves too little"),
         (("--against", "http://127.0.0.1:1"), 1, "cannot reach"),
         (("--against", "ftp://x"), 2, "is not the address"),
+        (("--against-model", "other"), 2, "of no server"),
         (("--draft", "none"), 2, "nothing to compare"),
     ],
 )

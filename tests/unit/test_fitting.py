@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import pytest
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.windowed_model import write_windowed
 
-from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.backend.library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.fitting import (
     check_graph,
+    check_memory,
     check_shares,
     parts_of,
     placement_of,
@@ -62,6 +64,22 @@ def test_a_gpu_that_others_have_filled_gets_no_layers(
     assert shares_beside_full(plan, (Room(RAM, None), *rooms)) == shares
     placed = placements_of(plan, probe(), load_library(), sources_of(plan), (Room(RAM, None), *rooms))
     assert [placement.shares for placement in placed] == [shares, shares]
+
+
+@pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])
+def test_a_card_keeps_room_for_what_its_library_takes(
+    plan: Plan, held_mib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = (Room(RAM, 2**40), Room("CUDA0", 2**30), Room("CUDA1", 1), Room("Vulkan0", 2**30, in_ram=True))
+    held = [
+        Buffer("CUDA0", Kind.WEIGHTS, held_mib * 2**20),
+        Buffer("CUDA1", Kind.BUFFERS, 0),
+        Buffer("Vulkan0", Kind.CACHE, 2**30),  # in main memory, which has its own margin
+    ]
+    monkeypatch.setattr("eaglelocal.fitting.rehearse", lambda *_, **__: held)
+    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
+    with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
+        check_memory(plan, sources_of(plan), parts, load_library(), there)
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:

@@ -392,6 +392,7 @@ def test_a_server_that_vanishes_is_one_clear_error() -> None:
             "messages",
         ),
         (400, {"message": "m", "code": 400}, "", ""),
+        (400, {"code": 400, "type": "exceed_context_size_error"}, "context_length_exceeded", ""),
         (401, {"message": "m"}, "invalid_api_key", ""),
         (404, {"message": "m", "code": "model_not_found"}, "model_not_found", ""),
     ],
