@@ -1,6 +1,6 @@
-"""Compiles the C part (eaglelocal/backend/native/hot.c) into the package, for wheels and editable installs alike.
+"""Compiles the C part (eaglelocal/backend/native/*.c) into the package, for wheels and editable installs alike.
 
-One file, plain C, no headers but the system's: the compiler that llama.cpp needs anyway is enough.
+Plain C, no headers but its own and the system's: the compiler that llama.cpp needs anyway is enough.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ HINT = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --ins
 class CompileHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER
-        self._compile(folder / "hot.c", folder / LIBRARY)
+        self._compile(sorted(folder.glob("*.c")), folder / LIBRARY)
         build_data["artifacts"].append(f"/{FOLDER.as_posix()}/{LIBRARY}")  # git ignores it, the wheel must not
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform()}"  # any Python 3: the library knows nothing of Python's API
 
-    def _compile(self, source: Path, library: Path) -> None:
+    def _compile(self, sources: list[Path], library: Path) -> None:
         compiler = shlex.split(os.environ.get("CC") or "cc")
         fresh = library.with_name(f"{library.name}.{os.getpid()}")  # a process may have the old one mapped
-        command = [*compiler, *FLAGS, "-o", str(fresh), str(source), "-lm"]
+        command = [*compiler, *FLAGS, "-o", str(fresh), *map(str, sources), "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:

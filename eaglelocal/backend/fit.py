@@ -2,7 +2,7 @@
 
 On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: what
 lies where comes from rehearsal.py (exactly) or `at_least` (at once), what is free from devices.py. What a GPU's
-own library takes while it computes is in no figure of those; planner/memory.py adds it to its estimates.
+own library takes while it computes is in no figure of those: fitting.py adds it, planner/memory.py too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The C part (native/hot.c) as Python sees it: its structs, its calls, the addresses of llama.cpp that it is given.
+"""The C part (native/) as Python sees it: its structs, its calls, the addresses of llama.cpp that it is given.
 
-Mirrors the C file field by field and knows nothing of models. All memory lies in arrays of Python's, kept alive by
+Mirrors hot.h field by field and knows nothing of models. All memory lies in arrays of Python's, kept alive by
 the struct that holds their addresses.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 from eaglelocal.errors import LibraryError
 
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
-BLOCK = 256  # of the C file, as what follows
+BLOCK = 256  # of hot.h, as what follows
 UNKNOWN, TAKEN, NONE_FITS = -1, -2, -3  # instead of a token
 NOT_CUT = 1004
 
@@ -111,7 +111,7 @@ class Hot:
     """The loaded C part. `addresses` are those of SYMBOLS. Raises LibraryError where it cannot be loaded."""
 
     def __init__(self, addresses: list[int | None]) -> None:
-        # calls into llama.cpp may take long and give up the GIL; what returns at once keeps it
+        # calls that may take long give up the GIL; what mostly returns at once keeps it
         long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
         check_layout(short)
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float

@@ -22,7 +22,7 @@ from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, Resour
 
 CHECKED_VERSION = "0.3.36"
 BUILD = f"llama-cpp-python {CHECKED_VERSION}"
-NO_ROOM = 1  # what llama_decode gives when its cache is full; the codes below are those of native/hot.c
+NO_ROOM = 1  # what llama_decode gives when its cache is full; the codes below are those of native/hot.h
 HOT_CODES = {
     1001: "a row that was asked for has no logits",
     1002: "the draft head gave no states",

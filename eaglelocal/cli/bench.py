@@ -270,7 +270,7 @@ def measure(
         progress.finish()
     if measuring.too_long and not laps and error is None:
         error = measuring.too_long[0]
-    return Result(laps, sum(task.counts for task in tasks), error, num_too_long=len(measuring.too_long))
+    return Result(laps, sum(task.counts for task in tasks), error, measuring.too_long)
 
 
 def patience(limit_s: float) -> IsNeeded:

@@ -45,7 +45,7 @@ class Result:
     laps: list[Lap]
     num_tasks: int
     error: EagleLocalError | None
-    num_too_long: int = 0  # tasks with a prompt that does not fit the context
+    too_long: Sequence[EagleLocalError] = ()  # why tasks were left out: a prompt does not fit a context
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,12 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
     from eaglelocal.bench.report import report
 
     num_laps = len(result.laps)
-    if result.num_too_long and num_laps:
-        output.message(f"left out: {result.num_too_long} comparisons of prompts that do not fit the context (--ctx)")
+    if result.too_long and num_laps:
+        plural = "s" if len(result.too_long) > 1 else ""
+        output.message(f"left out: {len(result.too_long)} comparison{plural}, for {result.too_long[0].message}")
     if result.error is not None:
         output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
-    elif num_laps + result.num_too_long < result.num_tasks:
+    elif num_laps + len(result.too_long) < result.num_tasks:
         output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
     if not num_laps:
         return
@@ -82,7 +83,7 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
                 **head_object(told),
                 **result_object(findings),
                 "complete": num_laps == result.num_tasks,
-                "too_long": result.num_too_long,
+                "too_long": len(result.too_long),
             }
             last.callback(output.object, told_all)
         if svg is not None:

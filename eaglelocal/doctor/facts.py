@@ -24,7 +24,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativePart:
-    """The C part, native/hot.c compiled."""
+    """The C part, native/*.c compiled."""
 
     library: Path
     exists: bool = True

@@ -106,12 +106,13 @@ def pip_command(environ: Mapping[str, str]) -> str:
 
 
 def native_part() -> NativePart:
-    source = NATIVE_LIBRARY.with_name("hot.c")
+    sources = NATIVE_LIBRARY.parent.glob("*.[ch]")
     checkout = Path(__file__).parents[2]
     is_checkout = (checkout / "pyproject.toml").is_file()
     is_outdated = False
     with contextlib.suppress(OSError):  # in an installed wheel the times say nothing
-        is_outdated = is_checkout and source.stat().st_mtime > NATIVE_LIBRARY.stat().st_mtime
+        newest = max(source.stat().st_mtime for source in sources)
+        is_outdated = is_checkout and newest > NATIVE_LIBRARY.stat().st_mtime
     return NativePart(
         library=NATIVE_LIBRARY,
         exists=NATIVE_LIBRARY.is_file(),

@@ -123,7 +123,10 @@ def test_prompts_that_do_not_fit_the_context_are_left_out(bench: Start, tmp_path
     code, stdout, stderr = ended(bench(*flags, str(tmp_path / "mine.jsonl")))
     told = json.loads(stdout.splitlines()[-1])
     assert (code, told["too_long"], told["complete"]) == (0, 1, False)
-    assert "left out: 1 comparison" in stderr and "enough" not in stderr
+    assert (
+        "left out: 1 comparison, for this model's maximum context length is 128 tokens" in stderr
+        and "enough" not in stderr
+    )
     code, stdout, stderr = ended(bench(*flags, str(tmp_path / "long.jsonl")))
     assert (code, stdout) == (1, "") and "maximum context length is 128" in stderr
 
@@ -140,6 +143,17 @@ def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
     assert script.paths.count("/v1/completions") == 3
     assert (told["server"], told["server_model"]) == (url, "loopback-model")
     assert f"server   {url}: loopback-model" in stdout
+
+
+def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
+    script = Script(words(*("word " * 12).split()), models={"data": [{"id": "first"}, {"id": "second"}]})
+    flags = ("--spec", "2", "--category", "odd", "--warm-up", "0", "--pairs", "1", "--json")
+    with serving(script) as url:
+        code, stdout, _ = ended(bench(*flags, "--against", url, "--against-model", "second"))
+        refused, _, stderr = ended(bench(*flags, "--against", url, "--against-model", "third"))
+    assert code == 0 and json.loads(stdout.splitlines()[-1])["server_model"] == "second"
+    assert {body["model"] for body in script.bodies} == {"second"}
+    assert refused == 1 and "has no model 'third'" in stderr
 
 
 @pytest.mark.parametrize(

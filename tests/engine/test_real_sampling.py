@@ -63,8 +63,8 @@ def say(engine: Engine, request: ChatRequest) -> Told:
 # ---- seeds
 def seeded() -> list[ChatRequest]:
     return [
-        ask(str(i), (*PROMPT[: 1 + i % 5], 40 + i), temperature=0.8, top_p=0.95, top_k=40, seed=i, max_tokens=16)
-        for i in range(7)
+        ask(str(i), (*PROMPT[: 1 + i % 5], 40 + i), temperature=0.8, top_p=0.95, top_k=top_k, seed=i, max_tokens=16)
+        for i, top_k in enumerate([40, 0, 40, 0, 3, 0, 40])
     ]
 
 

@@ -21,16 +21,19 @@ from eaglelocal.errors import EngineError
 LIBRARY = load_library()
 HOT = LIBRARY.hot
 Ints = npt.NDArray[np.int32]
+NUM_GUARDS = 8
 SIZES = st.sampled_from([1, 3, 17, 255, 256, 257, 1025, 5000, 20_000])
 
 
 def candidates(logits: Floats, only: Filter, touched: tuple[int, ...] = ()) -> Ints:
     """The tokens that are left, in order of their number; each must be named once and with its own logit."""
     n = len(logits)
-    room = np.empty(only.rank + 2 * len(touched) if only.rank else 2 * n, CANDIDATE)
+    size = only.rank + 2 * len(touched) if only.rank else 2 * n
+    room = np.zeros(size + NUM_GUARDS, CANDIDATE)
     ids, draw = (C.c_int32 * len(touched))(*touched), filled(DrawStruct(), **only._asdict(), room=room.ctypes.data)
     found = HOT.candidates(C.addressof(draw), logits.ctypes.data, n, len(touched), ids, maxima_of(n))
     np.testing.assert_array_equal(room["logit"][:found], logits[room["id"][:found]])
+    assert not room[size:].view(np.uint8).any(), "written behind the room"
     tokens: Ints = np.sort(room["id"][:found])
     assert len(np.unique(tokens)) == found
     return tokens
@@ -89,11 +92,20 @@ def test_min_p_leaves_all_that_reach_it_and_hardly_more(data: st.DataObject, min
 @pytest.mark.parametrize("n", [3, 20_000])
 def test_of_numbers_that_are_none_those_are_left_that_are(only: Filter, n: int) -> None:
     assert len(candidates(np.full(n, math.nan, np.float32), only)) == 0
-    for value in (-math.inf, math.inf):
-        assert len(candidates(np.full(n, value, np.float32), only)) <= n
     mixed = np.full(n, math.nan, np.float32)
     mixed[1] = 2.0
     assert candidates(mixed, only).tolist() == [1]
+
+
+@pytest.mark.parametrize("only", [Filter(2), Filter(1), Filter(0, 0.9), Filter(0, 1.0, 0.1)])
+@pytest.mark.parametrize("n", [3, 20_000])
+def test_what_is_infinite_is_a_candidate_all_the_same(only: Filter, n: int) -> None:
+    row = np.full(n, -math.inf, np.float32)
+    assert candidates(row, only)[0] == 0
+    row[1:] = math.nan
+    assert candidates(row, only).tolist() == [0]
+    row[2] = math.inf
+    assert 2 in candidates(row, only)
 
 
 # ---- draws
@@ -139,6 +151,8 @@ RANKED = [
     SamplingParams(temperature=0.8, top_k=20, repeat_penalty=1.3, repeat_last_n=8, seed=4),
     SamplingParams(temperature=0.8, top_k=3, frequency_penalty=-1.5, presence_penalty=0.5, seed=5),
     SamplingParams(temperature=0.8, top_k=10, logit_bias=((3, 9.0), (7, -50.0), (9999, 1.0)), seed=6),
+    SamplingParams(temperature=0.8, top_k=10, logit_bias=((8, 4.0), (2, 1.0), (8, 4.0)), seed=7),
+    SamplingParams(temperature=1.5, min_p=0.1, seed=8),
     SamplingParams(temperature=0.0, repeat_penalty=1.5),
     SamplingParams(temperature=0.0, presence_penalty=2.0, logit_bias=((5, 4.0),)),
     SamplingParams(temperature=0.0, logit_bias=((5, -100.0), (6, 2.5))),
@@ -152,6 +166,9 @@ def test_a_draw_by_rank_is_that_of_the_whole_vocabulary(params: SamplingParams, 
     """Of that which fits, where an answer is bound."""
     rows, rng = OneRow(n), np.random.default_rng(n)
     few, all_ = few_of(params, rows, is_bound=True), all_of(params, rows)
+    prompt = [n - 1 - i % 3 for i in range(200)]  # longer than the window of any penalty
+    few.accept(prompt)
+    all_.accept(prompt)
     for _ in range(60):
         rows.row[:] = rng.normal(size=n) * 3 + 2 * (np.arange(n) < 9)  # some come again and again
         able = rng.random(n) < share
@@ -166,7 +183,6 @@ def test_a_draw_by_rank_is_that_of_the_whole_vocabulary(params: SamplingParams, 
 NARROW = [
     SamplingParams(temperature=1.0, top_p=0.9, seed=1),
     SamplingParams(temperature=0.6, top_p=0.5, min_p=0.02, seed=2),
-    SamplingParams(temperature=1.5, min_p=0.1, seed=3),
 ]
 
 
@@ -205,6 +221,25 @@ def distribution(logits: Floats, params: SamplingParams) -> npt.NDArray[np.float
     return weights / weights.sum()
 
 
+def test_of_equals_the_first_is_taken_as_where_nothing_is_touched() -> None:
+    rows = OneRow(300)
+    rows.row[[50, 20, 40, 30]] = 5.0
+    chain = few_of(SamplingParams(temperature=0.0, presence_penalty=1.0), rows)
+    chain.accept([99, 98, 97])
+    assert [chain.draw(0) for _ in range(4)] == [20, 30, 40, 50]
+    chain.close()
+
+
+def test_a_token_that_is_biased_twice_is_biased_by_both() -> None:
+    rows = OneRow(300)
+    rows.row[10] = 8.0
+    params = SamplingParams(temperature=0.0, logit_bias=((50, 6.0), (50, 6.0)))
+    chains = few_of(params, rows, is_bound=True), all_of(params, rows)
+    assert [chain.draw(0, bytes([255] * 38)) for chain in chains] == [50, 50]
+    for chain in chains:
+        chain.close()
+
+
 def test_rows_without_logits_are_refused_and_where_nothing_fits_nothing_is_drawn() -> None:
     rows = OneRow(50)
     for params in (SamplingParams(top_k=4), SamplingParams(top_p=0.5), SamplingParams(min_p=0.5)):
@@ -220,6 +255,10 @@ def test_rows_without_logits_are_refused_and_where_nothing_fits_nothing_is_drawn
         chain.close()
         with pytest.raises(EngineError, match="closed"):
             chain.draw(0)
+    unbound = few_of(SamplingParams(top_k=4), rows)
+    with pytest.raises(EngineError, match="not made for"):
+        unbound.draw(0, bytes(7))
+    unbound.close()
 
 
 def test_what_filters_leave_wide_is_left_to_llama_cpp() -> None:

@@ -1,0 +1,171 @@
+/* What the C files share: llama.cpp's structs and functions as they are called, our own structs, and the largest of many
+ * numbers. backend/hot.py mirrors the structs. */
+#ifndef HOT_H
+#define HOT_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, NOT_CUT = 1004, CLOSED = 1005 }; /* beside llama_decode's own codes */
+enum { UNKNOWN = -1, TAKEN = -2, NONE_FITS = -3 };                          /* instead of a token */
+enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
+
+struct embedding { /* llama_embd */
+    const float *data;
+    size_t n_rows, n_embd;
+};
+
+struct rows { /* llama_batch */
+    int32_t n_tokens;
+    const int32_t *token;
+    const float *embd;
+    const int32_t *pos, *n_seq_id;
+    const int32_t **seq_id;
+    int8_t *logits;
+};
+
+struct candidate { /* llama_token_data */
+    int32_t token;
+    float logit, p;
+};
+
+struct candidates { /* llama_token_data_array */
+    struct candidate *data;
+    size_t size;
+    int64_t selected;
+    bool sorted;
+};
+
+struct api { /* functions of llama.cpp; contexts, memories, batches and samplers are opaque */
+    int32_t (*decode)(void *context, struct rows rows);
+    int32_t (*process)(void *context, int type, void *batch);
+    void (*synchronize)(void *context);
+    float *(*logits_row)(void *context, int32_t row);
+    float *(*layer_input)(void *context, uint32_t layer);
+    float *(*nextn)(void *context);
+    float *(*nextn_row)(void *context, int32_t row);
+    void (*clear)(void *batch);
+    int32_t (*add_token)(void *batch, int32_t sequence, int32_t token);
+    int32_t (*add_embedding)(void *batch, int32_t sequence, struct embedding embedding);
+    bool (*set_embedding)(void *batch, int32_t row, struct embedding embedding);
+    bool (*set_position)(void *batch, int32_t row, const int32_t *position);
+    bool (*set_output)(void *batch, int32_t row, bool value);
+    bool (*remove_cells)(void *memory, int32_t sequence, int32_t first, int32_t end);
+    int32_t (*last_position)(void *memory, int32_t sequence);
+    void (*apply)(void *sampler, struct candidates *candidates);
+    void (*accept)(void *sampler, int32_t token);
+};
+
+struct head;
+
+struct target {
+    const struct api *api;
+    void *context;
+    int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are had as "nextn" states; or -1 */
+    const int32_t *taps;                        /* [n_taps] layers */
+    const int32_t **sequences;                  /* [n_batch] scratch */
+    int8_t *outputs;                            /* [n_batch] scratch */
+    int32_t *owners;                            /* [n_batch] first sequences of the rows of the last decode */
+    int32_t *best;      /* [n_batch] their most likely tokens, as far as they were found ahead; TAKEN once read */
+    int8_t *is_greedy;  /* [sequences] whose tokens are found ahead */
+    int32_t num_rows;   /* of the last decode */
+    float *maxima;                              /* [blocks of n_vocab] scratch */
+    void *memory;
+    struct head *head;                          /* encodes what was decoded; or NULL */
+    double native_s;                            /* seconds inside llama.cpp so far */
+};
+
+struct head {
+    const struct api *api;
+    struct target *target; /* whose rows it encodes */
+    void *context, *memory, *features, *pairs;
+    int32_t width, n_batch; /* n_batch: rows of one call */
+    float tap_eps;      /* EAGLE-3.1 fc_norm: of the norm of each tapped row; negative: none */
+    const float *gains; /* [width] EAGLE-3.1 norm_output: of the norm of the fed-back state; NULL: none */
+    float gain_eps;
+    float *row;     /* [taps x n_embd] scratch */
+    float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
+    float *states;  /* [n_batch x width] what the last draft ended with */
+    int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
+    int32_t was_asked;   /* for rows of that decode: set from outside */
+    double native_s;
+};
+
+struct draw { /* how a request's tokens are drawn */
+    void *sampler;
+    int32_t rank;       /* so many of the most likely are candidates; 0: as many as top_p or min_p leave */
+    float top_p, min_p; /* 1: no top_p */
+    struct candidate *room; /* [rank + 2 x tokens that may be touched]; without a rank [2 n_vocab] */
+    float *fitting;     /* [n_vocab] scratch, for answers that are bound */
+};
+
+static inline double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the largest of many */
+
+enum { BLOCK = 256, LANES = 16 };
+
+typedef float four __attribute__((vector_size(16)));
+
+/* The larger of each pair. Spelled out, for without -ffast-math (logits may be infinite) no compiler finds the one
+ * instruction for it, and ranking a large vocabulary then takes four times as long. */
+static inline four larger(four a, four b) {
+#if defined(__SSE2__)
+    return _mm_max_ps(a, b);
+#elif defined(__aarch64__)
+    return vmaxnmq_f32(a, b); /* of a number and NaN the number, as the others have it for `a` */
+#else
+    for (int j = 0; j < 4; j++) b[j] = a[j] > b[j] ? a[j] : b[j];
+    return b;
+#endif
+}
+
+static inline float largest(const float *x, int32_t n) {
+    const four least = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    four lanes[LANES / 4], next; /* independent of each other, so that they overlap */
+    for (int j = 0; j < LANES / 4; j++) lanes[j] = least;
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES / 4; j++) {
+            memcpy(&next, x + i + 4 * j, sizeof next);
+            lanes[j] = larger(next, lanes[j]);
+        }
+    float best = -INFINITY;
+    for (int j = 0; j < LANES; j++) best = lanes[j / 4][j % 4] > best ? lanes[j / 4][j % 4] : best;
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+static inline int32_t block_size(int32_t block, int32_t n) {
+    return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK;
+}
+
+/* The first of the largest, by the largest of each block. */
+static inline int32_t first_largest(const float *x, int32_t n, const float *maxima) {
+    int32_t best = 0;
+    for (int32_t block = 1; block * BLOCK < n; block++)
+        if (maxima[block] > maxima[best]) best = block;
+    const int32_t end = best * BLOCK + block_size(best, n);
+    for (int32_t i = best * BLOCK; i < end; i++)
+        if (x[i] == maxima[best]) return i;
+    return best * BLOCK; /* all are NaN */
+}
+
+static inline void measure_blocks(const float *x, int32_t n, float *maxima) {
+    for (int32_t block = 0; block * BLOCK < n; block++) maxima[block] = largest(x + block * BLOCK, block_size(block, n));
+}
+
+#endif
