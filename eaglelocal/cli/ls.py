@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
@@ -29,22 +31,24 @@ def ls(as_json: flags.AsJson = False) -> None:
     """
     from eaglelocal import locations
     from eaglelocal.hub.cache import partials_in
+    from eaglelocal.hub.heads.light_copy import all_copies
     from eaglelocal.hub.heads.store import unfinished_heads
     from eaglelocal.hub.inventory import inventory
 
     output = standard_output()
     cache = locations.hub_cache_dir()
-    entries, partials, heads = inventory(cache), partials_in(cache), unfinished_heads()
+    entries, partials, heads, copies = inventory(cache), partials_in(cache), unfinished_heads(), sized(all_copies())
     if as_json:
         return output.object(
             {
                 "models": [entry_object(entry) for entry in entries],
                 "unfinished": [*map(partial_object, partials), *map(head_object, heads)],
+                "light_heads": [{"path": str(path), "size_bytes": size} for path, size in copies],
             }
         )
     for line in table(entries, now=time.time(), width=WIDTH if output.is_terminal else None):
         output.data(line)
-    for line in (*partial_lines(partials), *head_lines(heads)):
+    for line in (*partial_lines(partials), *head_lines(heads), *copy_lines(copies)):
         output.message(line)
     return None
 
@@ -96,6 +100,23 @@ def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
         for head in heads
         if not head.is_being_written
     ]
+
+
+def sized(paths: Sequence[Path]) -> list[tuple[Path, int]]:
+    """Files that are still there, with their bytes."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path, path.stat().st_size))
+    return found
+
+
+def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
+    """What heads in fewer bits take beside the models. They go with their heads, and come again when they draft."""
+    if not copies:
+        return []
+    heads, total = "head" if len(copies) == 1 else "heads", size_text(sum(size for _, size in copies))
+    return [f"beside them: {len(copies)} {heads} in fewer bits, {total}\n  {path_text(copies[0][0].parent)}"]
 
 
 def entry_object(entry: Entry) -> dict[str, object]:

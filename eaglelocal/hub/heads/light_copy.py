@@ -73,6 +73,11 @@ def place_of(path: Path, kind: str) -> Path:
     return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{told.hexdigest()[:12]}-{kind}.gguf"
 
 
+def all_copies() -> list[Path]:
+    """Those of every head, also such as no head would take any more."""
+    return sorted(locations.light_heads_dir().glob("*.gguf"))
+
+
 def copies_of(path: Path) -> list[Path]:
     """Those that are on disk."""
     with suppress(OSError, EagleLocalError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaglelocal import locations
+from eaglelocal.cli import main
+from eaglelocal.cli.amounts import size_text
 from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import lighter
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -172,6 +175,18 @@ def test_a_copy_is_written_once(head: Path) -> None:
     written_at = first.stat().st_mtime_ns
     assert copied(head) == first and first.stat().st_mtime_ns == written_at
     assert copies_of(head) == [first]
+
+
+def test_copies_are_listed_beside_the_models(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["ls"]) == 0
+    assert "fewer bits" not in capsys.readouterr().err
+    size_bytes = sum(copied(head, kind).stat().st_size for kind in ("q4_0", "q8_0"))
+    assert main.run(["ls"]) == 0
+    assert f"beside them: 2 heads in fewer bits, {size_text(size_bytes)}" in capsys.readouterr().err
+    assert main.run(["ls", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])["light_heads"]
+    assert sum(one["size_bytes"] for one in told) == size_bytes
+    assert {Path(one["path"]) for one in told} == set(copies_of(head))
 
 
 def test_a_damaged_copy_is_written_again(head: Path) -> None:
