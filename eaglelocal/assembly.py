@@ -210,6 +210,7 @@ class Builder:
             cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
             notes=notes,
+            trained_ctx=model.trained_ctx,
         )
         scheduler = Scheduler(
             num_slots=plan.num_slots,

@@ -114,6 +114,7 @@ class Model:
             )
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
+        self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)

@@ -36,6 +36,7 @@ class EngineInfo:
     compute_bytes: int = 0  # compute and output buffers, likewise
     notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
     embedding_size: int = 0  # of an embedding model's vectors; 0: it answers in text
+    trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

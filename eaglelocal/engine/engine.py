@@ -71,7 +71,7 @@ class Engine:
         self._caches = Caches(context, branches, drafters, scheduler, info.num_slots)
         self._runner = Runner(context, branches)
         self._pacing = Pacing(controller.costs, scheduler.num_cached, is_unified=context.is_unified)
-        self._intake = Intake(vocabulary, context.n_ctx, constraints)
+        self._intake = Intake(vocabulary, context.n_ctx, constraints, trained_ctx=info.trained_ctx)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot

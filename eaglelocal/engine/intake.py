@@ -43,8 +43,11 @@ class Prompt:
 class Intake:
     """Turns ChatRequests into Requests."""
 
-    def __init__(self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None, *, trained_ctx: int = 0
+    ) -> None:
         self._vocabulary, self._n_ctx = vocabulary, n_ctx
+        self._can_grow = not 0 < trained_ctx <= n_ctx
         self._binding = Binding(NoConstraints() if constraints is None else constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
@@ -160,7 +163,7 @@ class Intake:
         raise RequestError(  # clients know by the first words that they must shorten it
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
-            hint="a larger --ctx",
+            hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",
             parameter="messages" if is_chat else "prompt",
             code="context_length_exceeded",
         )

@@ -109,6 +109,13 @@ def test_a_prompt_without_room_for_an_answer_is_refused(asked: dict[str, object]
     assert (caught.value.parameter, caught.value.code) == (parameter, "context_length_exceeded")
 
 
+@pytest.mark.parametrize(("trained", "hint"), [(0, "--ctx"), (11, "--ctx"), (10, "shorter"), (8, "shorter")])
+def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, hint: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Intake(CharacterVocabulary(), 10, trained_ctx=trained).read(ChatRequest(id="a", text="x" * 9))
+    assert hint in caught.value.hint
+
+
 def test_counting_counts_what_would_not_fit_too() -> None:
     intake = Intake(CharacterVocabulary(), 10)
     assert intake.count(ChatRequest(id="a", text="x" * 500, is_counted=True)) == 501
