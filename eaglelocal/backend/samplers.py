@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,18 +68,32 @@ def filter_of(params: SamplingParams) -> Filter | None:
     return Filter(0, params.top_p, params.min_p) if is_narrow and params.typical_p == 1.0 and not num_touched else None
 
 
-class Chain(Protocol):
+class Chain(ABC):
     """A llama_sampler chain and the tokens that it chooses from; one random draw a call."""
 
-    def accept(self, tokens: Sequence[int]) -> None: ...
+    def __init__(self, library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> None:
+        self._api = library.api
+        self._handle = build_chain(library, params, n_vocab, is_cut=is_cut)
 
+    @abstractmethod
     def draw(self, row: int, mask: bytes | None = None) -> int:
         """Draw at an output row of the last decode, of the tokens whose bits are set; NONE_FITS where there is none."""
 
-    def close(self) -> None: ...
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._api.llama_sampler_accept(self._handle, token)
+
+    def check_open(self) -> None:
+        if not self._handle:
+            raise EngineError("the sampler is closed")
+
+    def close(self) -> None:
+        if self._handle:
+            self._api.llama_sampler_free(self._handle)
+            self._handle = None
 
 
-class FilteredChain:
+class FilteredChain(Chain):
     """Over the tokens that the request's filters can leave. `draw` is that of the C part, for a context."""
 
     def __init__(
@@ -91,26 +106,24 @@ class FilteredChain:
         n_vocab: int,
         is_bound: bool = False,
     ) -> None:
-        self._api, self._draw = library.api, draw
-        self._chain = build_chain(library, params, n_vocab, is_cut=not only.rank)
+        super().__init__(library, params, n_vocab, is_cut=not only.rank)
+        self._draw = draw
         self._biased = frozenset(token for token, _ in params.logit_bias if 0 <= token < n_vocab)
         self._recent: deque[int] = deque(maxlen=params.repeat_last_n if params.has_penalties else 0)
         num_touched = len(self._biased) + (self._recent.maxlen or 0)
         self._room = np.empty(only.rank + 2 * num_touched if only.rank else 2 * n_vocab, CANDIDATE)
         self._fitting = np.empty(n_vocab if is_bound else 0, np.float32)
         room_at, fitting_at = self._room.ctypes.data, self._fitting.ctypes.data
-        chain_at = C.cast(self._chain, C.c_void_p).value  # type: ignore[arg-type]
+        chain_at = C.cast(self._handle, C.c_void_p).value  # type: ignore[arg-type]
         self._struct = filled(DrawStruct(), sampler=chain_at, **only._asdict(), room=room_at, fitting=fitting_at)
         self._address = C.addressof(self._struct)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._api.llama_sampler_accept(self._chain, token)
+        super().accept(tokens)
         self._recent.extend(tokens)
 
     def draw(self, row: int, mask: bytes | None = None) -> int:
-        if not self._chain:
-            raise EngineError("the sampler is closed")
+        self.check_open()
         if mask is not None and not self._fitting.size:
             raise EngineError("the sampler was not made for an answer that is bound")
         touched = array("i", self._biased.union(self._recent))
@@ -120,13 +133,8 @@ class FilteredChain:
         self._recent.append(token)
         return token
 
-    def close(self) -> None:
-        if self._chain:
-            self._api.llama_sampler_free(self._chain)
-            self._chain = None
 
-
-class WholeChain:
+class WholeChain(Chain):
     """Over the whole vocabulary, or all that fit."""
 
     def __init__(
@@ -139,22 +147,17 @@ class WholeChain:
         clock: NativeClock,
         n_vocab: int,
     ) -> None:
-        self._api, self._context, self._clock = library.api, context, clock
+        super().__init__(library, params, n_vocab)
+        self._context, self._clock = context, clock
         self._read_row, self._n_vocab = read_row, n_vocab
-        self._chain = build_chain(library, params, n_vocab)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._api.llama_sampler_accept(self._chain, token)
 
     def draw(self, row: int, mask: bytes | None = None) -> int:
-        if not self._chain:
-            raise EngineError("the sampler is closed")
+        self.check_open()
         logits = self._read_row(row)  # raises where there are none; llama.cpp would read them all the same
         if mask is not None:
             return self._draw_fitting(logits, mask)
         with self._clock:
-            return int(self._api.llama_sampler_sample(self._chain, self._context, row))
+            return int(self._api.llama_sampler_sample(self._handle, self._context, row))
 
     def _draw_fitting(self, logits: Floats, mask: bytes) -> int:
         """What the chain draws where the others are not there at all, which filters take better than -inf."""
@@ -167,15 +170,10 @@ class WholeChain:
         data = C.cast(candidates.ctypes.data, C.POINTER(self._api.llama_token_data))
         found = self._api.llama_token_data_array(data=data, size=len(fitting), selected=-1, sorted=False)
         with self._clock:
-            self._api.llama_sampler_apply(self._chain, C.byref(found))
+            self._api.llama_sampler_apply(self._handle, C.byref(found))
         token = int(found.data[found.selected].id)
-        self._api.llama_sampler_accept(self._chain, token)
+        self._api.llama_sampler_accept(self._handle, token)
         return token
-
-    def close(self) -> None:
-        if self._chain:
-            self._api.llama_sampler_free(self._chain)
-            self._chain = None
 
 
 class ChainSampler:
