@@ -111,7 +111,7 @@ def native_part() -> NativePart:
     is_checkout = (checkout / "pyproject.toml").is_file()
     is_outdated = False
     with contextlib.suppress(OSError):  # in an installed wheel the times say nothing
-        newest = max(source.stat().st_mtime for source in sources)
+        newest = max((source.stat().st_mtime for source in sources), default=0.0)
         is_outdated = is_checkout and newest > NATIVE_LIBRARY.stat().st_mtime
     return NativePart(
         library=NATIVE_LIBRARY,
