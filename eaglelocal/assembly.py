@@ -30,7 +30,7 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError
-from eaglelocal.fitting import fitted
+from eaglelocal.fitting import Fitted, fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
@@ -88,7 +88,7 @@ class Builder:
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
-        controller = controller_of(plan, drafters, max_seconds=self._num_branches)
+        controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.makes_kernels)
         notes = (
             *notes_on(model),
             *filter(None, [plan.draft_note]),
@@ -99,7 +99,7 @@ class Builder:
         )
         engine = self._engine(library, model, context, drafters, controller, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
-        self._calibrate(engine, controller, target, draft, library)
+        self._calibrate(engine, controller, parts, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
         engine.info = dataclasses.replace(engine.info, load_s=load_s)
@@ -117,21 +117,19 @@ class Builder:
         self._opened.callback(preparing.join)
         return preparing.join
 
-    def _calibrate(
-        self, engine: Engine, controller: Controller, target: Part, draft: Part | None, library: Library
-    ) -> None:
+    def _calibrate(self, engine: Engine, controller: Controller, parts: Fitted, library: Library) -> None:
         """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
         key = key_of(
             self._plan,
             self._machine,
-            target.header,
-            draft.header if draft else None,
+            parts.target.header,
+            parts.draft.header if parts.draft else None,
             threads=self._threads,
             unified=self._plan.is_unified,
             library=library.build,
-            is_read=target.placement.reads,
+            is_read=parts.target.placement.reads,
         )
-        engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key))
+        engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key), makes_kernels=parts.makes_kernels)
 
         def keep() -> None:
             controller.learn_costs()  # what was still to be learned
@@ -236,13 +234,19 @@ def min_fork(plan: Plan) -> int:
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
 
-def controller_of(plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0) -> Controller:
+def controller_of(
+    plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0, makes_kernels: bool = False
+) -> Controller:
     """A lookup is the primary drafter only where it is the only one."""
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
     return Controller(
-        plan.spec, Drafters(primary, lookups), StepCosts(), leveled=not plan.is_unified, max_seconds=max_seconds
+        plan.spec,
+        Drafters(primary, lookups),
+        StepCosts(makes_kernels=makes_kernels),
+        leveled=not plan.is_unified,
+        max_seconds=max_seconds,
     )
 
 

@@ -65,6 +65,12 @@ class Fitted:
         return self.shape.has_windows and self.plan.whole_windows is False
 
     @property
+    def makes_kernels(self) -> bool:
+        """A GPU computes, which makes or loads the kernels of a number of rows when that first runs."""
+        has_draft_there = self.draft is not None and self.plan.layers_of_draft != 0
+        return self.has_gpu and (self.plan.gpu_layers != 0 or has_draft_there)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What came otherwise than people may think."""
         notes = []

@@ -3,7 +3,8 @@
 Knows a way to time a decode of some rows, and a clock; knows no context and keeps nothing. On a GPU the timing
 must wait for the device.
 
-    1. one decode thrown away: it reads the weights from disk
+    1. one decode thrown away: it reads the weights from disk. On a GPU one of each size: kernels are made, or loaded,
+       when a size first runs, and one decode then takes as long as ten or a thousand others (engine/warming.py)
     2. where a stored curve is at hand: one and four rows, in 0.5 s; if their ratio still holds, that is all
     3. one, two, four and eight rows, three times in turn
     4. the other sizes that a policy may want, in groups with one row among them, until 2 s are over
@@ -23,12 +24,16 @@ AGREEING_SIZES = (4, 2)  # the first that may run is compared with one row
 TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
 REPETITIONS = 3
 GROUP = 4
+MAX_PREPARE_S = 2.0  # beyond the first sizes
 
 Seconds = dict[int, list[float]]  # by rows
 
 
 class Calibration:
-    """One calibration: `run` gives seconds by rows, single rows always among them."""
+    """One calibration: `run` gives seconds by rows, single rows always among them.
+
+    prepare  does all that a size takes only when it first runs; None: that is no more than to read the weights
+    """
 
     def __init__(
         self,
@@ -36,10 +41,11 @@ class Calibration:
         clock: Callable[[], float],
         *,
         sizes: Sequence[int],
+        prepare: Callable[[int], object] | None = None,
         max_s: float = 2.0,
         max_agreement_s: float = 0.5,
     ) -> None:
-        self._time_rows, self._clock = time_rows, clock
+        self._time_rows, self._clock, self._prepare = time_rows, clock, prepare
         self._sizes = sizes
         self._max_s, self._max_agreement_s = max_s, max_agreement_s
         self._seconds: Seconds = {}
@@ -47,7 +53,10 @@ class Calibration:
 
     def run(self, stored_ratio: Callable[[int], float] | None = None) -> Seconds:
         """Measure; `stored_ratio` gives what a size cost on another day, relative to one row."""
-        self._time_rows(1)
+        if self._prepare is None:
+            self._time_rows(1)
+        else:
+            self._sizes = list(self._prepared(self._prepare))
         began_at = self._clock()
         if stored_ratio is not None and self._agrees(stored_ratio, began_at + self._max_agreement_s):
             return self._seconds
@@ -55,6 +64,17 @@ class Calibration:
         for group in self._groups():
             self._measure(group)
         return self._seconds
+
+    def _prepared(self, prepare: Callable[[int], object]) -> Iterator[int]:
+        """Sizes that have run once, the most useful first: those at any price, the others until their time is over."""
+        ends_at = math.inf
+        for size in self._sizes:
+            if size not in FIRST_SIZES:
+                ends_at = min(ends_at, self._clock() + MAX_PREPARE_S)
+                if self._clock() >= ends_at:
+                    return
+            prepare(size)
+            yield size
 
     def _agrees(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
         self._ends_at = ends_at

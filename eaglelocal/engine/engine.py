@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 
-from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.events import (
     EngineInfo,
@@ -39,6 +38,7 @@ from eaglelocal.engine.intake import Intake
 from eaglelocal.engine.ledger import Ledger, StepTimes
 from eaglelocal.engine.pacing import Pacing
 from eaglelocal.engine.runner import Decoded, Filler, Runner
+from eaglelocal.engine.warming import Warming
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.choice import StepChoice
@@ -180,27 +180,21 @@ class Engine:
         """See Caches.miscounted."""
         return self._caches.miscounted()
 
-    def warm_up(self, *, max_rows: int, stored: object | None = None) -> None:
+    def warm_up(self, *, max_rows: int, stored: object | None = None, makes_kernels: bool = False) -> None:
         """Measure what decodes cost, so that weights are in memory and drafting begins well.
 
-        stored  what an earlier engine had learned of this machine and model
+        stored         what an earlier engine had learned of this machine and model
+        makes_kernels  a GPU may compute, which does so when a number of rows first runs
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)
         most = min(self._context.n_batch, self._context.n_ctx)
         sizes = useful_sizes(min(most, max_rows), num_slots=self.info.num_slots, most_beside=most)
         is_restored &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
-        calibration = Calibration(lambda rows: self.time_rows(rows, max_rows), time.perf_counter, sizes=sizes)
+        warming = Warming(self._context, self._drafters, max_outputs=max_rows)
+        prepare = warming.prepare if makes_kernels else None
+        calibration = Calibration(warming.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
         costs.calibrate(calibration.run(costs.ratio if is_restored else None))
-
-    def time_rows(self, num_rows: int, max_outputs: int) -> float:
-        """Seconds of a decode of a chain of rows in the first slot, which is left empty."""
-        started_at = time.perf_counter()
-        rows = list(range(num_rows))
-        self._context.decode(Batch([0] * num_rows, rows, [(0,)] * num_rows, [row < max_outputs for row in rows]))
-        took = time.perf_counter() - started_at
-        self._context.remove(0, 0)
-        return took
 
     def on_close(self, owned: contextlib.ExitStack) -> None:
         """Hand over what must be closed, in order, after the samplers."""

@@ -30,6 +30,7 @@ import numpy as np
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
+from eaglelocal.speculation.first_runs import FirstRuns
 from eaglelocal.speculation.stored import count, within
 
 MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
@@ -45,10 +46,14 @@ TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is m
 
 
 class StepCosts:
-    """Everything is learnt from samples; `seconds`, `draft_seconds` and `overhead` predict."""
+    """Everything is learnt from samples; `seconds`, `draft_seconds` and `overhead` predict.
 
-    def __init__(self) -> None:
+    makes_kernels  a GPU may compute: the first sample of each kind is thrown away
+    """
+
+    def __init__(self, *, makes_kernels: bool = False) -> None:
         self._filter = CostFilter()
+        self._first_runs = FirstRuns(makes_kernels=makes_kernels)
         self._num_samples: dict[int, int] = {}  # by rows
         self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
         self._overheads = {False: Recent(), True: Recent()}
@@ -148,14 +153,17 @@ class StepCosts:
             spread = max(noise, math.log(max(took) / min(took)) / 2)
             self._filter.set_ratio(rows, statistics.median(took) / single, spread * math.sqrt(2 / len(took)))
             self._num_samples[rows] = self.num_samples(rows) + len(took)
+            self._first_runs.is_first(("decode", rows))
         self._ratios = []
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
         """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
-        self._learn(num_rows, seconds, num_cells, 1)
+        self.learn_many(num_rows, [seconds], num_cells=num_cells)
 
     def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
         """Take such decodes of about the same context: many as their median, at the price of one."""
+        if self._first_runs.is_first(("decode", num_rows)):
+            seconds = seconds[1:]
         if len(seconds) >= MANY:
             self._learn(num_rows, statistics.median(seconds), num_cells, len(seconds))
             return
@@ -182,12 +190,16 @@ class StepCosts:
         return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
+        if self._first_runs.is_first((drafter, num_rows)):
+            return
         steps = self._drafters.setdefault(drafter, {})
         if num_rows not in steps:
             steps[num_rows] = Recent()
         steps[num_rows].add(seconds / self._unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float) -> None:
+        if self._first_runs.is_first(("overhead", drafted)):
+            return
         self._overheads[drafted].add(seconds / self._unit_s)
 
     # ---- what outlives the process

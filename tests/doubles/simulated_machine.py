@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 BF16 = (1.0, 1.1, 1.15, 1.22, 1.27, 1.29, 1.4, 1.5, 1.6, 1.8, 1.9, 2.05, 2.1, 2.2, 2.3, 2.37, 2.5)
@@ -34,7 +34,9 @@ class SimulatedMachine:
     hiccups: float = 0.05  # share of decodes that take two to five times as long
     per_cell: float = 0.0  # per 1000 cells, in decodes of one row
     per_row_cell: float = 0.0
+    kernels_s: float = 0.0  # what the first run of a kind takes to make them
     step: int = 0
+    has_run: set[Hashable] = field(default_factory=set)
     chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,4 +50,11 @@ class SimulatedMachine:
         """Seconds as measured; a step passes."""
         seconds = self.true_seconds(num_rows, num_cells) * math.exp(self.chance.gauss(0.0, self.noise))
         self.step += 1
+        seconds += self.first_run_s(num_rows)
         return seconds * self.chance.uniform(2, 5) if self.chance.random() < self.hiccups else seconds
+
+    def first_run_s(self, kind: Hashable) -> float:
+        """What it takes beyond the run itself; 0 from the second one on."""
+        is_first = kind not in self.has_run
+        self.has_run.add(kind)
+        return self.kernels_s if is_first else 0.0

@@ -142,6 +142,7 @@ class Simulation:
     seed: int = 0
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     kept: object | None = None  # what an earlier controller had learned of acceptance
+    makes_kernels: bool = False  # as the costs believe of the machine
     controller: Controller = field(init=False)
     positions: dict[int, int] = field(init=False)  # tokens of the present answer, by slot
     lengths: dict[int, int] = field(init=False)  # of the present answer, by slot
@@ -163,7 +164,10 @@ class Simulation:
             self._begin(slot)
 
     def _calibrated(self) -> StepCosts:
-        costs = StepCosts()
+        costs = StepCosts(makes_kernels=self.makes_kernels)
+        if self.makes_kernels:
+            for rows in CALIBRATED_ROWS:
+                self.machine.decode(rows)
         costs.calibrate({rows: [self.machine.decode(rows) for _ in range(3)] for rows in CALIBRATED_ROWS})
         return costs
 
@@ -247,7 +251,8 @@ class Growth:
             while slots := self.choice.growing(drafter):
                 depth = self.choice.sure_levels(drafter, slots)
                 seconds = depth * self.simulation.costs.draft_s(drafter, len(slots))
-                self.draft_calls.append(DraftCall(drafter, len(slots), seconds, depth))
+                first_s = self.simulation.machine.first_run_s((drafter, len(slots)))
+                self.draft_calls.append(DraftCall(drafter, len(slots), seconds + first_s, depth))
                 for slot in slots:
                     any(not self._expand(slot, drafter) for _ in range(depth))  # until it has no more to say
         return self.choice.chosen()

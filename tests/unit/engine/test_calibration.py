@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.engine.calibration import REPETITIONS, Calibration, Seconds, useful_sizes
+from eaglelocal.engine.calibration import FIRST_SIZES, MAX_PREPARE_S, REPETITIONS, Calibration, Seconds, useful_sizes
 
 SIZES = useful_sizes(17, num_slots=1)
 
@@ -22,14 +22,22 @@ class Machine:
     one_s: float
     ratio: Callable[[int], float] = lambda rows: 1 + rows / 10
     first_s: float = 0.0  # the first decode reads the weights
+    kernels_s: float = 0.0  # the first of each size makes its kernels
     now: float = 100.0
     asked: list[int] = field(default_factory=list)
 
     def decode(self, num_rows: int) -> float:
         took = self.one_s * self.ratio(num_rows) + (0.0 if self.asked else self.first_s)
+        took += 0.0 if num_rows in self.asked else self.kernels_s
         self.asked.append(num_rows)
         self.now += took
         return took
+
+    def prepared(self, stored: Callable[[int], float] | None = None) -> tuple[Seconds, float]:
+        """As `calibrate`, where a size is run once before it is timed; and what all of it took."""
+        began_at = self.now
+        calibration = Calibration(self.decode, lambda: self.now, sizes=SIZES, prepare=self.decode)
+        return calibration.run(stored), self.now - began_at
 
     def calibrate(
         self, sizes: Sequence[int] = SIZES, stored: Callable[[int], float] | None = None
@@ -113,3 +121,35 @@ def test_where_little_can_run_little_is_measured(max_rows: int) -> None:
         seconds, _ = machine.calibrate(sizes, stored)
         assert set(seconds) == set(sizes)
         assert max(machine.asked) == max_rows
+
+
+# ---- on a GPU
+@given(st.floats(1e-3, 0.05), st.floats(0.0, 5.0))
+def test_kernels_that_are_made_are_not_measured(one_s: float, kernels_s: float) -> None:
+    machine = Machine(one_s, kernels_s=kernels_s)
+    seconds, _ = machine.prepared()
+    assert {*FIRST_SIZES} <= set(seconds)
+    for rows, samples in seconds.items():
+        assert samples == pytest.approx([one_s * machine.ratio(rows)] * len(samples))
+
+
+@given(st.floats(1e-3, 1.0), st.floats(0.0, 5.0))
+def test_making_kernels_ends_soon_after_the_first_sizes(one_s: float, kernels_s: float) -> None:
+    machine = Machine(one_s, kernels_s=kernels_s)
+    _, took = machine.prepared()
+    one = kernels_s + one_s * machine.ratio(max(SIZES))
+    assert took <= len(FIRST_SIZES) * one + MAX_PREPARE_S + one + 2.0
+
+
+def test_sizes_whose_kernels_were_not_made_are_not_timed() -> None:
+    machine = Machine(0.001, kernels_s=0.5)
+    seconds, _ = machine.prepared()
+    assert list(seconds)[:4] == [*FIRST_SIZES]
+    assert set(seconds) == set(machine.asked) < set(SIZES)
+
+
+def test_a_stored_curve_is_compared_with_what_was_prepared() -> None:
+    machine = Machine(0.01, kernels_s=0.05)
+    seconds, _ = machine.prepared(stored=lambda rows: machine.ratio(rows) / machine.ratio(1))
+    assert set(seconds) == {1, 4}
+    assert set(machine.asked) == set(SIZES)  # kernels are made anew in each process

@@ -354,3 +354,39 @@ def test_several_sizes_at_once_cost_what_they_cost_one_by_one(costs: StepCosts) 
     asked = [costs.seconds(rows, 1200) for rows in range(2, 40)]
     assert costs.seconds_up_to(2, 39, 1200) == pytest.approx(asked)
     assert StepCosts().seconds_up_to(2, 39, 1200) == [0.0] * 38
+
+
+# ---- on a GPU
+def test_the_first_of_a_kind_makes_its_kernels_and_tells_nothing() -> None:
+    costs = StepCosts(makes_kernels=True)
+    costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
+    costs.learn(7, 3.0)
+    costs.learn_draft("head", 1, 2.0)
+    costs.learn_overhead(True, 1.0)
+    assert costs.num_samples(7) == 0
+    assert costs.draft_seconds("head", 1) == costs.overhead(True) == 0.0
+    costs.learn(7, 0.013)
+    costs.learn_draft("head", 1, 0.001)
+    costs.learn_overhead(True, 0.0005)
+    assert costs.num_samples(7) == 1
+    assert costs.seconds(7) < 0.02
+    assert costs.draft_seconds("head", 1) == pytest.approx(0.001)
+    assert costs.overhead(True) == pytest.approx(0.0005)
+    costs.learn(4, 0.012)  # what calibration has run is known from the start
+    assert costs.num_samples(4) == 4
+
+
+def test_of_many_that_are_learned_together_the_first_is_left_out() -> None:
+    costs = StepCosts(makes_kernels=True)
+    costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
+    costs.learn_many(2, [5.0, 0.011])
+    assert costs.num_samples(2) == 1
+    assert costs.seconds(2) < 0.02
+
+
+def test_on_a_processor_every_sample_counts() -> None:
+    costs = StepCosts()
+    costs.learn(1, 0.01)
+    costs.learn_draft("head", 1, 0.002)
+    assert costs.num_samples(1) == 1
+    assert costs.draft_seconds("head", 1) == pytest.approx(0.002)

@@ -9,7 +9,7 @@ import statistics
 
 import pytest
 from doubles.hindsight import Hindsight
-from doubles.simulated_machine import BF16, CLIFF, Q4_0, Q8_0, SimulatedMachine, drifting
+from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine, drifting
 from doubles.simulation import (
     LOOKUP,
     PRIMARY,
@@ -254,3 +254,17 @@ def test_never_far_from_plain_on_any_machine_and_drafter() -> None:
         run.run(64)
         speeds.append(speed(run.run(600)))
     assert statistics.quantiles(speeds, n=50)[0] > 0.95
+
+
+def test_kernels_that_are_made_when_a_size_first_runs_are_not_held_against_it() -> None:
+    """On a GPU: a second each, of decodes and draft steps that take milliseconds."""
+
+    def later(seed: int, kernels_s: float) -> float:
+        gpu = SimulatedMachine(seed=seed, ratios=curve(GPU), level=lambda _: 0.01, hiccups=0.02, kernels_s=kernels_s)
+        costs = DraftCosts(step_s=0.0006, drafted_overhead_s=0.0004)
+        run = Simulation(gpu, {0: TEXTS["great"]}, costs, seed=seed, answer_tokens=200, makes_kernels=True)
+        run.run(200)
+        return rate(run.run(1500))
+
+    shares = [later(seed, kernels_s=1.0) / later(seed, kernels_s=0.0) for seed in range(4)]
+    assert statistics.mean(shares) > 0.95

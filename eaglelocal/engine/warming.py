@@ -1,0 +1,55 @@
+"""Steps that nobody asked for, before the first request: what decodes cost, and that nothing is left to be made.
+
+On a GPU llama.cpp makes or loads the kernels of a size when that first runs: a number of rows has its own, in the
+target and in the head. Vulkan and Metal compile them. In the middle of an answer that is a stall, and what is learned
+of it is worse: a size that once took a hundred times as long is not tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from eaglelocal.core.batch import Batch, Outputs
+from eaglelocal.core.draft import ROOT
+from eaglelocal.core.ports import Context
+from eaglelocal.drafters.base import Committed, Drafter, Node
+
+SLOT, TOKEN = 0, 0
+DRAFT_LEVELS = 2  # the first takes all rows, what follows takes one
+
+
+class Warming:
+    """In the first slot, which is left empty.
+
+    max_outputs  rows of a decode whose logits can be wanted
+    """
+
+    def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
+        self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
+
+    def time_rows(self, num_rows: int) -> float:
+        """Seconds of a decode of a chain of rows."""
+        started_at = time.perf_counter()
+        self._decode(num_rows)
+        took = time.perf_counter() - started_at
+        self._context.remove(SLOT, 0)
+        return took
+
+    def prepare(self, num_rows: int) -> None:
+        """Decode so many rows, show them to the drafters, and let them draft from all: whatever a step runs has run."""
+        features = self._decode(num_rows).features(list(range(num_rows)))
+        rows = Committed(SLOT, 0, [TOKEN] * num_rows, features)
+        for drafter in self._drafters:
+            drafter.begin(SLOT, "", num_rows)
+            drafter.observe([rows])
+            drafter.expand([Node(SLOT, ROOT, ROOT, TOKEN, num_rows)], DRAFT_LEVELS)
+            drafter.drop(SLOT, 0)
+        self._context.remove(SLOT, 0)
+        if features is not None:  # a head that was asked encodes along with the next decode, which is not to be timed
+            self.time_rows(num_rows)
+
+    def _decode(self, num_rows: int) -> Outputs:
+        rows = list(range(num_rows))
+        outputs = [row < self._max_outputs for row in rows]
+        return self._context.decode(Batch([TOKEN] * num_rows, rows, [(SLOT,)] * num_rows, outputs))

@@ -1,0 +1,19 @@
+"""Which kinds of work have run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class FirstRuns:
+    """On a GPU the first of a kind makes or loads its kernels, and what it took tells nothing of the next ones."""
+
+    def __init__(self, *, makes_kernels: bool) -> None:
+        self._kinds: set[Hashable] | None = set() if makes_kernels else None
+
+    def is_first(self, kind: Hashable) -> bool:
+        """Asked once a run. False wherever first runs are as good as any."""
+        if self._kinds is None or kind in self._kinds:
+            return False
+        self._kinds.add(kind)
+        return True
