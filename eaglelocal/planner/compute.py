@@ -56,7 +56,7 @@ def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
     """What each of several cards holds besides: copies of its inputs, while others still compute."""
-    return (COPIES - 1) * inputs_bytes(shape, sizes)
+    return COPIES * inputs_bytes(shape, sizes)
 
 
 def with_slack(num_bytes: int) -> int:

@@ -33,6 +33,7 @@ RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
 )
 GPU_MARGIN_BYTES = GIB  # of what is free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
+LARGEST_MATRIX_SHARE = 0.5  # of a layer: a third where feed-forward has three, half where two of them are one
 UNIFIED_MARGIN_SHARE = 0.05  # of what the system lets the GPU have, which is no more than a part of the memory
 
 
@@ -93,6 +94,8 @@ def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
     shape, sizes = job.shape, job.sizes
     computes = set(where)
     cards = computes - {RAM}
+    if cards:
+        yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where))
     for device in sorted(computes):
         here = (
             compute_bytes(shape, sizes, max_outputs=job.max_outputs)
@@ -104,6 +107,19 @@ def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
         )
     if RAM not in computes:
         yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes))
+
+
+def lent_bytes(job: Job, where: Sequence[str]) -> int:
+    """Of layers in main memory, what the first card computes for them of long prompts: a matrix, or a layer's cache.
+
+    llama.cpp copies them there, one after the other and with their inputs, into the buffer that it computes in.
+    """
+    layers = [layer for layer in range(job.shape.n_layer) if where[layer] == RAM]
+    if not layers:
+        return 0
+    matrix = max(int(job.shape.bytes_of_layer(layer) * LARGEST_MATRIX_SHARE) for layer in layers)
+    cache = max(cache_bytes_of_layer(job.shape, layer, job.sizes) for layer in layers)
+    return max(matrix, cache) + inputs_bytes(job.shape, job.sizes)
 
 
 def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
