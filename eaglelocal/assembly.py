@@ -129,6 +129,8 @@ class Builder:
             library=library.build,
             is_read=parts.target.placement.reads,
         )
+        if parts.makes_kernels:  # seconds, where its driver has not kept them
+            self._report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
         engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key), makes_kernels=parts.makes_kernels)
 
         def keep() -> None:

@@ -112,12 +112,12 @@ def start_engine(plan: Plan, voice: Voice) -> tuple[EngineClient, EngineInfo]:
 
     progress = voice.progress()
 
-    def show(fraction: float) -> None:
-        progress(LoadProgress(fraction, f"loading {plan.target_label}"))
+    def show(fraction: float, detail: str = "") -> None:
+        progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
 
     show(0.0)  # a process that starts says nothing yet
     builder = EMBEDDER if plan.makes_embeddings else ENGINE
-    client = EngineClient(plan, builder=builder, on_progress=lambda event: show(event.fraction))
+    client = EngineClient(plan, builder=builder, on_progress=lambda event: show(event.fraction, event.detail))
     try:
         return client, client.start()
     except BaseException:  # Ctrl-C too: no engine process stays behind

@@ -265,7 +265,8 @@ class _Progress:
 
     def report(self, progress: LoadProgress) -> None:
         moved = progress.fraction - self._last.fraction
-        if progress.what != self._last.what or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
+        is_other = (progress.what, progress.detail) != (self._last.what, self._last.detail)
+        if is_other or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
             self._last = progress
             self._channel.send(progress)
 
