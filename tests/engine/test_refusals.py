@@ -301,7 +301,7 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         closed.append(type(model).__name__)
         really_close(model)
 
-    def fail(engine: Engine, *, max_rows: int, stored: object) -> None:
+    def fail(engine: Engine, **asked: object) -> None:
         closed.clear()  # the planned model of the rehearsal is long gone
         raise EngineError("no first decode")
 
