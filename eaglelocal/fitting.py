@@ -57,7 +57,8 @@ class Fitted:
     target: Part
     draft: Part | None
     shape: Shape  # the target's
-    has_gpu: bool
+    has_gpu: bool  # llama.cpp sees one
+    uses_gpu: bool  # as devices were named
 
     @property
     def spares_windows(self) -> bool:
@@ -68,7 +69,7 @@ class Fitted:
     def makes_kernels(self) -> bool:
         """A GPU computes, which makes or loads the kernels of a number of rows when that first runs."""
         has_draft_there = self.draft is not None and self.plan.layers_of_draft != 0
-        return self.has_gpu and (self.plan.gpu_layers != 0 or has_draft_there)
+        return self.uses_gpu and (self.plan.gpu_layers != 0 or has_draft_there)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -99,7 +100,8 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
         parts = parts_of(candidate, sources, placements, threads=threads)
         check_memory(candidate, sources, parts, library, there)
         draft = parts[1] if len(parts) > 1 else None
-        return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1)
+        used = used_gpus(there, device=candidate.device, split=candidate.split)
+        return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1, uses_gpu=bool(used))
 
     *earlier, last = window_choices(plan, sources[0].shape)
     for candidate in earlier:

@@ -11,7 +11,7 @@ from pathlib import Path
 from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
@@ -82,6 +82,13 @@ def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]
     return (C.c_float * max_devices)(*shares)
 
 
+def load_failure(path: Path, reason: str) -> EagleLocalError:
+    """`reason`: in llama.cpp's words."""
+    if "does not support split buffers" in reason:
+        return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer, or none")
+    return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=LOAD_HINT)
+
+
 class Model:
     """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words."""
 
@@ -108,10 +115,7 @@ class Model:
         library.log.begin()
         self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelFileError(
-                f"llama.cpp cannot load {path}: {library.log.reason()}",
-                hint=LOAD_HINT,
-            )
+            raise load_failure(path, library.log.reason())
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)

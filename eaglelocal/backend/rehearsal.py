@@ -17,8 +17,7 @@ from eaglelocal.backend.context import ContextParams, create_context
 from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
-from eaglelocal.backend.model import LOAD_HINT, Model, NativePlacement, Placement
-from eaglelocal.errors import ModelFileError
+from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -67,7 +66,7 @@ class PlannedModel(Model):
         params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # with mmap it aborts
         self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}", hint=LOAD_HINT)
+            raise load_failure(path, library.log.reason())
 
 
 class Transcript(Log):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes as C
+from pathlib import Path
 
 import pytest
 
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import NativePlacement, Placement
-from eaglelocal.errors import UsageError
+from eaglelocal.backend.model import NativePlacement, Placement, load_failure
+from eaglelocal.errors import ModelFileError, UsageError
 
 
 def test_every_field_reaches_llama_cpp() -> None:
@@ -46,3 +47,10 @@ def test_more_shares_than_devices_can_be() -> None:
 def test_names_that_llama_cpp_does_not_know(wish: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         NativePlacement(load_library(), Placement(**wish))  # type: ignore[arg-type]
+
+
+def test_a_split_that_devices_do_not_know_is_no_fault_of_the_file() -> None:
+    path = Path("m.gguf")
+    refused = load_failure(path, "error loading model: device Vulkan0 does not support split buffers")
+    assert isinstance(refused, UsageError) and "--split layer" in refused.hint
+    assert isinstance(load_failure(path, "tensor output.weight is missing"), ModelFileError)
