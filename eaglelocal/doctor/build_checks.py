@@ -13,6 +13,7 @@ from eaglelocal.doctor.commands import (
 )
 from eaglelocal.doctor.facts import Facts
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
 
 
@@ -62,10 +63,12 @@ def compiler(facts: Facts) -> Finding:
 def toolkit(facts: Facts) -> Finding | None:
     """What the missing backend is compiled with."""
     wanted = wanted_backend(facts)
-    missing = missing_toolkit(wanted, facts.tools) if wanted else None
-    if wanted is None or missing is None:
+    missing = missing_toolkit(wanted, facts.tools) if wanted else ()
+    if wanted is None or not missing:
         return None
-    text = f"building llama.cpp for {NAMES[wanted]} needs {missing}, which is not found"
+    text = f"building llama.cpp for {NAMES[wanted]} needs what is not found: {', '.join(missing)}"
+    if NEWER_HEADERS in missing:
+        return problem("toolkit", f"{text}; this system's are older, and https://vulkan.lunarg.com has newer ones", "")
     return problem("toolkit", text, install_toolkit(wanted, facts.machine.system))
 
 

@@ -40,11 +40,11 @@ TOOLKITS: Mapping[str, Mapping[str, str]] = {
         "arch": "sudo pacman -S rocm-hip-sdk",
     },
     "vulkan": {
-        "debian": "sudo apt install libvulkan-dev glslc",
-        "fedora": "sudo dnf install vulkan-loader-devel vulkan-headers glslc",
-        "arch": "sudo pacman -S vulkan-headers vulkan-icd-loader shaderc",
-        "suse": "sudo zypper install vulkan-devel shaderc",
-        "alpine": "sudo apk add vulkan-loader-dev vulkan-headers shaderc",
+        "debian": "sudo apt install libvulkan-dev glslc spirv-headers",
+        "fedora": "sudo dnf install vulkan-loader-devel vulkan-headers glslc spirv-headers-devel",
+        "arch": "sudo pacman -S vulkan-headers vulkan-icd-loader shaderc spirv-headers",
+        "suse": "sudo zypper install vulkan-devel shaderc spirv-headers",
+        "alpine": "sudo apk add vulkan-loader-dev vulkan-headers shaderc spirv-headers",
     },
 }
 DRIVERS = {
@@ -88,11 +88,12 @@ def backend_to_build(gpu: Gpu, tools: Tools) -> str:
     return next((name for name in gpu.backends if found.get(name)), "vulkan")
 
 
-def missing_toolkit(backend: str, tools: Tools) -> str | None:
-    """The compiler that a backend needs beside that of C, where it is not there."""
-    needed = {"cuda": ("nvcc", tools.nvcc), "hip": ("hipcc", tools.hipcc), "vulkan": ("glslc", tools.glslc)}
-    name, path = needed.get(backend, ("", None))
-    return name if name and path is None else None
+def missing_toolkit(backend: str, tools: Tools) -> tuple[str, ...]:
+    """What a backend needs beside a compiler of C, as far as it is not there."""
+    if backend == "vulkan":
+        return tools.missing_of_vulkan
+    name, path = {"cuda": ("nvcc", tools.nvcc), "hip": ("hipcc", tools.hipcc)}.get(backend, ("", None))
+    return (name,) if name and path is None else ()
 
 
 def install_compilers(system: System) -> str:

@@ -19,7 +19,16 @@ class Tools:
     hipcc: Path | None = None
     icpx: Path | None = None
     glslc: Path | None = None
+    missing_of_vulkan: tuple[str, ...] = ()  # in words
     pip: str = "pip"  # the words that run pip for this very Python
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFiles:
+    """Through which AMD's and Intel's GPUs compute."""
+
+    paths: tuple[Path, ...] = ()
+    closed: tuple[tuple[Path, str], ...] = ()  # those that this process may not open, and the group that may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class Facts:
     port: Port
     wanted_version: str  # of llama-cpp-python
     trial: Trial | None = None  # None: not tried, for there is nothing to load
+    device_files: DeviceFiles | None = None  # None: not known here
     missing_packages: tuple[str, ...] = ()
     missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its packages
     config_file: Path = Path("config.toml")

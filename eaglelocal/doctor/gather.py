@@ -22,6 +22,7 @@ from eaglelocal.backend.hot import FILE as NATIVE_LIBRARY
 from eaglelocal.backend.library import BUILD, CHECKED_VERSION
 from eaglelocal.client.running import running_servers, stale_files
 from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools
+from eaglelocal.doctor.gpu_parts import device_files, missing_of_vulkan
 from eaglelocal.doctor.trial import try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.probe.machine import Machine
@@ -54,6 +55,7 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
         tools=_attempt(lambda: tools(environ), Tools()),
         native=native,
         trial=try_library() if loadable else None,
+        device_files=_attempt(device_files, None) if sys.platform.startswith("linux") else None,
         disks=_disks(environ),
         hub=_attempt(lambda: hub(found, environ), Hub(cache=locations.hub_cache_dir(environ))),
         port=_attempt(lambda: port(found), Port(number=found.port)),
@@ -72,13 +74,15 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
 
 # ---- what builds
 def tools(environ: Mapping[str, str]) -> Tools:
+    glslc = _program(environ, "glslc")
     return Tools(
         c=_compiler(environ, "CC", ("cc", "gcc", "clang")),
         cxx=_compiler(environ, "CXX", ("c++", "g++", "clang++")),
         nvcc=_program(environ, "nvcc", CUDA_FOLDERS),
         hipcc=_program(environ, "hipcc", ROCM_FOLDERS),
         icpx=_program(environ, "icpx"),
-        glslc=_program(environ, "glslc"),
+        glslc=glslc,
+        missing_of_vulkan=_attempt(lambda: missing_of_vulkan(environ, has_glslc=glslc is not None), ()),
         pip=pip_command(environ),
     )
 

@@ -62,17 +62,36 @@ def hidden_gpus(facts: Facts) -> Finding | None:
 
 
 def gpu_devices(facts: Facts) -> Finding | None:
-    """Built for it, and yet it sees none: a driver too old for the build, as a rule."""
+    """Built for it, and yet it sees none: as a rule a driver too old for the build, or a file that only others open."""
     machine, trial = facts.machine, facts.trial
     served = visible(machine)
     if trial is None or trial.failure or not served:
         return None
     if trial.devices:
         return ok("gpu_devices", f"llama.cpp sees {', '.join(trial.devices)}")
+    if served[0].vendor != "nvidia" and (closed := closed_device(facts, served[0])):
+        return closed
     backend = machine.backend_of(served[0])
     newest = f" (its driver runs CUDA up to {served[0].max_cuda})" if served[0].max_cuda else ""
     text = f"llama.cpp has {NAMES[backend or 'cuda']}, but does not see {_names(served)}{newest}"
     return problem("gpu_devices", text, reinstall(facts, backend))
+
+
+def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
+    """AMD's and Intel's compute through files, which a group may open and a container may not have."""
+    files, container = facts.device_files, facts.machine.system.container
+    if files is None:
+        return None
+    if not files.paths and container:
+        text = f"{gpu.name or 'a GPU'} is there, but this container ({container}) was not given it"
+        given = "--device /dev/dri" + (" --device /dev/kfd" if facts.machine.backend_of(gpu) == "hip" else "")
+        known = container in ("docker", "podman")
+        return problem("gpu_devices", text, f"{container} run {given} ..." if known else "")
+    if not files.closed:
+        return None
+    path, group = files.closed[0]
+    text = f"llama.cpp does not see {gpu.name or 'the GPU'}: {path} is for the group {group}, as of your next login"
+    return problem("gpu_devices", text, f"sudo usermod -aG {group} $USER")
 
 
 def memory(facts: Facts) -> Finding:

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summary
 from eaglelocal.doctor.checks import CHECKS, examine
-from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools, Trial
+from eaglelocal.doctor.facts import DeviceFiles, Disk, Facts, Hub, NativePart, Port, Tools, Trial
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import gated_of
+from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System, Unified
 from eaglelocal.probe.visible import as_seen
 
 GIB = 1 << 30
+NODE = Path("/dev/dri/renderD128")
 BUILT = Tools(c=Path("/usr/bin/cc"), cxx=Path("/usr/bin/c++"))
 WELL = Facts(
     machine=Machine(
@@ -195,6 +197,48 @@ def test_a_backend_that_sees_no_device(machine_of: MachineOf) -> None:
     assert blind.level == "problem"
     assert "does not see NVIDIA GeForce RTX 3090 (its driver runs CUDA up to 12.4)" in blind.text
     assert found(on(machine, trial=Trial(devices=("CUDA0",))), "gpu_devices").text == "llama.cpp sees CUDA0"
+
+
+RADEON = Gpu(index=0, name="AMD Radeon RX 7900 XTX", vendor="amd", backends=("hip", "vulkan"))
+
+
+@pytest.mark.parametrize(
+    ("files", "container", "backend", "text", "command"),
+    [
+        (DeviceFiles(), "docker", "vulkan", "(docker) was not given it", "docker run --device /dev/dri ..."),
+        (DeviceFiles(), "podman", "hip", "not given it", "podman run --device /dev/dri --device /dev/kfd ..."),
+        (DeviceFiles(), "lxc", "hip", "(lxc) was not given it", ""),
+        (
+            DeviceFiles(paths=(NODE,), closed=((NODE, "render"),)),
+            None,
+            "vulkan",
+            "the group render",
+            "sudo usermod -aG",
+        ),
+        (DeviceFiles(paths=(NODE,)), "docker", "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
+        (DeviceFiles(), None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
+        (None, None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
+    ],
+)
+def test_a_card_whose_files_are_closed_or_not_there(
+    files: DeviceFiles | None, container: str | None, backend: str, text: str, command: str
+) -> None:
+    built = LlamaCpp(version="0.3.36", backends=("cpu", backend))
+    facts = changed(WELL, gpus=(RADEON,), llama_cpp=built, system=System(container=container))
+    finding = found(dataclasses.replace(facts, device_files=files), "gpu_devices")
+    assert finding.level == "problem"
+    assert text in finding.text and command in finding.command
+    sees = dataclasses.replace(facts, device_files=files, trial=Trial(devices=("Vulkan0",)))
+    assert found(sees, "gpu_devices").level == "ok"  # whatever its files look like
+
+
+def test_what_a_build_for_vulkan_needs() -> None:
+    wants = changed(WELL, gpus=(RADEON,))
+    missing = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_of_vulkan=("glslc",)))
+    assert found(missing, "toolkit").command == "sudo apt install libvulkan-dev glslc spirv-headers"
+    old = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_of_vulkan=(NEWER_HEADERS,)))
+    assert "vulkan.lunarg.com" in found(old, "toolkit").text and not found(old, "toolkit").command
+    assert "toolkit" not in levels(wants)
 
 
 @pytest.mark.parametrize("value", ["", "-1", "7", "GPU-00000000"])

@@ -1,0 +1,50 @@
+"""What it takes to build for a GPU and to use it, beside compiler and driver: parts of Vulkan, files of devices."""
+
+from __future__ import annotations
+
+import grp
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from eaglelocal.doctor.facts import DeviceFiles
+
+# llama.cpp uses this extension by name. Ubuntu 22.04 and Debian 12 have headers from before it
+NEEDED_EXTENSION = "VK_EXT_layer_settings"
+NEWER_HEADERS = f"Vulkan's headers with {NEEDED_EXTENSION}"
+
+
+def missing_of_vulkan(environ: Mapping[str, str], *, has_glslc: bool, root: Path = Path("/")) -> tuple[str, ...]:
+    """In words; empty: llama.cpp can be built for Vulkan."""
+    roots = [root / "usr", root / "usr/local", *(Path(sdk) for sdk in [environ.get("VULKAN_SDK")] if sdk)]
+    headers = [path for each in roots if (path := each / "include/vulkan/vulkan_core.h").is_file()]
+    missing = [] if has_glslc else ["glslc"]
+    if not headers:
+        missing.append("Vulkan's headers")
+    elif not any(NEEDED_EXTENSION in path.read_text(errors="replace") for path in headers):
+        missing.append(NEWER_HEADERS)
+    if not any(_spirv_headers(roots)):
+        missing.append("SPIR-V's headers")
+    return tuple(missing)
+
+
+def _spirv_headers(roots: list[Path]) -> Iterator[Path]:
+    """As cmake looks for them."""
+    for root in roots:
+        for folders in ("share/cmake", "lib*/cmake", "lib/*/cmake"):
+            yield from root.glob(f"{folders}/SPIRV-Headers*")
+
+
+def device_files(root: Path = Path("/")) -> DeviceFiles:
+    """Through which AMD's and Intel's GPUs compute."""
+    paths = tuple(path for pattern in ("dri/renderD*", "kfd") for path in sorted((root / "dev").glob(pattern)))
+    closed = tuple((path, _group(path)) for path in paths if not os.access(path, os.R_OK | os.W_OK))
+    return DeviceFiles(paths=paths, closed=closed)
+
+
+def _group(path: Path) -> str:
+    number = path.stat().st_gid
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:  # of the machine, in a container that does not know it
+        return str(number)
