@@ -29,6 +29,8 @@ def gpu_backend(facts: Facts) -> Finding:
         return ok("gpu_backend", f"llama.cpp could use {_names(hidden)}, which {hidden[0].hidden_by} hides")
     if machine.unified is not None:
         return ok("gpu_backend", f"llama.cpp uses {machine.unified.chip or 'the GPU'} through Metal")
+    if facts.trial is not None and facts.trial.devices:  # known to its driver only
+        return ok("gpu_backend", f"llama.cpp sees {', '.join(facts.trial.devices)}")
     return ok("gpu_backend", "no GPU that llama.cpp could use")
 
 

@@ -232,6 +232,12 @@ def test_a_card_whose_files_are_closed_or_not_there(
     assert found(sees, "gpu_devices").level == "ok"  # whatever its files look like
 
 
+def test_a_device_that_only_llama_cpp_knows() -> None:
+    assert found(WELL, "gpu_backend").text == "no GPU that llama.cpp could use"
+    seen = dataclasses.replace(WELL, trial=Trial(devices=("Vulkan0",)))
+    assert found(seen, "gpu_backend").text == "llama.cpp sees Vulkan0"
+
+
 def test_what_a_build_for_vulkan_needs() -> None:
     wants = changed(WELL, gpus=(RADEON,))
     missing = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_of_vulkan=("glslc",)))
