@@ -88,7 +88,7 @@ class Builder:
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft)
-        controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.makes_kernels)
+        controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         notes = (
             *notes_on(model),
             *filter(None, [plan.draft_note]),
@@ -129,9 +129,9 @@ class Builder:
             library=library.build,
             is_read=parts.target.placement.reads,
         )
-        if parts.makes_kernels:  # seconds, where its driver has not kept them
+        if parts.uses_gpu:  # seconds, where its driver has not kept them
             self._report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
-        engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key), makes_kernels=parts.makes_kernels)
+        engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key), makes_kernels=parts.uses_gpu)
 
         def keep() -> None:
             controller.learn_costs()  # what was still to be learned

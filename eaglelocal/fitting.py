@@ -58,18 +58,12 @@ class Fitted:
     draft: Part | None
     shape: Shape  # the target's
     has_gpu: bool  # llama.cpp sees one
-    uses_gpu: bool  # as devices were named
+    uses_gpu: bool  # also without a layer there: what many rows need is computed on it all the same
 
     @property
     def spares_windows(self) -> bool:
         """Whether layers with a window keep nothing else."""
         return self.shape.has_windows and self.plan.whole_windows is False
-
-    @property
-    def makes_kernels(self) -> bool:
-        """A GPU computes, which makes or loads the kernels of a number of rows when that first runs."""
-        has_draft_there = self.draft is not None and self.plan.layers_of_draft != 0
-        return self.uses_gpu and (self.plan.gpu_layers != 0 or has_draft_there)
 
     @property
     def notes(self) -> tuple[str, ...]:

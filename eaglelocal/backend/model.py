@@ -90,7 +90,7 @@ def load_failure(path: Path, reason: str) -> EagleLocalError:
 
 
 class Model:
-    """Weights of a target, a draft model or an EAGLE head. Raises ModelFileError with llama.cpp's own words."""
+    """Weights of a target, a draft model or an EAGLE head. Raises as `load_failure` says."""
 
     def __init__(
         self,

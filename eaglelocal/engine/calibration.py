@@ -53,10 +53,9 @@ class Calibration:
 
     def run(self, stored_ratio: Callable[[int], float] | None = None) -> Seconds:
         """Measure; `stored_ratio` gives what a size cost on another day, relative to one row."""
-        if self._prepare is None:
-            self._time_rows(1)
-        else:
+        if self._prepare is not None:
             self._sizes = list(self._prepared(self._prepare))
+        self._time_rows(1)  # a head that was shown rows encodes along with the next decode
         began_at = self._clock()
         if stored_ratio is not None and self._agrees(stored_ratio, began_at + self._max_agreement_s):
             return self._seconds

@@ -14,9 +14,10 @@ from eaglelocal.core.batch import Batch, Outputs
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.base import Committed, Drafter, Node
+from eaglelocal.engine.drafting import behind
 
 SLOT, TOKEN = 0, 0
-DRAFT_LEVELS = 2  # the first takes all rows, what follows takes one
+DRAFT_LEVELS = 2  # the first takes all rows, the second one
 
 
 class Warming:
@@ -38,16 +39,19 @@ class Warming:
 
     def prepare(self, num_rows: int) -> None:
         """Decode so many rows, show them to the drafters, and let them draft from all: whatever a step runs has run."""
-        features = self._decode(num_rows).features(list(range(num_rows)))
-        rows = Committed(SLOT, 0, [TOKEN] * num_rows, features)
+        rows = Committed(SLOT, 0, [TOKEN] * num_rows, self._decode(num_rows).features(list(range(num_rows))))
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)
             drafter.observe([rows])
-            drafter.expand([Node(SLOT, ROOT, ROOT, TOKEN, num_rows)], DRAFT_LEVELS)
+            if num_rows + DRAFT_LEVELS <= self._context.n_ctx:
+                self._draft(drafter, Node(SLOT, ROOT, ROOT, TOKEN, num_rows))
             drafter.drop(SLOT, 0)
         self._context.remove(SLOT, 0)
-        if features is not None:  # a head that was asked encodes along with the next decode, which is not to be timed
-            self.time_rows(num_rows)
+
+    def _draft(self, drafter: Drafter, root: Node) -> None:
+        (first,) = drafter.expand([root])
+        if first.tokens:
+            drafter.expand([behind(root, first.tokens)])
 
     def _decode(self, num_rows: int) -> Outputs:
         rows = list(range(num_rows))

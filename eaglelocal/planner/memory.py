@@ -33,7 +33,7 @@ RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
 )
 GPU_MARGIN_BYTES = GIB  # of what is free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
-LARGEST_MATRIX_SHARE = 0.5  # of a layer: a third where feed-forward has three, half where two of them are one
+LARGEST_MATRIX_SHARE = 2 / 3  # of a layer, at most: of three in feed-forward two may be one
 UNIFIED_MARGIN_SHARE = 0.05  # of what the system lets the GPU have, which is no more than a part of the memory
 
 
@@ -94,6 +94,7 @@ def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
     shape, sizes = job.shape, job.sizes
     computes = set(where)
     cards = computes - {RAM}
+    copies = copies_bytes(shape, sizes) if len(cards) > 1 else 0
     if cards:
         yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where))
     for device in sorted(computes):
@@ -102,11 +103,9 @@ def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
             if device == where[-1]
             else layers_bytes(shape, sizes)
         )
-        yield Buffer(
-            device, Kind.BUFFERS, here + (copies_bytes(shape, sizes) if len(cards) > 1 and device != RAM else 0)
-        )
+        yield Buffer(device, Kind.BUFFERS, here + (0 if device == RAM else copies))
     if RAM not in computes:
-        yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes))
+        yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes) + copies)
 
 
 def lent_bytes(job: Job, where: Sequence[str]) -> int:

@@ -153,7 +153,7 @@ class StepCosts:
             spread = max(noise, math.log(max(took) / min(took)) / 2)
             self._filter.set_ratio(rows, statistics.median(took) / single, spread * math.sqrt(2 / len(took)))
             self._num_samples[rows] = self.num_samples(rows) + len(took)
-            self._first_runs.is_first(("decode", rows))
+            self._first_runs.note(("decode", rows))
         self._ratios = []
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
@@ -162,7 +162,7 @@ class StepCosts:
 
     def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
         """Take such decodes of about the same context: many as their median, at the price of one."""
-        if self._first_runs.is_first(("decode", num_rows)):
+        if self._first_runs.note(("decode", num_rows)):
             seconds = seconds[1:]
         if len(seconds) >= MANY:
             self._learn(num_rows, statistics.median(seconds), num_cells, len(seconds))
@@ -190,7 +190,7 @@ class StepCosts:
         return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
-        if self._first_runs.is_first((drafter, num_rows)):
+        if self._first_runs.note((drafter, num_rows)):
             return
         steps = self._drafters.setdefault(drafter, {})
         if num_rows not in steps:
@@ -198,7 +198,7 @@ class StepCosts:
         steps[num_rows].add(seconds / self._unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float) -> None:
-        if self._first_runs.is_first(("overhead", drafted)):
+        if self._first_runs.note(("overhead", drafted)):
             return
         self._overheads[drafted].add(seconds / self._unit_s)
 

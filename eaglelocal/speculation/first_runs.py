@@ -11,8 +11,8 @@ class FirstRuns:
     def __init__(self, *, makes_kernels: bool) -> None:
         self._kinds: set[Hashable] | None = set() if makes_kernels else None
 
-    def is_first(self, kind: Hashable) -> bool:
-        """Asked once a run. False wherever first runs are as good as any."""
+    def note(self, kind: Hashable) -> bool:
+        """It has run. True: for the first time, where that counts."""
         if self._kinds is None or kind in self._kinds:
             return False
         self._kinds.add(kind)

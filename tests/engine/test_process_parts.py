@@ -20,6 +20,7 @@ from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
     Finished,
+    LoadProgress,
     Piece,
     RequestEvent,
     Started,
@@ -34,6 +35,7 @@ from eaglelocal.core.tools import CallPart
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.child import _environment
 from eaglelocal.engine.ending import Ending
+from eaglelocal.engine.process import _Progress
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
@@ -266,3 +268,13 @@ def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pyte
     assert _environment()["GOMP_SPINCOUNT"] == "7"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+
+
+def test_progress_is_told_where_it_moves_or_something_else_goes_on() -> None:
+    written = BytesIO()
+    progress = _Progress(Channel(BytesIO(), written))
+    steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]
+    for step in steps:
+        progress.report(LoadProgress(*step))
+    channel = Channel(BytesIO(written.getvalue()), BytesIO())
+    assert [channel.receive() for _ in range(4)] == [LoadProgress(*steps[n]) for n in (0, 2, 3, 5)]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles.random_models import write_agreeing_pairs
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import Told, drive
 
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.core.batch import PairBatch, Proposals
+from eaglelocal import assembly
+from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.engine.calibration import useful_sizes
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.warming import Warming
 
@@ -60,26 +63,65 @@ def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     assert {name: one.tokens for name, one in answers[0].items()} == {n: one.tokens for n, one in answers[1].items()}
 
 
-def test_a_head_runs_every_size_and_one_row_behind_it(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[int, int]] = []  # rows, levels
-    decode = LlamaHeadContext.decode
+def test_a_head_and_a_draft_model_run_every_size_and_one_row_behind_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []  # rows
+    for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
+        engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO)
+        model = getattr(engine._drafters[-1], "_head", None) or engine._drafters[-1]._context  # type: ignore[attr-defined]
+        decode = model.decode
 
-    def watched(
-        head: LlamaHeadContext, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1
-    ) -> Proposals:
-        ran.append((len(batch.tokens), depth))
-        return decode(head, batch, branches, confident=confident, depth=depth)
+        def watched(batch: Batch | PairBatch, *more: object, decode: Any = decode, **how: object) -> object:
+            ran.append(len(batch.tokens))
+            return decode(batch, *more, **how)
 
+        ran.clear()
+        monkeypatch.setattr(model, "decode", watched)
+        engine.warm_up(max_rows=17, makes_kernels=True)
+        assert set(range(2, 18)) <= {*ran}
+        assert ran.count(1) >= 17
+        engine.close()
+
+
+def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
+    asked: list[bool] = []
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
-    monkeypatch.setattr(LlamaHeadContext, "decode", watched)
-    engine.warm_up(max_rows=17, makes_kernels=True)
-    assert {rows for rows, depth in ran if depth == 2} == set(range(1, 18))
     head = engine._drafters[-1]._head._struct  # type: ignore[attr-defined]
-    assert not head.was_asked  # or a decode that is timed would encode as well
+    time_rows = Warming.time_rows
+
+    def watched(warming: Warming, num_rows: int) -> float:
+        asked.append(bool(head.was_asked))
+        return time_rows(warming, num_rows)
+
+    monkeypatch.setattr(Warming, "time_rows", watched)
+    engine.warm_up(max_rows=17, makes_kernels=True)
+    assert asked[0] and not any(asked[1:])
     engine.close()
 
 
-def test_on_a_processor_no_draft_is_made_before_the_first_request(files: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n_ctx", "slots"), [(16, 1), (16, 4), (256, 16)])
+def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: int, slots: int) -> None:
+    draft = files / name if (name := KINDS[kind]) else None
+    engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
+    max_rows = slots * 17 if kind != "none" else slots
+    for size in useful_sizes(min(n_ctx, max_rows), num_slots=slots, most_beside=n_ctx):
+        Warming(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
+    assert engine.miscounted_slots() == []
+    engine.close()
+
+
+@pytest.mark.parametrize("uses_gpu", [True, False])
+def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
+    files: Path, monkeypatch: pytest.MonkeyPatch, uses_gpu: bool
+) -> None:
+    fit = assembly.fitted
+    monkeypatch.setattr(assembly, "fitted", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
-    assert engine._drafters[-1].native_s == 0.0
+    assert (engine._drafters[-1].native_s > 0.0) is uses_gpu
+    costs = engine._controller.costs
+    costs.learn_draft("another", 1, 0.001)
+    assert (costs.draft_seconds("another", 1) == 0.0) is uses_gpu
     engine.close()

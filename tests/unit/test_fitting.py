@@ -12,12 +12,10 @@ from doubles.windowed_model import write_windowed
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.rehearsal import Part
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.fitting import (
-    Fitted,
     check_graph,
     check_memory,
     check_shares,
@@ -53,20 +51,6 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
     assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 0, True)
     assert (target.taps, head.taps) == ((1, 2, 3), ())
     assert target.context.threads == head.context.threads == 3
-
-
-def test_kernels_are_made_where_a_gpu_computes_target_or_draft(plan: Plan) -> None:
-    target, head = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
-    shape = shape_of(target.header)
-
-    def makes(plan: Plan, draft: Part | None = head, *, uses_gpu: bool = True) -> bool:
-        return Fitted(plan, target, draft, shape, has_gpu=True, uses_gpu=uses_gpu).makes_kernels
-
-    assert makes(plan) and makes(replace(plan, gpu_layers=3), None)
-    assert not makes(plan, uses_gpu=False)
-    assert not makes(replace(plan, gpu_layers=0))
-    assert makes(replace(plan, gpu_layers=0, draft_gpu_layers=99))
-    assert not makes(replace(plan, gpu_layers=0, draft_gpu_layers=99), None)
 
 
 @pytest.mark.parametrize(

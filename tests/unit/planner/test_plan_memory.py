@@ -19,6 +19,7 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes, kv_bytes_of_layer, row_bytes
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.planner.compute import inputs_bytes
 from eaglelocal.planner.jobs import jobs_of
 from eaglelocal.planner.memory import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
 from eaglelocal.planner.options import options_of
@@ -102,6 +103,22 @@ def test_two_cards_share_as_asked() -> None:
     assert on(held, "CUDA1", Kind.RUNTIME) == on(held, "CUDA0", Kind.RUNTIME) > 0
     alone = estimate(PLAN, EIGHT_B, None, ONE)
     assert on(held, "CUDA1", Kind.BUFFERS) > on(alone, "CUDA0", Kind.BUFFERS)  # copies of what passes between them
+
+
+@pytest.mark.parametrize(("n_ctx", "least"), [(8192, int(EIGHT_B.bytes_of_layer(0) * 0.6)), (131072, 512 * MIB)])
+def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx: int, least: int) -> None:
+    """The largest matrix of a layer, or the cache of one: whichever is more."""
+    whole = estimate(replace(PLAN, n_ctx=n_ctx), EIGHT_B, None, TWO[:2])
+    partly = estimate(replace(PLAN, n_ctx=n_ctx, gpu_layers=20), EIGHT_B, None, TWO[:2])
+    assert on(partly, "CUDA0", Kind.BUFFERS) - on(whole, "CUDA0", Kind.BUFFERS) >= least
+
+
+def test_with_two_cards_inputs_are_there_four_times_more() -> None:
+    two, one = (estimate(PLAN, EIGHT_B, None, rooms) for rooms in (TWO, ONE))
+    (job,) = jobs_of(PLAN, EIGHT_B)
+    copies = 4 * inputs_bytes(job.shape, job.sizes)
+    assert on(two, RAM, Kind.BUFFERS) - on(one, RAM, Kind.BUFFERS) == copies
+    assert on(two, "CUDA1", Kind.BUFFERS) - on(one, "CUDA0", Kind.BUFFERS) == copies  # each has the output
 
 
 def test_a_head_and_its_taps() -> None:
