@@ -256,6 +256,7 @@ class Engine:
                 num_prefill_rows=num_prefill_rows,
                 num_cells=num_cells,
                 decode_s=times.decode_s,
+                shown_s=times.shown_s,
                 draft_calls=drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in drafted.calls]),
                 verdicts={s.slot: (drafted.drafts[s.slot], verdicts[s.slot]) for s in plan.decode},

@@ -21,6 +21,7 @@ class StepTimes:
 
     total_s: float
     decode_s: float  # the target's decode
+    shown_s: float = 0.0  # what drafters' models took to read its rows
     draft_s: float  # drafting, and showing the drafter what was decoded and committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
@@ -87,6 +88,7 @@ class Ledger:
             total_s=total_s,
             draft_s=draft_s,
             decode_s=decode_s,
+            shown_s=shown_s,
             verify_s=verify_s,
             host_s=host_s,
             plain_s=self._plain_s(verify_s, num_rows, num_drafted),

@@ -50,6 +50,7 @@ class StepReport:
     decode_s: float
     draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, telling
+    shown_s: float = 0.0  # of that: drafters' models reading the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
 
     @property
@@ -256,7 +257,7 @@ class Controller:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
             if not report.num_prefill_rows:
-                self.costs.learn_overhead(was_awake, report.other_s)
+                self.costs.learn_overhead(was_awake, report.other_s, shown_s=report.shown_s)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
         alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context

@@ -57,6 +57,7 @@ class StepCosts:
         self._num_samples: dict[int, int] = {}  # by rows
         self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
         self._overheads = {False: Recent(), True: Recent()}
+        self._shown = Recent()
         self._kilocells = 0.0  # of the last decode
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
@@ -122,9 +123,15 @@ class StepCosts:
         return self._unit_s * lines({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
 
     def overhead(self, drafted: bool) -> float:
-        """What a step takes beside decode and draft steps; a kind of step not seen yet is taken for the other."""
-        recent = self._overheads[drafted] or self._overheads[not drafted]
-        return self._unit_s * recent.median
+        """What a step takes beside decode and draft steps.
+
+        A kind of step not seen yet is taken for the other; a plain one without what models take to read its rows.
+        """
+        recent = self._overheads[drafted]
+        if recent:
+            return self._unit_s * recent.median
+        shown = 0.0 if drafted else self._shown.median
+        return self._unit_s * max(self._overheads[not drafted].median - shown, 0.0)
 
     def measured(self) -> MeasuredCosts:
         """What really ran, to be shown."""
@@ -197,10 +204,13 @@ class StepCosts:
             steps[num_rows] = Recent()
         steps[num_rows].add(seconds / self._unit_s)
 
-    def learn_overhead(self, drafted: bool, seconds: float) -> None:
+    def learn_overhead(self, drafted: bool, seconds: float, *, shown_s: float = 0.0) -> None:
+        """`shown_s`: what of it drafters' models took to read the target's rows."""
         if self._first_runs.note(("overhead", drafted)):
             return
         self._overheads[drafted].add(seconds / self._unit_s)
+        if drafted:
+            self._shown.add(shown_s / self._unit_s)
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:

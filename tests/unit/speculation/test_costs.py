@@ -390,3 +390,14 @@ def test_on_a_processor_every_sample_counts() -> None:
     costs.learn_draft("head", 1, 0.002)
     assert costs.num_samples(1) == 1
     assert costs.draft_seconds("head", 1) == pytest.approx(0.002)
+
+
+def test_a_plain_step_that_was_never_seen_costs_what_a_drafted_one_does_without_reading_rows() -> None:
+    costs = StepCosts()
+    costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
+    for _ in range(3):
+        costs.learn_overhead(True, 0.003, shown_s=0.0026)
+    assert costs.overhead(False) == pytest.approx(0.0004)
+    assert costs.overhead(True) == pytest.approx(0.003)
+    costs.learn_overhead(False, 0.0007)
+    assert costs.overhead(False) == pytest.approx(0.0007)  # what was seen counts
