@@ -184,7 +184,7 @@ class Engine:
         """Measure what decodes cost, so that weights are in memory and drafting begins well.
 
         stored         what an earlier engine had learned of this machine and model
-        makes_kernels  a GPU may compute, which does so when a number of rows first runs
+        makes_kernels  a GPU may compute: what it needs for a number of rows is made when that first runs
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)

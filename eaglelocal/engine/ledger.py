@@ -21,7 +21,7 @@ class StepTimes:
 
     total_s: float
     decode_s: float  # the target's decode
-    shown_s: float = 0.0  # what drafters' models took to read its rows
+    shown_s: float  # what drafters' models took to read its rows
     draft_s: float  # drafting, and showing the drafter what was decoded and committed
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library

@@ -55,7 +55,7 @@ def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """What each of several cards holds besides: copies of its inputs, while others still compute."""
+    """What each of several cards, and main memory, hold besides: copies of inputs, while others still compute."""
     return COPIES * inputs_bytes(shape, sizes)
 
 
