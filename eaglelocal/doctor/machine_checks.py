@@ -11,6 +11,7 @@ from eaglelocal.probe.machine import Gpu, Machine
 
 LITTLE_MEMORY_BYTES = 2 << 30
 MUCH_SWAP_BYTES = 512 << 20
+RUN_BY = ("docker", "podman")  # containers that a command of their own name starts
 
 
 def gpu_backend(facts: Facts) -> Finding:
@@ -87,13 +88,14 @@ def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
     if not files.paths and container:
         text = f"{gpu.name or 'a GPU'} is there, but this container ({container}) was not given it"
         given = "--device /dev/dri" + (" --device /dev/kfd" if facts.machine.backend_of(gpu) == "hip" else "")
-        known = container in ("docker", "podman")
-        return problem("gpu_devices", text, f"{container} run {given} ..." if known else "")
+        return problem("gpu_devices", text, f"{container} run {given} ..." if container in RUN_BY else "")
     if not files.closed:
         return None
     path, group = files.closed[0]
-    text = f"llama.cpp does not see {gpu.name or 'the GPU'}: {path} is for the group {group}, as of your next login"
-    return problem("gpu_devices", text, f"sudo usermod -aG {group} $USER")
+    text = f"llama.cpp does not see {gpu.name or 'the GPU'}: only the group {group} may open {path}"
+    if container:
+        return problem("gpu_devices", text, f"{container} run --group-add {group} ..." if container in RUN_BY else "")
+    return problem("gpu_devices", f"{text}; who joins it must log in again", f"sudo usermod -aG {group} $USER")
 
 
 def memory(facts: Facts) -> Finding:

@@ -215,6 +215,7 @@ RADEON = Gpu(index=0, name="AMD Radeon RX 7900 XTX", vendor="amd", backends=("hi
             "the group render",
             "sudo usermod -aG",
         ),
+        (DeviceFiles(paths=(NODE,), closed=((NODE, "109"),)), "docker", "hip", "group 109", "--group-add 109"),
         (DeviceFiles(paths=(NODE,)), "docker", "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
         (DeviceFiles(), None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
         (None, None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
