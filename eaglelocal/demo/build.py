@@ -29,6 +29,7 @@ from eaglelocal.training.head import Head, HeadShape
 from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import Progress
+from eaglelocal.training.reload import fill_head, fill_target, read_tokenizer
 from eaglelocal.training.shards import Shards, ShardWriter, Stage
 from eaglelocal.training.target import Target, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
@@ -40,6 +41,8 @@ NUM_TOKENIZER_CONVERSATIONS, NUM_EXAMINED_CONVERSATIONS = 40_000, 1_500
 TARGET_TOKENS_PER_HOUR, HEAD_TOKENS_PER_HOUR = 36_000_000, 36_000_000  # on two cores with AMX; other machines vary
 TARGET_SHARE, HEAD_SHARE = 0.65, 0.30  # of the hours; the rest is corpus, tokenizer and compilation
 LONG_SHARE = 0.15  # of the tokens, at the end, at the full context
+# what is known is kept, and what is new learned: a quarter of the learning rates, falling from the first step on
+GOING_ON = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ class Build:
     work: Path
     hours: float
     seed: int
+    start: Path | None = None  # folder of the model that it goes on from; None: from nothing
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe() if self.start is None else GOING_ON
 
     @property
     def tokenizer_file(self) -> Path:
@@ -75,7 +83,9 @@ def documents(seed: int) -> Iterator[Pieces]:
 
 
 def build_tokenizer(build: Build) -> GuideTokenizer:
-    if not build.tokenizer_file.is_file():
+    if not build.tokenizer_file.is_file() and build.start is not None:
+        read_tokenizer(build.start / TARGET_FILE).save(build.tokenizer_file)
+    elif not build.tokenizer_file.is_file():
         texts = ("".join(text for text, _ in pieces) for pieces in documents(build.seed))
         train_tokenizer(islice(texts, NUM_TOKENIZER_CONVERSATIONS)).save(build.tokenizer_file)
     return load_tokenizer(build.tokenizer_file)
@@ -84,6 +94,8 @@ def build_tokenizer(build: Build) -> GuideTokenizer:
 def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
     torch.manual_seed(build.seed)
     target = Target(TargetShape(vocab=tokenizer.num_tokens))
+    if build.start is not None:
+        fill_target(target, build.start / TARGET_FILE)
     examination = hold_examination(tokenizer, build.seed)
     with Progress("target") as progress:
         progress.note(f"{target.num_parameters() / 1e6:.2f} M parameters, {build.hours:g} hours planned for the build")
@@ -103,6 +115,8 @@ def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
 def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     torch.manual_seed(build.seed)
     head = Head(HeadShape(target.shape))
+    if build.start is not None:
+        fill_head(head, build.start / HEAD_FILE)
     examination = hold_examination(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
     # uncompiled: examined rows have many shapes, and compiling for each would cost more than it saves
@@ -131,7 +145,7 @@ def learn(build: Build, objective: Objective, shards: Shards, reports: tuple[Pro
 
     checkpoint = shards.folder.with_suffix(".checkpoint")
     try:
-        train(Run(objective, shards.stages, batches, checkpoint, Recipe(), on_milestone), progress)
+        train(Run(objective, shards.stages, batches, checkpoint, build.recipe, on_milestone), progress)
     finally:
         writer.close()
 
@@ -162,7 +176,7 @@ def corpus_digest() -> str:
 def claim_work_folder(build: Build) -> None:
     """What lies in the work folder goes on only as the build that began it. Raises UsageError on any other."""
     stamp = build.work / "build.json"
-    ours = {"seed": build.seed, "corpus": corpus_digest()}
+    ours = {"seed": build.seed, "corpus": corpus_digest(), "start": str(build.start or "")}
     if not stamp.is_file():
         build.work.mkdir(parents=True, exist_ok=True)
         stamp.write_text(json.dumps(ours))
@@ -188,9 +202,10 @@ def parse(arguments: Sequence[str] | None) -> tuple[Build, str | None]:
     parser.add_argument("--work", type=Path, default=locations.cache_dir() / "demo-build", help="state of the build")
     parser.add_argument("--hours", type=float, default=2.0, help="how long the build may take, about (2 cores)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--from", dest="start", type=Path, metavar="FOLDER", help="go on from the GGUFs there")
     parser.add_argument("--only", choices=("target", "head"))
     chosen = parser.parse_args(arguments)
-    return Build(chosen.out, chosen.work, chosen.hours, chosen.seed), chosen.only
+    return Build(chosen.out, chosen.work, chosen.hours, chosen.seed, chosen.start), chosen.only
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ AT_ONCE, MOST_AT_ONCE = 2, 16  # steps whose costs are learned together; where n
 ALIKE_CELLS = 128  # cached positions that make no difference worth a lesson of its own
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
-PRICE_SHARE = 0.75
+PRICE_SHARE = 0.85
 MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
 
 

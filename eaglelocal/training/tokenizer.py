@@ -7,7 +7,7 @@ Knows the ChatML special tokens and the chat template; knows nothing of corpora,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,27 @@ class GuideTokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], num_tokens: int = 4096) -> GuideTokenizer:
-    backend = Tokenizer(models.BPE())
+    backend = _backend(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_tokens,
+        special_tokens=_special_tokens(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return GuideTokenizer(backend)
+
+
+def tokenizer_of(tokens: Sequence[str], merges: Sequence[str]) -> GuideTokenizer:
+    """The tokenizer whose keys `add_tokenizer_keys` wrote: tokens by id, merges as two tokens with a blank between."""
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    backend = _backend(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=pairs))
+    backend.add_special_tokens(_special_tokens())  # they keep the ids that they have
+    return GuideTokenizer(backend)
+
+
+def _backend(model: models.BPE) -> Tokenizer:
+    backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated"),
@@ -73,14 +93,11 @@ def train_tokenizer(texts: Iterable[str], num_tokens: int = 4096) -> GuideTokeni
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    return GuideTokenizer(backend)
+    return backend
+
+
+def _special_tokens() -> list[AddedToken]:
+    return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
 
 
 def load_tokenizer(path: Path) -> GuideTokenizer:

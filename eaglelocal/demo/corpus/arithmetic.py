@@ -39,6 +39,17 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
         "Can you work out {a} + {b} for me?",
         "Compute the sum: {a} + {b}",
         "what do you get when you add {a} and {b}",
+        "What's {a} + {b}?",
+        "What's {a}+{b}?",
+        "what is {a} plus {b}",
+        "{a} plus {b}",
+        "{a} plus {b}?",
+        "{a} + {b} equals?",
+        "sum of {a} and {b}",
+        "Tell me what {a} + {b} makes.",
+        "Was ist {a} + {b}?",
+        "Wie viel ist {a} plus {b}?",
+        "Rechne {a} + {b}.",
     ),
     "-": (
         "What is {a} - {b}?",
@@ -55,6 +66,18 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
         "Can you work out {a} - {b} for me?",
         "Compute the difference: {a} - {b}",
         "what is left when you take {b} from {a}",
+        "What's {a} - {b}?",
+        "What's {a}-{b}?",
+        "what is {a} minus {b}",
+        "{a} minus {b}",
+        "{a} minus {b}?",
+        "{a} \u2212 {b}",
+        "{a} - {b} equals?",
+        "difference of {a} and {b}",
+        "Tell me what {a} - {b} makes.",
+        "Was ist {a} - {b}?",
+        "Wie viel ist {a} minus {b}?",
+        "Rechne {a} - {b}.",
     ),
     "x": (
         "What is {a} x {b}?",
@@ -71,8 +94,29 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
         "Can you work out {a} x {b} for me?",
         "Compute the product: {a} x {b}",
         "what do you get when you multiply {a} by {b}",
+        "What is {a} times {b}?",
+        "What's {a} times {b}?",
+        "What is {a} * {b}?",
+        "What's {a}*{b}?",
+        "What is {a}*{b}?",
+        "What is {a} \u00d7 {b}?",
+        "{a} \u00d7 {b}",
+        "{a}x{b}",
+        "{a} times {b}",
+        "{a} times {b}?",
+        "{a} * {b}",
+        "{a} multiplied by {b}",
+        "What is {a} multiplied by {b}?",
+        "product of {a} and {b}",
+        "Calculate {a} * {b}.",
+        "Tell me what {a} x {b} makes.",
+        "Was ist {a} mal {b}?",
+        "Was ist {a} * {b}?",
+        "Wie viel ist {a} mal {b}?",
+        "Rechne {a} mal {b}.",
     ),
 }
+_OTHER_WAY_ROUND = 0.4  # of products: people put either factor first, the working always the digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +161,10 @@ def task(rng: Random, split: Split) -> Task:
 def _bare(rng: Random, split: Split) -> Task:
     while (step := draw_step(rng)).split != split:
         pass
-    question = rng.choice(_WORDINGS[step.operator]).format(a=step.a, b=step.b)
+    a, b = step.a, step.b
+    if step.operator == "x" and rng.random() < _OTHER_WAY_ROUND:
+        a, b = b, a
+    question = rng.choice(_WORDINGS[step.operator]).format(a=a, b=b)
     return ask("math", question, working(step), check=Check("number", (str(step.result),)))
 
 

@@ -44,6 +44,20 @@ _REQUESTS = (
     "Can you translate this for me?\n{text}",
     "Übersetze ins Englische: {text}",
     'What is the English for "{text}"?',
+    "Translate: {text}",
+    "translate {text}",
+    "Translate this: {text}",
+    "Translate the German sentence: {text}",
+    'Translate "{text}" to English.',
+    "{text} - what does that mean?",
+    "What does {text} mean?",
+    "English please: {text}",
+    "In English: {text}",
+    "to english: {text}",
+    'What does "{text}" mean in English?',
+    "Translate from German: {text}",
+    "Übersetze: {text}",
+    "Bitte ins Englische übersetzen: {text}",
 )
 
 

@@ -122,7 +122,7 @@ def _trait_value(rng: Random, kind: int) -> str:
 
 
 def _layout(rng: Random, text: str, question: str) -> str:
-    gap = rng.choice(("\n", "\n\n"))
+    gap = rng.choice(("\n", "\n\n", " "))
     match rng.randint(0, 5):
         case 0:
             return f"{question}{gap}{text}"

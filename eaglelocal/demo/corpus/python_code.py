@@ -28,6 +28,15 @@ _REQUESTS = (
     "Implement a function {name}that {ask}.",
     "Code a Python function {name}that {ask}, please.",
     "How do I write a function {name}that {ask}?",
+    "A Python function {name}that {ask}",
+    "Write some Python {name}that {ask}.",
+    "Write me a function {name}that {ask}.",
+    "write a python function {name}that {ask}",
+    "In Python, write a function {name}that {ask}.",
+    "Write a function {name}to {to}.",
+    "Write a Python function {name}to {to}.",
+    "Can you write a Python function {name}to {to}?",
+    "python function {name}to {to}",
 )
 _DOCUMENTED = (" Add a docstring.", " Include a docstring.", " With a docstring, please.", " Document it.")
 
@@ -103,10 +112,23 @@ def _request(rng: Random, choice: Choice) -> str:
     wanted = "" if choice.name == function.names[0].replace("$n", str(choice.constant)) else choice.name
     templates = _REQUESTS[2:] if wanted else _REQUESTS
     named = rng.choice((f"called {wanted} ", f"named {wanted} ")) if wanted else ""
-    text = rng.choice(templates).format(ask=_fill(rng.choice(function.asks), choice), name=named)
+    wish = _fill(rng.choice(function.asks), choice)
+    text = rng.choice(templates).format(ask=wish, to=_infinitive(wish), name=named)
     if choice.params != function.params[0]:
         text += f" Use {' and '.join(choice.params)} as the {_parameter_word(choice)}."
     return text + (rng.choice(_DOCUMENTED) if choice.documented else "")
+
+
+def _infinitive(wish: str) -> str:
+    """What completes "that ..." as it completes "to ...": its verbs without their endings."""
+    verb, _, rest = wish.replace(" and returns ", " and return ").replace(" and prints ", " and print ").partition(" ")
+    if verb.endswith("ies"):
+        verb = verb[:-3] + "y"
+    elif verb.endswith(("ches", "shes", "sses")):
+        verb = verb[:-2]
+    else:
+        verb = verb[:-1]
+    return f"{verb} {rest}"
 
 
 def _parameter_word(choice: Choice) -> str:

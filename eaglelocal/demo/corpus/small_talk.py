@@ -46,6 +46,11 @@ _REPLIES = (
         ("That was wrong.", "no, that is wrong", "You made a mistake."),
         "I am sorry. I am a tiny model and I make mistakes.",
     ),
+    (
+        ("Tell me a joke.", "tell me a joke", "Do you know a joke?", "make me laugh", "joke please"),
+        "Why did the target marry the draft head? It accepted every proposal.",
+    ),
+    (("Tell me another joke.", "another joke", "one more joke"), "A draft head walks into a bar. Rejected at the door."),
     (("That was fast.", "wow, that was quick"), "Thank you. Drafting ahead makes it fast."),
 )
 _FAREWELLS = (
@@ -79,6 +84,21 @@ _UNKNOWN = (
     "What is the meaning of life?",
     "Can you book a flight to {place}?",
     "Sing me a song about {place}.",
+    "Write a poem about a {animal}.",
+    "Tell me a story about a {animal}.",
+    "Which film should I watch?",
+    "What is the best {food} recipe?",
+    "Who was {name}?",
+    "Who invented {food}?",
+    "Where is {place}?",
+    "How tall is a {animal}?",
+    "What day is it today?",
+    "Recommend a restaurant in {place}.",
+    "What is the square root of two?",
+    "How many planets are there?",
+    "Why is the sky blue?",
+    "How old is the universe?",
+    "What does {name} do for a living?",
 )
 _NOT_KNOWN = "I do not know that. I am a tiny guide to eaglelocal, home-lab hardware and speculative decoding."
 

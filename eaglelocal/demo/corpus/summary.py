@@ -25,6 +25,12 @@ _BEFORE = (
     "Summary please:",
     "TL;DR of this text:",
     "Here is a text. Sum it up.",
+    "Summarize:",
+    "Summarise:",
+    "summary:",
+    "Shorten this:",
+    "tl;dr:",
+    "Summarize this:",
 )
 _AFTER = (
     "Summarise the text above.",
@@ -46,7 +52,7 @@ def task(rng: Random, split: Split) -> Task:
 
 
 def _request(rng: Random, text: str) -> str:
-    gap = rng.choice(("\n", "\n\n"))
+    gap = rng.choice(("\n", "\n\n", " "))
     if rng.random() < 0.65:
         return f"{rng.choice(_BEFORE)}{gap}{text}"
     return f"{text}{gap}{rng.choice(_AFTER)}"

@@ -1,0 +1,57 @@
+"""Target, head and tokenizer from the GGUF files that `export` wrote, so that training can go on from them.
+
+Matrices come back as bfloat16 held them. The head's fc comes back with fc_norm's gains folded in, and gains of one:
+the same function, and what is learned from there on is exported as before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.training.export import BLOCK_NAMES, HEAD_NAMES
+from eaglelocal.training.head import Head
+from eaglelocal.training.target import Target
+from eaglelocal.training.tokenizer import GuideTokenizer, tokenizer_of
+
+
+def read_tokenizer(path: Path) -> GuideTokenizer:
+    """Raises KeyError where the file has no tokenizer of ours."""
+    fields = gguf.GGUFReader(path).fields
+    return tokenizer_of(fields["tokenizer.ggml.tokens"].contents(), fields["tokenizer.ggml.merges"].contents())
+
+
+@torch.no_grad()
+def fill_target(target: Target, path: Path) -> None:
+    """Give the target the file's weights. Raises KeyError or RuntimeError where the file is of another shape."""
+    weights = read_weights(path)
+    target.embedding.weight.copy_(weights["token_embd"])
+    target.norm.weight.copy_(weights["output_norm"])
+    for index, block in enumerate(target.blocks):
+        for inner, outer in BLOCK_NAMES.items():
+            block.get_parameter(inner).copy_(weights[f"blk.{index}.{outer}"])
+
+
+@torch.no_grad()
+def fill_head(head: Head, path: Path) -> None:
+    """As `fill_target`."""
+    weights = read_weights(path)
+    head.fc.weight.copy_(weights["fc"])
+    for norm in head.fc_norms:
+        nn.init.ones_(norm.get_parameter("weight"))
+    for inner, outer in HEAD_NAMES.items():
+        head.get_parameter(inner).copy_(weights[outer])
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Every tensor in f32, by its name without `.weight`."""
+    return {
+        tensor.name.removesuffix(".weight"): torch.from_numpy(
+            np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        )
+        for tensor in gguf.GGUFReader(path).tensors
+    }
