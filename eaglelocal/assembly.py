@@ -218,6 +218,7 @@ class Builder:
             n_batch=plan.n_batch,
             reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
             can_cut=self._can_cut and not model.is_hybrid,
+            most_drafted=plan.max_draft if model.is_hybrid else None,
             min_fork=self._min_fork,
         )
         return Engine(

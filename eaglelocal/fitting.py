@@ -29,7 +29,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
-from eaglelocal.planner.jobs import Job, jobs_of
+from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of
 from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
@@ -71,6 +71,8 @@ class Fitted:
         notes = []
         if self.spares_windows:
             notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
+        if self.plan.rollback is not None and self.plan.rollback < min(self.plan.spec.max_draft, ROLLBACKS[0]):
+            notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
             notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
         return tuple(notes)
@@ -86,7 +88,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
-    plan = with_attention(with_caches(plan, there), sources[0], there)
+    plan = with_attention(with_caches(plan, sources[0].shape, there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
@@ -97,7 +99,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
         used = used_gpus(there, device=candidate.device, split=candidate.split)
         return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1, uses_gpu=bool(used))
 
-    *earlier, last = window_choices(plan, sources[0].shape)
+    *earlier, last = memory_choices(plan, sources[0].shape)
     for candidate in earlier:
         with contextlib.suppress(ResourceError):
             return attempt(candidate)
@@ -144,11 +146,12 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
     return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
 
 
-def with_caches(plan: Plan, there: Sequence[Room]) -> Plan:
-    """The plan, with one cache for all slots or one for each."""
+def with_caches(plan: Plan, target: Shape, there: Sequence[Room]) -> Plan:
+    """The plan, with one cache for all slots or one for each; shared for the sake of trees, where there can be any."""
     if plan.unified is not None:
         return plan
-    return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=is_on_gpu(plan, there)))
+    may_branch = not target.has_state and is_on_gpu(plan, there)
+    return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
 
 
 def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
@@ -166,6 +169,25 @@ def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
     )
     return dataclasses.replace(plan, flash_attention=chosen)
+
+
+def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """What takes memory and could take less: the most first."""
+    for candidate in window_choices(plan, target):
+        yield from rollback_choices(candidate, target)
+
+
+def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """Where each drafted row needs a copy of the state: as many as fit, and where none do no lookup, which is no loss."""
+    if plan.rollback is not None or not (plan.speculates and target.has_state):
+        yield plan
+        return
+    for num_rows in ROLLBACKS:
+        if num_rows + 2 <= plan.n_batch:  # llama.cpp keeps them and the root in one part of a batch, and aborts
+            yield dataclasses.replace(plan, rollback=num_rows)
+    if plan.draft_kind == "ngram":
+        reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
+        yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
 
 
 def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:

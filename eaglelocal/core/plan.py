@@ -46,6 +46,7 @@ class Plan:
     binds_answers: bool = False  # what it takes to bind answers is made ready with the model, not at the first of them
     is_brief: bool = False  # loaded for one answer, so that the load counts as much as the speed
     makes_embeddings: bool = False  # the target answers with vectors, not with text
+    rollback: int | None = None  # drafted rows that can be taken back, where each needs a copy of the state; None: all
 
     @property
     def speculates(self) -> bool:
@@ -73,7 +74,9 @@ class Plan:
     @property
     def max_draft(self) -> int:
         """Drafted rows of a slot that memory is set aside for: requests may wish another spec than the plan's."""
-        return MAX_DRAFT_TOKENS if self.speculates else 0
+        if not self.speculates:
+            return 0
+        return MAX_DRAFT_TOKENS if self.rollback is None else min(self.rollback, MAX_DRAFT_TOKENS)
 
 
 def shares_cache(num_slots: int, *, on_gpu: bool) -> bool:

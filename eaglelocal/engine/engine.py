@@ -221,10 +221,11 @@ class Engine:
 
     def _fillers(self, plan: StepPlan, drafts: Mapping[int, Draft]) -> list[Filler]:
         """Rows that spare the step a pass over the weights. Beside a prompt's rows they would be lost."""
-        if plan.prefill or self._context.is_unified or not self._scheduler.can_cut:  # one cache is one pass
+        if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
-        idle = [slot for slot in range(self.info.num_slots) if slot not in decoding]
+        # slots that draft can take rows back; of others only those whose caches can be cut anywhere
+        idle = [slot for slot in range(self.info.num_slots) if slot not in decoding and self._scheduler.can_cut]
         counts = self._controller.fillers(decoding, idle)
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []

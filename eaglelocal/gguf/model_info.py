@@ -14,6 +14,7 @@ from eaglelocal.gguf.architectures import (
     LAYER_INPUT_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
     RECURRENT_KEY_STEMS,
+    SNAPSHOT_ARCHITECTURES,
     FinalState,
 )
 from eaglelocal.gguf.cursor import refuse
@@ -61,6 +62,11 @@ class ModelInfo:
     def has_state(self) -> bool:
         """Keeps recurrent state: no branches, and rollback only by snapshots."""
         return self.is_recurrent or self.is_hybrid
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether rejected rows can be taken back: cell by cell, or by going back to an earlier state."""
+        return not self.has_state or self.architecture in SNAPSHOT_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> ModelInfo:

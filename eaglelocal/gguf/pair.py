@@ -46,7 +46,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
         _check_head_tokens(head, header, beside, target)
         return head
     draft = read_model(header)
-    problem = state_problem(draft) or _vocabulary_problem(header, draft, beside, target)
+    problem = state_of_draft(draft) or _vocabulary_problem(header, draft, beside, target)
     if problem:
         raise IncompatibleError(f"the draft model {draft.name} does not fit {target.name}: {problem}", hint=HINT)
     return draft
@@ -64,9 +64,16 @@ def head_obstacle(target: ModelInfo) -> str:
     return state_problem(target) or taps_problem(target)
 
 
-def state_problem(info: ModelInfo) -> str:
-    """Rejected tokens must be taken back, which recurrent state does not allow cell by cell."""
-    return f"{info.architecture} keeps recurrent state, which cannot be rolled back yet" if info.has_state else ""
+def state_problem(target: ModelInfo) -> str:
+    """Rejected tokens must be taken back, which recurrent state allows only where llama.cpp keeps earlier ones."""
+    if target.rolls_back:
+        return ""
+    return f"{target.architecture} keeps recurrent state, which llama.cpp cannot roll back"
+
+
+def state_of_draft(draft: ModelInfo) -> str:
+    """A draft model's cache is cut wherever the target's answer leaves its draft, and the few states kept go less far."""
+    return f"{draft.architecture} keeps recurrent state, which drafting cannot cut" if draft.has_state else ""
 
 
 def branch_problem(target: Shape) -> str:

@@ -12,6 +12,8 @@ from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.shape import Shape
 
 NUM_HEAD_TAPS = 3
+ROLLBACKS = (8, 4, 2)  # drafted rows of which states are kept, the most that fit; each takes as much as the state itself
+PLANNED_ROLLBACK = 4
 HEAD_ROWS, HEAD_ROWS_A_SLOT = 128, 32  # of one call; what waits for a draft is less, and prompts go in parts
 
 
@@ -82,4 +84,6 @@ def num_branches(plan: Plan, target: Shape) -> int:
 
 def num_snapshots(plan: Plan, target: Shape) -> int:
     """Earlier states, one for each drafted row that may be taken back."""
-    return plan.max_draft if target.has_state and target.keeps_snapshots else 0
+    if not (target.has_state and target.keeps_snapshots):
+        return 0
+    return min(plan.max_draft, PLANNED_ROLLBACK if plan.rollback is None else plan.rollback)

@@ -83,6 +83,7 @@ class Scheduler:
 
     reuse_margin  rows of a reused prefix that are decoded again (see Drafter)
     can_cut       a cache can forget its end; recurrent state cannot, and is continued or thrown away
+    most_drafted  rows of a slot that can be taken back; None: any number
     min_fork      prompt tokens that must be gained to copy cells between slots; None: they cannot be copied
     """
 
@@ -94,6 +95,7 @@ class Scheduler:
         n_batch: int,
         reuse_margin: int = 0,
         can_cut: bool = True,
+        most_drafted: int | None = None,
         min_fork: int | None = None,
     ) -> None:
         check_batch(num_slots, n_batch)
@@ -105,6 +107,7 @@ class Scheduler:
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
+        self._most_drafted = most_drafted
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -230,6 +233,8 @@ class Scheduler:
         """Rows of the next step. `max_draft` bounds a decoding slot's drafted rows; the batch may bound them more."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
         max_draft = min(max_draft, self._draft_rows(len(decode)))
+        if self._most_drafted is not None:
+            max_draft = min(max_draft, self._most_drafted)
         left = {s.slot: s.num_prompt - s.num_cached for s in self._running.values() if self._may_read(s)}
         if not left:
             return StepPlan((), decode, max_draft)

@@ -55,7 +55,8 @@ class Sketch:
 
 def write_sketch(path: Path, sketch: Sketch) -> Path:
     writer = gguf.GGUFWriter(str(path), sketch.arch)
-    _write_keys(writer, sketch)
+    write_keys(writer, sketch)
+    writer.add_tokenizer_model("no_vocab")
     offset = 0
     for name, shape in tensors_of(sketch):
         kind = GGML_TYPES_BY_NAME[type_of(name, shape, sketch.type)]
@@ -80,7 +81,7 @@ def type_of(name: str, shape: tuple[int, ...], matrix_type: str) -> str:
     return "F32" if plain or name.endswith("bias") or "ffn_gate_inp" in name else matrix_type
 
 
-def _write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
+def write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
     writer.add_context_length(s.n_ctx)
     writer.add_embedding_length(s.n_embd)
     writer.add_block_count(s.n_layer)
@@ -89,7 +90,6 @@ def _write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
     writer.add_head_count_kv(s.kv_heads if isinstance(s.kv_heads, int) else list(s.kv_heads))
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(s.n_vocab)
-    writer.add_tokenizer_model("no_vocab")
     if s.n_head:
         writer.add_key_length(s.head_dim)
         writer.add_value_length(s.head_dim)
