@@ -178,7 +178,7 @@ def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
 
 
 def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
-    """Where each drafted row needs a copy of the state: as many as fit, and where none do no lookup, which is no loss."""
+    """Where each drafted row needs a copy of the state: as many as fit. A lookup for which none do is done without."""
     if plan.rollback is not None or not (plan.speculates and target.has_state):
         yield plan
         return

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
 from eaglelocal.catalog.targets import Outline
-from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
+from eaglelocal.gguf.architectures import (
+    HYBRID_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    RECURRENT_ARCHITECTURES,
+    ROLLBACK_ARCHITECTURES,
+)
 
 
-def keeps_state(target: Outline) -> bool:
-    """Recurrent state, from which no rejected token can be taken back yet."""
-    return bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+def is_stuck(target: Outline) -> bool:
+    """Keeps recurrent state, from which no rejected token can be taken back."""
+    keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+    return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
 
 
 def obstacle(draft: DraftEntry, target: Outline) -> str:
     """Empty where there is none."""
     if draft.kind not in (EAGLE, DRAFT_MODEL, NGRAM):
         return f"{draft.kind.upper()} drafting is not run yet"
-    if keeps_state(target):
-        return f"drafting for {target.architecture}, which keeps recurrent state, is not run yet"
+    if is_stuck(target):
+        return f"{target.architecture} keeps recurrent state, which cannot be rolled back"
     if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp gives no layer inputs for {target.architecture}, which heads need"
     if draft.kind == EAGLE and draft.taps_more_layers:

@@ -14,7 +14,7 @@ from eaglelocal.gguf.architectures import (
     LAYER_INPUT_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
     RECURRENT_KEY_STEMS,
-    SNAPSHOT_ARCHITECTURES,
+    ROLLBACK_ARCHITECTURES,
     FinalState,
 )
 from eaglelocal.gguf.cursor import refuse
@@ -66,7 +66,7 @@ class ModelInfo:
     @property
     def rolls_back(self) -> bool:
         """Whether rejected rows can be taken back: cell by cell, or by going back to an earlier state."""
-        return not self.has_state or self.architecture in SNAPSHOT_ARCHITECTURES
+        return not self.has_state or self.architecture in ROLLBACK_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> ModelInfo:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
@@ -68,11 +69,12 @@ def state_problem(target: ModelInfo) -> str:
     """Rejected tokens must be taken back, which recurrent state allows only where llama.cpp keeps earlier ones."""
     if target.rolls_back:
         return ""
-    return f"{target.architecture} keeps recurrent state, which llama.cpp cannot roll back"
+    why = "was never tried" if target.architecture in SNAPSHOT_ARCHITECTURES else "llama.cpp does not know"
+    return f"{target.architecture} keeps recurrent state, whose rollback {why}"
 
 
 def state_of_draft(draft: ModelInfo) -> str:
-    """A draft model's cache is cut wherever the target's answer leaves its draft, and the few states kept go less far."""
+    """A draft model's cache is cut wherever the answer leaves its draft, further back than kept states go."""
     return f"{draft.architecture} keeps recurrent state, which drafting cannot cut" if draft.has_state else ""
 
 

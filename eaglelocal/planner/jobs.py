@@ -12,8 +12,9 @@ from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.shape import Shape
 
 NUM_HEAD_TAPS = 3
-ROLLBACKS = (8, 4, 2)  # drafted rows of which states are kept, the most that fit; each takes as much as the state itself
-PLANNED_ROLLBACK = 4
+# drafted rows for which states are kept, the most that fit: each takes as much memory as the state itself
+ROLLBACKS = (8, 4, 2)
+PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # what a plan counts on
 HEAD_ROWS, HEAD_ROWS_A_SLOT = 128, 32  # of one call; what waits for a draft is less, and prompts go in parts
 
 
@@ -86,4 +87,9 @@ def num_snapshots(plan: Plan, target: Shape) -> int:
     """Earlier states, one for each drafted row that may be taken back."""
     if not (target.has_state and target.keeps_snapshots):
         return 0
-    return min(plan.max_draft, PLANNED_ROLLBACK if plan.rollback is None else plan.rollback)
+    return min(plan.max_draft, rollback_of(plan.draft_kind) if plan.rollback is None else plan.rollback)
+
+
+def rollback_of(draft_kind: str) -> int:
+    """Drafted rows that a plan counts on being able to take back; where more fit, more are."""
+    return PLANNED_LOOKUP_ROLLBACK if draft_kind == "ngram" else PLANNED_ROLLBACK

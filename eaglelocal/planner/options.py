@@ -14,7 +14,12 @@ from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
 from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.shapes import planned_type, shape_of_draft, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
-from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, LAYER_INPUT_ARCHITECTURES, RECURRENT_ARCHITECTURES
+from eaglelocal.gguf.architectures import (
+    HYBRID_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    RECURRENT_ARCHITECTURES,
+    ROLLBACK_ARCHITECTURES,
+)
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_of
 from eaglelocal.hub.quantization import quantization_of
@@ -125,7 +130,8 @@ def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], 
 
 def lookup(architecture: str, *, has_state: bool) -> DraftWay:
     """What drafts without a model: what was said before, where a rejected token can be taken back."""
-    if has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES:
+    keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+    if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
         return DraftWay(id="none", kind="none")
     return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
 

@@ -205,17 +205,19 @@ def curve_of(
     return Curve(readings, model.shape, model.arithmetic, max(steps) if steps and draft else draft_s, measured, table)
 
 
-def predict(curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False) -> Prediction:
-    """The length with the most tokens a second, over all lengths: curves are steps.
+def predict(
+    curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
+) -> Prediction:
+    """The length up to `most` with the most tokens a second, over all of them: curves are steps.
 
     Of a lookup nothing is known before there is a text: no gain is counted on, and the length is what is safe.
     """
     plain = 1.0 / curve.plain_s()
     best, length = plain, 0
     if acceptance is None and looks_up:
-        length = max(k for k in range(MAX_DRAFT + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
+        length = max(k for k in range(most + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
     if acceptance is not None:
-        for num_drafted in range(1, MAX_DRAFT + 1):
+        for num_drafted in range(1, most + 1):
             speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
             if speed > best:
                 best, length = speed, num_drafted

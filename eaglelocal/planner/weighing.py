@@ -17,12 +17,12 @@ from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
-from eaglelocal.planner.jobs import target_job
+from eaglelocal.planner.jobs import rollback_of, target_job
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import places, shares_of, used_gpus
-from eaglelocal.planner.speed import Prediction, curve_of, predict
+from eaglelocal.planner.speed import MAX_DRAFT, Prediction, curve_of, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache is for room: what it saves in reading goes into unpacking
 N_BATCH = 512  # as in core/plan.py
@@ -118,7 +118,8 @@ class Scale:
         where = self._where(option, gpu_layers)
         measured = self._measured.get(option.reference) if gpu_layers is None else None  # of another placement
         curve = curve_of(option.model, where, self._rig, way.shape, kv_type=SPEED_KV_TYPE, measured=measured)
-        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM)
+        most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
+        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
 
     def layers_at_best(self, option: Option, draft: DraftWay) -> int:
         """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
@@ -161,14 +162,14 @@ class Scale:
             gpu_layers=gpu_layers,
             kv_type=setup.kv_type,
             flash_attention=self._flash_attention(option, setup, gpu_layers),
-            unified=self._shares_cache(gpu_layers),
+            unified=self._shares_cache(option, gpu_layers),
             shares=self._shares,
             whole_windows=setup.whole_windows,
         )
 
     def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
         """What `auto` means there."""
-        cells = setup.n_ctx * (self._num_slots if self._shares_cache(gpu_layers) else 1)
+        cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
         return settled(
             self._attention,
             on_gpu=self._is_on_gpu(gpu_layers),
@@ -176,8 +177,9 @@ class Scale:
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
         )
 
-    def _shares_cache(self, gpu_layers: int | None) -> bool:
-        return shares_cache(self._num_slots, on_gpu=self._is_on_gpu(gpu_layers))
+    def _shares_cache(self, option: Option, gpu_layers: int | None) -> bool:
+        may_branch = not option.shape.has_state and self._is_on_gpu(gpu_layers)
+        return shares_cache(self._num_slots, on_gpu=may_branch)
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0

@@ -87,10 +87,10 @@ def test_a_target_whose_layer_inputs_cannot_be_had(tmp_path: Path, architecture:
 # ---- targets with recurrent state
 def hybrid(path: Path) -> Path:
     """A header is all that is read before the refusal."""
-    built = GgufBytes().put("general.architecture", STRING, "lfm2").put("general.name", STRING, "liquid")
-    built.put_all(U32, lfm2__block_count=4, lfm2__embedding_length=64, lfm2__context_length=256)
-    built.put_all(U32, lfm2__feed_forward_length=64, lfm2__attention__head_count=1, lfm2__shortconv__l_cache=3)
-    built.array("lfm2.attention.head_count_kv", U32, [0, 0, 1, 0])
+    built = GgufBytes().put("general.architecture", STRING, "plamo2").put("general.name", STRING, "liquid")
+    built.put_all(U32, plamo2__block_count=4, plamo2__embedding_length=64, plamo2__context_length=256)
+    built.put_all(U32, plamo2__feed_forward_length=64, plamo2__attention__head_count=1)
+    built.array("plamo2.attention.head_count_kv", U32, [0, 0, 1, 0])
     built.array("tokenizer.ggml.tokens", STRING, [f"w{i}" for i in range(300)])
     built.tensor("token_embd.weight", np.zeros((300, 64), np.float32))
     path.write_bytes(built.build())
@@ -101,13 +101,13 @@ def hybrid(path: Path) -> Path:
 def test_drafting_for_a_hybrid_target(target: Path, tmp_path: Path, kind: str) -> None:
     draft = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else target
     error = refusal(plan_of(hybrid(tmp_path / "hybrid.gguf"), kind, draft), IncompatibleError)
-    assert "lfm2 keeps recurrent state, which cannot be rolled back yet" in error.message
+    assert "plamo2 keeps recurrent state, whose rollback llama.cpp does not know" in error.message
     assert "--draft none" in error.hint
 
 
 def test_a_hybrid_draft_model(target: Path, tmp_path: Path) -> None:
     error = refusal(plan_of(target, "draft_model", hybrid(tmp_path / "hybrid.gguf")), IncompatibleError)
-    assert "lfm2 keeps recurrent state" in error.message
+    assert "plamo2 keeps recurrent state" in error.message
 
 
 # ---- files in the wrong place

@@ -22,6 +22,7 @@ from eaglelocal.fitting import (
     parts_of,
     placement_of,
     placements_of,
+    rollback_choices,
     shares_beside_full,
     sources_of,
     window_choices,
@@ -105,8 +106,23 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
     plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
-    assert with_caches(asked, there).is_unified is unified
-    assert not with_caches(replace(asked, unified=False), there).is_unified
+    shape = shape_of(read_header(asked.target))
+    assert with_caches(asked, shape, there).is_unified is unified
+    assert not with_caches(replace(asked, unified=False), shape, there).is_unified
+    assert with_caches(asked, replace(shape, architecture="lfm2"), there).is_unified is (num_slots == 1)
+
+
+def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
+    shape = shape_of(read_header(plan.target))
+    hybrid = replace(shape, architecture="lfm2", layer_states=(2**20,) * 3 + (0,))
+    lookup = replace(plan, draft_kind="ngram", draft=None)
+    assert list(rollback_choices(plan, shape)) == [plan]  # cells are cut
+    assert [each.rollback for each in rollback_choices(plan, hybrid)] == [8, 4, 2]
+    assert [each.max_draft for each in rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
+    assert "3 MiB each" in [*rollback_choices(lookup, hybrid)][-1].draft_reason
+    assert [each.rollback for each in rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
+    settled = [replace(plan, rollback=3), replace(plan, draft_kind="none", draft=None)]
+    assert [list(rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ _REPLIES = (
         ("Tell me a joke.", "tell me a joke", "Do you know a joke?", "make me laugh", "joke please"),
         "Why did the target marry the draft head? It accepted every proposal.",
     ),
-    (("Tell me another joke.", "another joke", "one more joke"), "A draft head walks into a bar. Rejected at the door."),
+    (
+        ("Tell me another joke.", "another joke", "one more joke"),
+        "A draft head walks into a bar. Rejected at the door.",
+    ),
     (("That was fast.", "wow, that was quick"), "Thank you. Drafting ahead makes it fast."),
 )
 _FAREWELLS = (

@@ -37,7 +37,7 @@ def test_a_repository_of_the_catalogue_has_its_draft_too() -> None:
     assert want.draft.repos == ("AngelSlim/Qwen3-8B_eagle3",)
 
 
-@pytest.mark.parametrize(("target", "advice"), [("qwen3.6-27b", "recurrent state"), ("qwen2.5-7b", "")])
+@pytest.mark.parametrize(("target", "advice"), [("qwen3-next-80b", "recurrent state"), ("qwen2.5-7b", "")])
 def test_without_a_head_that_can_run_nothing_is_fetched_to_draft(target: str, advice: str) -> None:
     want = wanted(target)
     assert want is not None and want.draft is None

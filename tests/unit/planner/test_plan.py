@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from eaglelocal.backend.fit import RAM
 from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
+from eaglelocal.planner.jobs import PLANNED_ROLLBACK
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.plan import DOES_NOT_PAY, plan, setups_for
 from eaglelocal.planner.reasons import reasons
@@ -127,11 +128,12 @@ def test_only_what_the_engine_runs_is_picked() -> None:
             assert not (way.option.shape.has_state and way.draft.kind != "none")
 
 
-def test_hybrid_targets_say_why_nothing_drafts_for_them() -> None:
+def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
     outcome = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), Asked(goal=GOALS["balanced"]))
-    said = reasons(outcome, chosen_of(outcome))
-    assert "not mtp-qwen3.6-27b: MTP drafting is not run yet" in said
-    assert any("e3-qwen3.6-27b-prism" in reason and "recurrent state" in reason for reason in said)
+    chosen = chosen_of(outcome)
+    assert chosen.way.draft.id == "e3-qwen3.6-27b-prism"
+    assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
+    check_fits(outcome)
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:

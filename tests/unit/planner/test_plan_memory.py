@@ -148,7 +148,11 @@ def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
     drafting = replace(PLAN, draft_kind="ngram")
     states = summed(estimate(PLAN, HYBRID, None, CPU)).kv_bytes - GIB // 4
     assert states == 24 * 3 * MIB
-    assert summed(estimate(drafting, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + drafting.max_draft)
+    for rollback, kept in ((None, 2), (8, 8), (20, 16)):
+        plan = replace(drafting, rollback=rollback)
+        assert summed(estimate(plan, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + kept)
+    with_head = replace(drafting, draft_kind="eagle3")
+    assert jobs_of(with_head, HYBRID)[0].sizes.num_snapshots == 4
     assert jobs_of(drafting, HYBRID)[0].sizes.num_branches == 0
 
 
