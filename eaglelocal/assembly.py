@@ -38,8 +38,10 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import branch_problem, draft_warnings, read_model
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
+from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
@@ -47,6 +49,7 @@ from eaglelocal.speculation.mind import Drafters
 from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
+MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # at most, and of what is free
 MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
 
 
@@ -69,6 +72,7 @@ class Builder:
         self._model_bytes = 0  # weights of all models loaded
         self._num_branches = 0  # of each slot's trees
         self._can_cut = True
+        self._num_checkpoints = 0
         self._min_fork: int | None = None  # prompt tokens that are worth copying another slot's cells
 
     def build(self) -> Engine:
@@ -82,6 +86,7 @@ class Builder:
         self._num_branches = target.context.num_branches // plan.num_slots
         self._min_fork = None if branch_problem(parts.shape) else min_fork(plan)
         self._can_cut = parts.can_cut
+        self._num_checkpoints = num_checkpoints(parts.shape.state_bytes, plan.num_slots, self._machine)
         model = self._model(library, target, share=(0.0, 0.9))
         wait_for_constraints = self._prepare_constraints(model)
         by_nextn = info.final_state is FinalState.NEXTN
@@ -218,6 +223,7 @@ class Builder:
             n_batch=plan.n_batch,
             reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
             can_cut=self._can_cut and not model.is_hybrid,
+            checkpoints=Checkpoints(self._num_checkpoints) if model.is_hybrid else None,
             most_drafted=plan.max_draft if model.is_hybrid else None,
             min_fork=self._min_fork,
         )
@@ -235,6 +241,14 @@ class Builder:
 def min_fork(plan: Plan) -> int:
     """In one cache a copy is a note beside each cell; a cache of its own is copied whole, whatever is wanted of it."""
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
+
+
+def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
+    """States that are kept of conversations: two a slot, in a small part of the memory that is free."""
+    if not state_bytes:
+        return 0
+    room = min(MOST_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
+    return min(2 * num_slots, room // state_bytes)
 
 
 def controller_of(

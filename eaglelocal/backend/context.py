@@ -221,6 +221,12 @@ class LlamaContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.postpone(sequence, first_position)
 
+    def save(self, sequence: int) -> bytearray:
+        return self._cells.save(sequence)
+
+    def restore(self, sequence: int, state: bytearray) -> None:
+        self._cells.restore(sequence, state)
+
     def share(self, source: int, target: int, first: int, end: int) -> None:
         if self.is_unified:
             self._cells.share(source, target, first, end)

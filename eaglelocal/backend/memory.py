@@ -6,6 +6,7 @@ so those are weighed from the file's header.
 
 from __future__ import annotations
 
+import ctypes as C
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
@@ -21,6 +22,7 @@ LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+)
 CACHE_LAYER_LINE = re.compile(r"layer\s+\d+: dev = (\S+)")
 CACHE_SIZE_LINE = re.compile(r"size =\s*([\d.]+) MiB \(\s*\d+ cells,")  # of the layers named before it
 MIB = 2**20
+UNCUTTABLE = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class Cells:
@@ -30,7 +32,7 @@ class Cells:
     """
 
     def __init__(self, library: Library, context: object) -> None:
-        self._library = library
+        self._library, self._context = library, context
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
         self.postponed: dict[int, int] = {}  # first position that goes, by sequence
@@ -90,6 +92,27 @@ class Cells:
         self._share(source, target, -1, -1)  # llama.cpp aborts for a part
         self.remove(target, end)
 
+    def save(self, sequence: int) -> bytearray:
+        """What llama.cpp cannot cut of the sequence: recurrent state, not its cells."""
+        self.settle()
+        started_at, api = perf_counter(), self._library.api
+        size = api.llama_state_seq_get_size_ext(self._context, sequence, UNCUTTABLE)
+        state = bytearray(size)
+        written = api.llama_state_seq_get_data_ext(self._context, as_bytes(state), size, sequence, UNCUTTABLE)
+        self.native_s += perf_counter() - started_at
+        if not size or written != size:
+            raise EngineError(f"the state of sequence {sequence} was not saved: {written} of {size} bytes")
+        return state
+
+    def restore(self, sequence: int, state: bytearray) -> None:
+        self.settle()
+        started_at, size = perf_counter(), len(state)
+        set_data = self._library.api.llama_state_seq_set_data_ext
+        read = set_data(self._context, as_bytes(state), size, sequence, UNCUTTABLE)
+        self.native_s += perf_counter() - started_at
+        if read != size:
+            raise EngineError(f"the state of sequence {sequence} was not restored: {read} of {size} bytes")
+
     def _share(self, source: int, target: int, first: int, end: int) -> None:
         started_at = perf_counter()
         self._library.share_cells(self.memory, source, target, first, end)
@@ -98,6 +121,10 @@ class Cells:
     def last_position(self, sequence: int) -> int:
         self.settle()
         return int(self._library.last_position(self.memory, sequence))
+
+
+def as_bytes(state: bytearray) -> C.Array[C.c_ubyte]:
+    return (C.c_ubyte * len(state)).from_buffer(state)
 
 
 def uncut(cuts: Mapping[int, int]) -> EngineError:

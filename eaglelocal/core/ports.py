@@ -79,6 +79,12 @@ class Context(Cache, Protocol):
         Raises ResourceError when the cache has no room; the cache is then unchanged.
         """
 
+    def save(self, sequence: int) -> bytearray:
+        """What of the sequence cannot be cut: recurrent state. Its cells stay where they are."""
+
+    def restore(self, sequence: int, state: bytearray) -> None:
+        """Go back to a state that was saved; the cells behind it are then to be removed."""
+
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         """Under a constraint the same draw, among the tokens that it admits. It must have passed Constraints.check."""
 

@@ -26,6 +26,7 @@ class Caches:
     ) -> None:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+        self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
 
     def begin(self, admission: Admission) -> None:
         """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
@@ -35,9 +36,28 @@ class Caches:
             for drafter in self._drafters:
                 drafter.fork(source, slot, admission.num_unchanged)
         elif admission.is_cut:
+            self._go_back(slot, admission.sequence.num_reused)
             self._branches.cut(slot, admission.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.drop(slot, admission.num_unchanged)
+
+    def _go_back(self, slot: int, position: int) -> None:
+        """Where the slot's state cannot be cut, and was saved there."""
+        state = self._saved.get((slot, position))
+        if state is not None:
+            self._context.restore(slot, state)
+        self._drop_states()
+
+    def _drop_states(self) -> None:
+        kept = self._scheduler.checkpoints
+        self._saved = {place: state for place, state in self._saved.items() if place in kept}
+
+    def _save(self, chunk: Chunk) -> None:
+        """The state behind a part of a prompt that was just read."""
+        place = (chunk.slot, chunk.first + chunk.count)
+        self._scheduler.checkpoints.use(*place)
+        self._drop_states()  # before another takes their room
+        self._saved[place] = self._context.save(chunk.slot)
 
     def keep(
         self,
@@ -63,6 +83,8 @@ class Caches:
 
     def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
+        if chunk.is_saved:
+            self._save(chunk)
         self._scheduler.cached(chunk.sequence, tokens)
         return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
 
@@ -80,6 +102,7 @@ class Caches:
         for drafter in self._drafters:
             drafter.drop(slot, 0)
         self._scheduler.forget(slot)
+        self._drop_states()
 
     def miscounted(self) -> list[int]:
         """Slots whose cells, or a branch of them, hold other positions than the books say; asked between steps."""

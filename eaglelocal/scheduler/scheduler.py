@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
+from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, Pace, prompt_rows
 from eaglelocal.scheduler.prefixes import common_prefix
 from eaglelocal.scheduler.queue import FairQueue
@@ -24,11 +25,15 @@ PREFILL_SHARE = 4  # of a small batch drafts leave a prompt one row in so many
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins behind them."""
+    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins behind them.
+
+    is_saved  the state behind them is worth keeping, see checkpoints.py
+    """
 
     sequence: Sequence
     first: int
     count: int
+    is_saved: bool = False
 
     @property
     def slot(self) -> int:
@@ -82,7 +87,8 @@ class Scheduler:
     """Slots and their queue.
 
     reuse_margin  rows of a reused prefix that are decoded again (see Drafter)
-    can_cut       a cache can forget its end; recurrent state cannot, and is continued or thrown away
+    can_cut       a cache can forget its end; recurrent state cannot, and is continued, or gone back to a checkpoint
+    checkpoints   of caches that cannot be cut; None: they are continued or thrown away
     most_drafted  rows of a slot that can be taken back; None: any number
     min_fork      prompt tokens that must be gained to copy cells between slots; None: they cannot be copied
     """
@@ -95,6 +101,7 @@ class Scheduler:
         n_batch: int,
         reuse_margin: int = 0,
         can_cut: bool = True,
+        checkpoints: Checkpoints | None = None,
         most_drafted: int | None = None,
         min_fork: int | None = None,
     ) -> None:
@@ -107,7 +114,7 @@ class Scheduler:
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
-        self._most_drafted = most_drafted
+        self.checkpoints, self._most_drafted = checkpoints or Checkpoints(0), most_drafted
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -144,7 +151,7 @@ class Scheduler:
         unchanged = min(common, len(request.prompt) - 1)  # the last prompt row gives the first logits
         is_cut = unchanged < len(self._cached[slot]) or not self._is_seen[slot]
         if is_cut and not self.can_cut:
-            unchanged = 0
+            unchanged = self._go_back(slot, unchanged)
         reused = max(unchanged - self._reuse_margin, 0) if is_cut else unchanged
         sequence.num_cached = sequence.num_reused = reused
         del self._cached[slot][reused:]
@@ -154,6 +161,15 @@ class Scheduler:
         self._last_used[slot] = self._clock
         self._queue.charge(request.owner, sequence.num_prompt - reused)
         return self._follow(Admission(sequence, is_cut, unchanged))
+
+    def _go_back(self, slot: int, unchanged: int) -> int:
+        """Tokens that a sequence may rely on in a cache that cannot be cut: up to a checkpoint, and the margin."""
+        place = self.checkpoints.best(slot, unchanged - self._reuse_margin)
+        self.checkpoints.cut(slot, place)
+        if not place:
+            return 0
+        self.checkpoints.use(slot, place)
+        return place + self._reuse_margin
 
     def _best_slot(self, request: Request) -> int:
         """The free slot that goes on with its cache; else the one unused for longest.
@@ -245,8 +261,16 @@ class Scheduler:
             room=self._n_batch - len(decode) - sum(most.values()),
             pace=pace,
         )
-        chunks = [Chunk(self._running[slot], self._running[slot].num_cached, count) for slot, count in counts.items()]
+        chunks = [self._chunk(self._running[slot], count) for slot, count in counts.items()]
         return StepPlan(tuple(chunks), decode, max_draft)
+
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """The next rows of a prompt, no further than a place whose state is to be saved."""
+        first = sequence.num_cached
+        place = self.checkpoints.wanted(sequence.slot, sequence.num_prompt)
+        if place is None or not first < place <= first + count:
+            return Chunk(sequence, first, count)
+        return Chunk(sequence, first, place - first, is_saved=True)
 
     def _may_read(self, sequence: Sequence) -> bool:
         return sequence.is_prefilling and sequence.slot not in self._leads
@@ -281,6 +305,7 @@ class Scheduler:
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
         self._cached[slot].clear()
+        self.checkpoints.cut(slot, 0)
 
 
 def check_batch(num_slots: int, n_batch: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 
+from eaglelocal.assembly import num_checkpoints
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.probe.probe import probe
+from eaglelocal.scheduler.checkpoints import BEFORE_END
 
 PROMPT = tuple(range(30, 60))
 LENGTHS = {"a": 12, "b": 3, "c": 12}
@@ -31,8 +35,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hybrid(tmp_path_factory.mktemp("hybrid") / "hybrid.gguf")
 
 
-def fresh_text(target: Path, request: ChatRequest) -> list[int]:
-    engine = real_engine(target)
+def fresh_text(target: Path, request: ChatRequest, **changes: object) -> list[int]:
+    engine = real_engine(target, **changes)
     tokens = drive(engine, [request])[request.id].tokens
     engine.close()
     return tokens
@@ -194,3 +198,38 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
         assert texts_of(engine, requests) == plain
         assert engine.snapshot().speculation.draft_tokens > 0
         engine.close()
+
+
+# ---- conversations that do not go on just behind their last answer
+@pytest.mark.parametrize("draft", ["none", "head"])
+def test_a_changed_conversation_goes_back_to_a_saved_state(living: Path, tmp_path: Path, draft: str) -> None:
+    """As chats do whose templates leave thoughts out: the next prompt has not the answer that was given."""
+    head = write_head(tmp_path / "head.gguf", HeadShape(width=256), TargetShape(n_vocab=N_VOCAB, n_embd=256))
+    drafted = draft == "head" and not living.stem.startswith("nemotron")
+    engine = real_engine(living, "eagle3" if drafted else "none", head if drafted else None, n_ctx=1024, num_slots=2)
+    history, place = list(range(20, 260)), 240 - BEFORE_END
+    asked = ask("question", history)
+    said, cached = say(engine, asked)
+    assert (said, cached) == (fresh_text(living, asked, n_ctx=1024), 0)
+    for turn in range(3):
+        again = ask(f"another answer {turn}", history)
+        assert say(engine, again) == (said, place)
+        history += [*said[3:9], *range(30 + turn, 200)]  # what was said, shortened, and the next question
+        asked = ask(f"question {turn}", history)
+        said, cached = say(engine, asked)
+        assert (said, cached) == (fresh_text(living, asked, n_ctx=1024), place)
+        place = len(history) - BEFORE_END
+    other = ask("other", list(range(60, 90)))
+    assert say(engine, other) == (fresh_text(living, other, n_ctx=1024), 0)
+    assert engine.miscounted_slots() == []
+    engine.close()
+
+
+def test_states_are_as_many_as_there_is_room_for() -> None:
+    machine = probe()
+    roomy = replace(machine, memory=replace(machine.memory, available_bytes=64 * 2**30))
+    tight = replace(machine, memory=replace(machine.memory, available_bytes=2**30))
+    state = 150 * 2**20
+    assert [num_checkpoints(state, slots, roomy) for slots in (1, 2, 4)] == [2, 4, 6]
+    assert num_checkpoints(state, 4, tight) == 0
+    assert num_checkpoints(0, 4, roomy) == 0

@@ -14,6 +14,7 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
+from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.prefill import Pace
 from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
 
@@ -32,7 +33,9 @@ class World:
     n_batch: int
     reuse_margin: int = 0
     can_cut: bool = True
+    most_saved: int = 0
     min_fork: int | None = None
+    saved: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     caches: dict[int, list[int]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -44,6 +47,7 @@ class World:
             n_batch=self.n_batch,
             reuse_margin=self.reuse_margin,
             can_cut=self.can_cut,
+            checkpoints=Checkpoints(self.most_saved, apart=4, before_end=2),
             min_fork=self.min_fork,
         )
 
@@ -59,6 +63,8 @@ class World:
             self.commit(sequence, [sequence.tokens[-1]])
         for chunk in plan.prefill:
             self.commit(chunk.sequence, chunk.tokens)
+            if chunk.is_saved:
+                self.save(chunk.slot)
         for sequence in [*plan.decode, *(c.sequence for c in plan.prefill if c.is_last)]:
             sequence.tokens.append(1)
             if sequence.num_left <= 0:
@@ -76,6 +82,13 @@ class World:
             cache[:] = self.caches[source][: sequence.num_reused]
         assert len(cache) == sequence.num_cached == self.scheduler.num_cached(sequence.slot)
 
+    def save(self, slot: int) -> None:
+        place = (slot, len(self.caches[slot]))
+        self.scheduler.checkpoints.use(*place)
+        self.saved[place] = list(self.caches[slot])
+        assert place in self.scheduler.checkpoints
+        assert sum(each in self.scheduler.checkpoints for each in self.saved) <= self.most_saved
+
     def check_fork(self, admission: Admission, held: list[int]) -> None:
         sequence, unchanged = admission.sequence, admission.num_unchanged
         assert self.can_cut and self.min_fork is not None
@@ -90,7 +103,10 @@ class World:
         assert cache[:reused] == prompt[:reused]
         assert cache[:num_unchanged] == prompt[:num_unchanged] or not is_cut
         assert is_cut or reused == len(cache)
-        assert self.can_cut or reused in (0, len(cache))
+        if is_cut and reused and not self.can_cut:
+            assert self.saved[sequence.slot, reused] == cache[:reused]
+            assert (sequence.slot, reused) in self.scheduler.checkpoints
+        assert self.can_cut or self.most_saved or reused in (0, len(cache))
         if is_cut:
             assert reused == max(num_unchanged - self.reuse_margin, 0)
 
@@ -124,6 +140,7 @@ def test_everyone_is_served_in_turn_and_no_slot_leaks(data: st.DataObject) -> No
         n_batch=data.draw(st.integers(num_slots, 24)),
         reuse_margin=data.draw(st.integers(0, 2)),
         can_cut=data.draw(st.booleans()),
+        most_saved=data.draw(st.integers(0, 4)),
         min_fork=data.draw(st.none() | st.integers(1, 6)),
     )
     asked = [
@@ -243,6 +260,26 @@ def test_recurrent_state_is_continued_or_thrown_away() -> None:
     world.scheduler.add(request("b", 1, 2, 3, 9, max_tokens=1))
     (admission,) = world.scheduler.admit()
     assert (admission.is_cut, admission.num_unchanged, admission.sequence.num_reused) == (True, 0, 0)
+
+
+def test_recurrent_state_goes_back_to_where_it_was_saved() -> None:
+    world = World(1, n_batch=8, can_cut=False, most_saved=2, reuse_margin=1)
+    question = tuple(range(100, 120))
+    world.scheduler.add(request("a", *question, max_tokens=1))
+    chunks = [world.step(0).prefill[0] for _ in range(4)]
+    assert [(chunk.count, chunk.is_saved) for chunk in chunks] == [(8, False), (8, False), (2, True), (2, False)]
+    for name, prompt, reused in (
+        ("another answer", question, 18),
+        ("shorter", question[:18], 0),  # a drafter needs one token more than is used again
+        ("longer again", question, 18),
+        ("goes on", (*question, 5, 6, 7, 8, 9), 20),
+        ("without its thoughts", (*question, 6, 7), 16),
+    ):
+        world.scheduler.add(request(name, *prompt, max_tokens=1))
+        first = world.step(0).prefill[0]
+        assert first.sequence.num_reused == reused, name
+        while name not in world.finished:
+            world.step(0)
 
 
 def test_a_shared_system_prompt_does_not_evict_a_conversation() -> None:

@@ -1,0 +1,50 @@
+"""Where a cache that cannot be cut can be gone back to: places in prompts behind which a state was saved.
+
+A conversation rarely goes on exactly behind its last answer: thoughts are left out when history is rendered, the last
+question is edited, an answer is asked for again. Cells are cut wherever that begins; of recurrent state there is only
+the newest, so without a saved one the whole conversation would be read anew each time.
+
+    prompt 1   [system, question]          saved shortly before its end, ahead of what a template puts there
+    prompt 2   [system, question, answer without its thoughts, question]     goes on from there, not from nothing
+
+Pure bookkeeping: positions, no states. The least recently used goes when there is room for no more.
+"""
+
+from __future__ import annotations
+
+BEFORE_END = 8  # tokens of a prompt that may be others next time, such as those that open an answer
+LEAST_APART = 128  # tokens that are read anew rather than saved
+
+
+class Checkpoints:
+    """`most`: states that there is room for, in all slots together."""
+
+    def __init__(self, most: int, *, apart: int = LEAST_APART, before_end: int = BEFORE_END) -> None:
+        self._most, self._apart, self._before_end = most, apart, before_end
+        self._places: list[tuple[int, int]] = []  # slot and position, the most recently used last
+
+    def __contains__(self, place: tuple[int, int]) -> bool:
+        return place in self._places
+
+    def wanted(self, slot: int, num_prompt: int) -> int | None:
+        """Position in a prompt behind which the state should be saved when it has been read so far."""
+        position = num_prompt - self._before_end
+        if not self._most or position - self.best(slot, position) < self._apart:
+            return None
+        return position
+
+    def best(self, slot: int, most: int) -> int:
+        """The last place in the slot that is not beyond `most`; 0: there is none."""
+        return max((position for of, position in self._places if of == slot and position <= most), default=0)
+
+    def use(self, slot: int, position: int) -> None:
+        """It was saved, or gone back to."""
+        place = (slot, position)
+        if place in self._places:
+            self._places.remove(place)
+        self._places.append(place)
+        del self._places[: -self._most]
+
+    def cut(self, slot: int, position: int) -> None:
+        """What the slot holds behind `position` is another text from now on."""
+        self._places = [place for place in self._places if place[0] != slot or place[1] <= position]
