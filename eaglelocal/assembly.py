@@ -216,6 +216,7 @@ class Builder:
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
             notes=notes,
             trained_ctx=model.trained_ctx,
+            max_draft=plan.max_draft,
         )
         scheduler = Scheduler(
             num_slots=plan.num_slots,
@@ -264,6 +265,7 @@ def controller_of(
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_seconds=max_seconds,
+        max_draft=plan.max_draft or None,
     )
 
 

@@ -22,6 +22,7 @@ from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan, shares_cache
+from eaglelocal.core.request import Drafting
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
@@ -29,7 +30,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
-from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of
+from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
 from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
 from eaglelocal.probe.machine import Machine
@@ -71,7 +72,8 @@ class Fitted:
         notes = []
         if self.spares_windows:
             notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
-        if self.plan.rollback is not None and self.plan.rollback < min(self.plan.spec.max_draft, ROLLBACKS[0]):
+        wished = self.plan.spec.max_draft if self.plan.spec.drafting is Drafting.FIXED else ROLLBACKS[0]
+        if self.plan.rollback is not None and self.plan.rollback < wished:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
             notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
@@ -94,7 +96,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
 
     def attempt(candidate: Plan) -> Fitted:
         parts = parts_of(candidate, sources, placements, threads=threads)
-        check_memory(candidate, sources, parts, library, there)
+        check_memory(candidate, sources, parts, library, safe_rooms(there) if is_greedy(candidate) else there)
         draft = parts[1] if len(parts) > 1 else None
         used = used_gpus(there, device=candidate.device, split=candidate.split)
         return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1, uses_gpu=bool(used))
@@ -182,12 +184,19 @@ def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     if plan.rollback is not None or not (plan.speculates and target.has_state):
         yield plan
         return
+    if plan.n_batch < ROLLBACKS[-1] + 2:
+        raise ResourceError(f"a batch of {plan.n_batch} rows has no room for drafts", hint="`--draft none`")
     for num_rows in ROLLBACKS:
         if num_rows + 2 <= plan.n_batch:  # llama.cpp keeps them and the root in one part of a batch, and aborts
             yield dataclasses.replace(plan, rollback=num_rows)
     if plan.draft_kind == "ngram":
         reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
         yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
+
+
+def is_greedy(plan: Plan) -> bool:
+    """More states than a plan counts on: they may not take what a plan leaves free."""
+    return plan.rollback is not None and plan.rollback > rollback_of(plan.draft_kind)
 
 
 def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:

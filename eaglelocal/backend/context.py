@@ -117,11 +117,13 @@ class LlamaContext:
         self._constraints = model.constraints
         self.clock = NativeClock()  # of the samplers
         self.handle = create_context(model, params)
-        self._cells = Cells(self._library, self.handle)
+        keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
+        self._cells = Cells(self._library, self.handle, keeps_places=keeps_places)
         self.n_batch = params.n_batch
         self.n_vocab = model.vocabulary.n_tokens
         self.n_ctx = params.n_ctx
         self.is_unified, self.num_branches = params.unified, params.num_branches
+        self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # and the end of the context, which voids rows just as a decode does
         self._choices = Choices()
@@ -139,19 +141,27 @@ class LlamaContext:
                 self._library.set_nextn(self.handle, True, False)
             else:
                 self._library.set_layer_input(self.handle, layer, True)
+        if keeps_places:
+            self._take_places(params.num_sequences)
+
+    def _take_places(self, num_sequences: int) -> None:
+        """A cell for each sequence, in their order; see Cells."""
+        rows = range(num_sequences)
+        self.decode(Batch([0] * num_sequences, [0] * num_sequences, [(row,) for row in rows], [True] * num_sequences))
+        for row in rows:
+            self.remove(row, 0)
 
     def decode(self, batch: Batch) -> TappedRows:
         n, of_rows = len(batch.tokens), batch.sequences
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} rows does not fit {self.n_batch}")
         counts, sequences = map(len, of_rows), chain.from_iterable(of_rows)
-        cuts = self._cells.postponed
+        cuts = self._cells.due(of_rows)
         asked = [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*cuts.items())]
         ints = array("i", asked)
         code = self._hot.decode(self.address, n, len(cuts), ints.buffer_info()[0])
         if code == NOT_CUT:
             raise uncut(cuts)
-        cuts.clear()
         if code:
             raise failure(code, n, self._library)
         self.num_decodes += 1

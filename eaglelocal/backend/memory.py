@@ -29,10 +29,15 @@ class Cells:
     """Removal, sharing and bounds of sequences; implements core.ports.Cache.
 
     llama.cpp looks at every cell for each of them, and a step asks once for each slot: `native_s` counts the seconds.
+
+    keeps_places  each sequence has one cell of recurrent state and earlier states beside it. llama.cpp moves such cells
+                  where they do not lie in the order of the sequences that it decodes, but not their earlier states: a
+                  cut then goes back to the state of another text, without a word. So no cell is freed before its own
+                  sequence is decoded again and takes it anew: what is removed from the beginning waits for that.
     """
 
-    def __init__(self, library: Library, context: object) -> None:
-        self._library, self._context = library, context
+    def __init__(self, library: Library, context: object, *, keeps_places: bool = False) -> None:
+        self._library, self._context, self._keeps_places = library, context, keeps_places
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
         self.postponed: dict[int, int] = {}  # first position that goes, by sequence
@@ -57,10 +62,19 @@ class Cells:
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
         self.postponed[sequence] = min(first_position, self.postponed.get(sequence, first_position))
 
+    def due(self, batch: Iterable[Sequence[int]]) -> dict[int, int]:
+        """What a decode of these rows, by their sequences, removes before it begins."""
+        cuts, self.postponed = self.postponed, {}
+        if self._keeps_places and cuts:
+            decoded = {sequences[0] for sequences in batch}
+            self.postponed = {sequence: 0 for sequence, first in cuts.items() if not first and sequence not in decoded}
+            cuts = {sequence: cuts[sequence] for sequence in sorted(cuts) if sequence not in self.postponed}
+        return cuts
+
     def settle(self) -> None:
+        """All but what waits for its sequence."""
         self.check_open()
-        while self.postponed:
-            sequence, first = self.postponed.popitem()
+        for sequence, first in self.due(()).items():
             if not self._remove(sequence, first, -1):
                 raise uncut({sequence: first})
 
@@ -120,6 +134,8 @@ class Cells:
 
     def last_position(self, sequence: int) -> int:
         self.settle()
+        if sequence in self.postponed:
+            return -1
         return int(self._library.last_position(self.memory, sequence))
 
 

@@ -40,6 +40,7 @@ class DraftEntry:
     fc_norm: bool
     norm_output: bool
     taps_more_layers: bool  # than the three that llama.cpp gives a head
+    keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
     reported: Mapping[str, Value]
     status: str  # in llama.cpp
@@ -75,6 +76,7 @@ def read_draft(id: str, table: Table) -> DraftEntry:
         fc_norm=table.flag("fc_norm"),
         norm_output=table.flag("norm_output"),
         taps_more_layers=table.flag("taps_more_layers"),
+        keeps_state=table.flag("keeps_state"),
         acceptance_lengths=table.pairs("acceptance_lengths"),
         reported=MappingProxyType(dict(table.values("reported"))),
         status=table.optional_text("status") or "",

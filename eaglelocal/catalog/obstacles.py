@@ -26,7 +26,9 @@ def obstacle(draft: DraftEntry, target: Outline) -> str:
     if draft.kind not in (EAGLE, DRAFT_MODEL, NGRAM):
         return f"{draft.kind.upper()} drafting is not run yet"
     if is_stuck(target):
-        return f"{target.architecture} keeps recurrent state, which cannot be rolled back"
+        return f"{target.architecture} keeps recurrent state, which is not taken back yet"
+    if draft.keeps_state:
+        return "it keeps recurrent state itself, which drafting cannot cut"
     if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp gives no layer inputs for {target.architecture}, which heads need"
     if draft.kind == EAGLE and draft.taps_more_layers:

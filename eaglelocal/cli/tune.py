@@ -17,7 +17,6 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
-from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
@@ -62,7 +61,7 @@ def tune(
     plan = make_plan(wish_of(settings, Choice(), parallel=slots_of(settings)), output)
     model = load_model(plan, output)
     try:
-        costs = measure(model.client, plan, output)
+        costs = measure(model.client, model.info.max_draft, output)
     finally:
         model.client.close()
     machine = machine_name(probe())
@@ -72,13 +71,13 @@ def tune(
         output.object(report_object(costs, model.info, machine))
 
 
-def measure(client: ChatClient, plan: Plan, output: Output) -> MeasuredCosts:
+def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts:
     """Let every draft length run in turn for a while; what the engine has learnt then."""
     progress = output.progress()
     try:
         exercise(
             client,
-            range(plan.max_draft + 1),
+            range(max_draft + 1),
             clock=time.monotonic,
             on_progress=lambda done, what: progress(LoadProgress(done, what)),
         )

@@ -37,6 +37,7 @@ class EngineInfo:
     notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
     embedding_size: int = 0  # of an embedding model's vectors; 0: it answers in text
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
+    max_draft: int = 0  # tokens that can be drafted at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class Context(Cache, Protocol):
         """Do all sequences share one cache? Else each has its own, which costs passes (speculation/layout.py)."""
 
     @property
+    def undivided(self) -> int:
+        """Last rows of a sequence that one pass must take, for the states behind them are kept; 0: none."""
+
+    @property
     def num_branches(self) -> int:
         """Sequences behind those of the slots, for the branches of trees; 0: drafts must be chains."""
 

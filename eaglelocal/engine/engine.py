@@ -70,7 +70,9 @@ class Engine:
         branches = Branches(context, info.num_slots)
         self._caches = Caches(context, branches, drafters, scheduler, info.num_slots)
         self._runner = Runner(context, branches)
-        self._pacing = Pacing(controller.costs, scheduler.num_cached, is_unified=context.is_unified)
+        self._pacing = Pacing(
+            controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
+        )
         self._intake = Intake(vocabulary, context.n_ctx, constraints, trained_ctx=info.trained_ctx)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
@@ -226,7 +228,7 @@ class Engine:
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
         # slots that draft can take rows back; of others only those whose caches can be cut anywhere
         idle = [slot for slot in range(self.info.num_slots) if slot not in decoding and self._scheduler.can_cut]
-        counts = self._controller.fillers(decoding, idle)
+        counts = self._controller.fillers(decoding, idle, self._context.undivided)
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []
         found = [self._filler(slot, decoding.get(slot, 0), count) for slot, count in counts.items()]

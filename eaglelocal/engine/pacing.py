@@ -23,9 +23,12 @@ MOST_DEARER = 32.0  # and as much cheaper: one step in a bad moment is no price
 class Pacing:
     """Remembers how much is drafted for each slot that decodes, and what prompts take beside them."""
 
-    def __init__(self, costs: StepCosts, num_cached: Callable[[int], int], *, is_unified: bool) -> None:
-        """`num_cached` gives the positions in a slot's cache."""
-        self._costs, self._num_cached, self._is_unified = costs, num_cached, is_unified
+    def __init__(
+        self, costs: StepCosts, num_cached: Callable[[int], int], *, is_unified: bool, undivided: int = 0
+    ) -> None:
+        """`num_cached` gives the positions in a slot's cache; `undivided`: see layout.passes."""
+        self._costs, self._num_cached = costs, num_cached
+        self._is_unified, self._undivided = is_unified, undivided
         self._lengths: dict[int, float] = {}  # by slot
         self._dearer = 0.0  # logarithm of Pace.dearer
 
@@ -40,7 +43,7 @@ class Pacing:
         if self._is_unified:
             return self._costs.seconds(sum(rows.values()), sum(held.values()))
         attended = sum(rows[slot] * held[slot] for slot in rows) // max(sum(rows.values()), 1)  # on average
-        return sum(self._costs.seconds(num_rows, attended) for num_rows in passes(rows))
+        return sum(self._costs.seconds(num_rows, attended) for num_rows in passes(rows, self._undivided))
 
     def saw(self, drafts: Mapping[int, Draft], chunks: tuple[Chunk, ...], decode_s: float) -> None:
         """A step: drafts of all slots that decode, and how long the target's decode took."""

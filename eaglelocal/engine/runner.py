@@ -61,11 +61,14 @@ class Runner:
                 case Filler():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
         num_fillers = sum([filler.count for filler in fillers])
-        num_passes = 1 if self._context.is_unified else len(passes(rows_by_slot(rows, fillers)))
+        num_passes = self._num_passes(rows_by_slot(rows, fillers))
         decoded = Decoded(self._context.decode(batch), rows, len(batch.tokens), num_fillers, num_passes)
         for filler in fillers:
             self._context.remove(filler.slot, filler.first)
         return decoded
+
+    def _num_passes(self, rows: Mapping[int, int]) -> int:
+        return 1 if self._context.is_unified else len(passes(rows, self._context.undivided))
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Rows of the root and of every node; a node's position follows from its depth."""

@@ -101,7 +101,8 @@ def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    states = LIVE_STATES * max(shape.layer_states, default=0) * sizes.num_sequences
+    kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # come out of a layer beside its rows
+    states = (LIVE_STATES + kept) * max(shape.layer_states, default=0) * sizes.num_sequences
     return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
 
 

@@ -125,7 +125,13 @@ def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], 
             unusable.append(Unusable(draft.id, problem))
         else:
             ways.append(_way(draft, target.outline))
-    return (*ways, lookup(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
+    return (*ways, *lookups(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
+
+
+def lookups(architecture: str, *, has_state: bool) -> tuple[DraftWay, ...]:
+    """To look up, or not to: where states are kept for it, what they take may be worth more elsewhere."""
+    way = lookup(architecture, has_state=has_state)
+    return (way, DraftWay(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
 
 
 def lookup(architecture: str, *, has_state: bool) -> DraftWay:
@@ -246,12 +252,12 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
 
 def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
     shape, draft = there.shape, there.draft
-    without = lookup(shape.architecture, has_state=shape.has_state)
-    if draft is None or without.kind == "none":
-        return (without,)
+    without = lookups(shape.architecture, has_state=shape.has_state)
+    if draft is None or without[0].kind == "none":
+        return without
     if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
-        return (without,)
-    return (way_on_disk(there.draft_label, draft, there.acceptance), without)
+        return without
+    return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
 
 
 def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec, fixed
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.costs import StepCosts
@@ -108,13 +108,22 @@ class Controller:
     spec      what a request without a wish of its own gets
     leveled   slots have caches of their own, so that a step costs least when all draft equally far
     max_seconds  second choices that a slot may send beside its chain; 0: drafts are chains
+    max_draft    tokens that a slot may send, whatever its request wishes; None: as many as that
     """
 
     def __init__(
-        self, spec: Spec, drafters: Drafters, costs: StepCosts, *, leveled: bool = False, max_seconds: int = 0
+        self,
+        spec: Spec,
+        drafters: Drafters,
+        costs: StepCosts,
+        *,
+        leveled: bool = False,
+        max_seconds: int = 0,
+        max_draft: int | None = None,
     ) -> None:
         self.costs, self.acceptance = costs, Acceptance()
         self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
+        self._max_draft = max_draft
         self._minds: dict[int, Mind] = {}
         self._wishless: set[int] = set()  # slots whose requests said nothing of drafting
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
@@ -132,13 +141,17 @@ class Controller:
     def begin(self, slot: int, spec: Spec | None) -> None:
         """A request takes the slot."""
         (self._wishless.discard if spec else self._wishless.add)(slot)
-        spec = spec or self._spec
+        spec = self._bounded(spec or self._spec)
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
         last = self._minds[slot].watch if slot in self._minds else None
         watch = Watch(hopeful=not proven_bad, before=last) if spec.drafting is Drafting.AUTO else None
         self._minds[slot] = Mind(spec, watch)
         self.acceptance.begin(slot)
         self._guesses.forget(slot)
+
+    def _bounded(self, spec: Spec) -> Spec:
+        most = self._max_draft
+        return spec if most is None or spec.num_draft_tokens <= most else fixed(most)
 
     def respec(self, spec: Spec) -> None:
         """Another spec for requests without a wish of their own; those that run begin anew, with what others taught."""
@@ -214,9 +227,9 @@ class Controller:
             speed = max(speed, tokens * plain_s / seconds)
         return speed
 
-    def fillers(self, decoding: Mapping[int, int], idle: Sequence[int]) -> dict[int, int]:
+    def fillers(self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0) -> dict[int, int]:
         """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
-        return fillers(decoding, idle, self.costs.seconds) if self._leveled else {}
+        return fillers(decoding, idle, self.costs.seconds, undivided) if self._leveled else {}
 
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""

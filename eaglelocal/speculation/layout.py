@@ -11,12 +11,16 @@ so rows that nobody asked for can save time. They are decoded and forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 Seconds = Callable[[int], float]  # of a pass, by its rows
 
 
-def passes(rows: Mapping[int, int]) -> list[int]:
-    """Rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences."""
+def passes(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
+    """Rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences.
+
+    undivided  last rows of a slot that must be in one pass, as where states are kept; 0: none
+    """
     if is_level(rows):  # the common case
         return [sum(rows.values())]
     left = {slot: count for slot, count in sorted(rows.items()) if count}
@@ -24,11 +28,20 @@ def passes(rows: Mapping[int, int]) -> list[int]:
     while left:
         run = first_run(left)
         length = min(left[slot] for slot in run)
+        run = kept_whole(run, left, length, undivided)
+        if not run:
+            found.append(left.pop(min(left)))  # the first is a pass of its own
+            continue
         found.append(length * len(run))
         for slot in run:
             left[slot] -= length
         left = {slot: count for slot, count in left.items() if count}
     return found
+
+
+def kept_whole(run: list[int], left: Mapping[int, int], length: int, undivided: int) -> list[int]:
+    """The first slots of a run of which `length` rows may be parted from the rest."""
+    return list(takewhile(lambda slot: not 0 < left[slot] - length < undivided, run))
 
 
 def is_level(rows: Mapping[int, int]) -> bool:
@@ -46,13 +59,13 @@ def first_run(slots: Mapping[int, int]) -> list[int]:
     return run
 
 
-def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds) -> dict[int, int]:
+def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, undivided: int = 0) -> dict[int, int]:
     """Filler rows by slot that make the step cheapest: none, levelled slots, or levelled with the gaps between them.
 
     decoding  rows of the slots that decode
     idle      slots that have none
     """
-    if len(passes(decoding)) <= 1:
+    if len(passes(decoding, undivided)) <= 1:
         return {}
     shortest, longest = min(decoding.values()), max(decoding.values())
     gaps = [slot for slot in idle if min(decoding) < slot < max(decoding)]
@@ -63,7 +76,7 @@ def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds) 
         levelled | dict.fromkeys(gaps, longest),
         dict.fromkeys(gaps, shortest),
     ]
-    best = min(choices, key=lambda filler: sum(map(seconds, passes(joined(decoding, filler)))))
+    best = min(choices, key=lambda filler: sum(map(seconds, passes(joined(decoding, filler), undivided))))
     return {slot: count for slot, count in best.items() if count}
 
 

@@ -223,6 +223,7 @@ class ScriptedContext:
     """Implements core.ports.Context. Features are (state, position, token) of each row."""
 
     native_s = 0.0
+    undivided = 0
 
     def __init__(
         self,

@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from doubles.hybrid_model import write_hybrid
 from doubles.living_models import N_VOCAB, write_living
@@ -19,6 +21,11 @@ from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 
 from eaglelocal.assembly import num_checkpoints
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.core.batch import Batch
+from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
@@ -177,6 +184,8 @@ def test_no_more_is_drafted_than_there_are_states_to_go_back_to(living: Path) ->
     engine = drafting(living, [request], plain, spec=fixed(16), rollback=2)
     assert texts_of(engine, [request]) == plain
     assert "at most 2 tokens are drafted: each needs a copy of this model's state" in engine.info.notes
+    assert engine.info.max_draft == 2
+    assert engine._controller.state(0)[1] == "2 tokens"
     assert len(engine.snapshot().speculation.accepted_per_position) == 2
     engine.close()
 
@@ -198,6 +207,116 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
         assert texts_of(engine, requests) == plain
         assert engine.snapshot().speculation.draft_tokens > 0
         engine.close()
+
+
+def context_of(target: Path) -> LlamaContext:
+    params = ContextParams(n_ctx=256, num_sequences=3, unified=False, num_snapshots=4, flash_attention="off")
+    return LlamaContext(Model(load_library(), target, Placement(repack=False)), params)
+
+
+def decode(context: LlamaContext, **rows: tuple[int, list[int]]) -> None:
+    """Rows by sequence, as `s0=(first position, tokens)`."""
+    batch = Batch([], [], [], [])
+    for name, (first, tokens) in rows.items():
+        batch.tokens.extend(tokens)
+        batch.positions.extend(range(first, first + len(tokens)))
+        batch.sequences.extend([(int(name[1:]),)] * len(tokens))
+        batch.outputs.extend([True] * len(tokens))
+    context.decode(batch)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int, ...]) -> None:
+    """llama.cpp moves the states of sequences that do not lie in their order, but not those kept behind them."""
+    prompt = [5, 6, 7, 8, 9, 10]
+    alone = context_of(living)
+    decode(alone, s0=(0, [*prompt, 20, 21, 50]))
+    expected = alone._logits(8).copy()
+    alone.close()
+    context = context_of(living)
+    for number in order:
+        decode(context, **{f"s{number}": (0, [token + number for token in prompt])})
+    context.remove(1, 0)  # a conversation ends, and another begins there before anything is decoded
+    decode(context, s0=(6, [20, 21, 22, 23]), s1=(0, [30, 31]), s2=(6, [40, 41]))
+    context.remove(2, 0)
+    context.remove(0, 8)
+    assert (context.last_position(0), context.last_position(1), context.last_position(2)) == (7, 1, -1)
+    decode(context, s1=(2, [9]))
+    decode(context, s0=(8, [50]), s2=(0, [3]))
+    assert np.abs(context._logits(0) - expected).max() < 1e-3
+    context.close()
+
+
+class Household:
+    """Requests that come, go on, are changed and are cancelled, in any order and with any draft length."""
+
+    def __init__(self, target: Path, num_slots: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.alone = real_engine(target, n_ctx=512)
+        self.engine = real_engine(target, "ngram", num_slots=num_slots, n_ctx=512)
+        self.texts: dict[int, list[int]] = {}
+        knowing = Knowing(self.engine._drafters[0], self.texts, seed)
+        self.engine._drafters = self.engine._caches._drafters = (knowing,)
+        self.running: dict[str, tuple[tuple[int, ...], list[int]]] = {}  # prompt, and what should be said
+        self.told: dict[str, list[int]] = {}
+        self.earlier: list[tuple[int, ...]] = []
+        self.num_right = 0
+
+    def come(self, name: str) -> None:
+        prompt = self.prompt()
+        request = ask(name, prompt, max_tokens=self.random.randint(3, 40))
+        plain = drive(self.alone, [request])[name].tokens
+        lengths = [AUTO, fixed(1), fixed(3), fixed(16)]
+        self.engine.submit(replace(request, spec=self.random.choice(lengths)))
+        self.running[name], self.told[name] = (prompt, plain), []
+
+    def prompt(self) -> tuple[int, ...]:
+        new = tuple(self.random.randrange(3, 290) for _ in range(self.random.randint(3, 180)))
+        kind = self.random.random() if self.earlier else 1.0
+        if kind > 0.6:
+            return new
+        before = self.random.choice(self.earlier)[:300]
+        return (*before, *new[:15]) if kind > 0.3 else (*before[: len(before) * 3 // 4], *new[:15])
+
+    def step(self) -> None:
+        for answer in self.engine._answers.values():
+            prompt, plain = self.running[answer.request_id]
+            self.texts[answer.sequence.slot] = [*prompt, *plain]
+        for event in self.engine.step():
+            assert not isinstance(event, Failed), event
+            if isinstance(event, Tokens):
+                self.told[event.request_id].extend(piece.token for piece in event.pieces)
+            if isinstance(event, Finished):
+                self.end(event)
+
+    def end(self, event: Finished) -> None:
+        prompt, plain = self.running.pop(event.request_id)
+        said = self.told.pop(event.request_id)
+        assert said == plain[: len(said)], event.request_id
+        assert len(said) == len(plain) or event.reason == "cancelled"
+        self.num_right += event.reason != "cancelled"
+        self.earlier.append((*prompt, *plain))
+
+    def close(self) -> None:
+        self.alone.close()
+        self.engine.close()
+
+
+@pytest.mark.parametrize("num_slots", [3, 5])
+def test_a_household_gets_the_plain_texts(living: Path, num_slots: int) -> None:
+    household = Household(living, num_slots, seed=num_slots)
+    for number in range(40):
+        household.come(f"r{number}")
+        for _ in range(household.random.choice([0, 0, 1, 5, 20])):
+            household.step()
+        if household.random.random() < 0.15 and household.running:
+            household.engine.cancel(household.random.choice(list(household.running)))
+        if household.random.random() < 0.2:
+            assert household.engine.miscounted_slots() == []
+    while household.engine.has_work:
+        household.step()
+    assert household.num_right > 25
+    household.close()
 
 
 # ---- conversations that do not go on just behind their last answer

@@ -26,6 +26,22 @@ def test_passes(rows: dict[int, int], expected: list[int]) -> None:
     assert passes(rows) == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({0: 3, 1: 3, 2: 3}, [9]),
+        ({0: 1, 1: 2, 2: 2, 3: 1}, [1, 2, 2, 1]),
+        ({0: 5, 1: 5, 2: 1, 3: 5}, [5, 5, 1, 5]),
+        ({0: 2, 1: 2, 2: 5}, [4, 5]),
+        ({0: 5, 1: 40}, [10, 35]),  # what is left of a prompt is long enough
+        ({0: 5, 1: 10}, [5, 10]),
+    ],
+)
+def test_rows_behind_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
+    """As llama.cpp's split_equal with n_keep_tail 9 makes them."""
+    assert passes(rows, 9) == expected
+
+
 @given(st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=8))
 def test_slots_that_are_level_are_one_pass_and_no_others(rows: dict[int, int]) -> None:
     whole = {slot: count for slot, count in rows.items() if count}
