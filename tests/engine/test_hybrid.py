@@ -210,7 +210,7 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
 
 
 def context_of(target: Path) -> LlamaContext:
-    params = ContextParams(n_ctx=256, num_sequences=3, unified=False, num_snapshots=4, flash_attention="off")
+    params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attention="off")
     return LlamaContext(Model(load_library(), target, Placement(repack=False)), params)
 
 
@@ -260,7 +260,7 @@ class Household:
         self.running: dict[str, tuple[tuple[int, ...], list[int]]] = {}  # prompt, and what should be said
         self.told: dict[str, list[int]] = {}
         self.earlier: list[tuple[int, ...]] = []
-        self.num_right = 0
+        self.target, self.num_right, self.num_ties = target, 0, 0
 
     def come(self, name: str) -> None:
         prompt = self.prompt()
@@ -292,10 +292,23 @@ class Household:
     def end(self, event: Finished) -> None:
         prompt, plain = self.running.pop(event.request_id)
         said = self.told.pop(event.request_id)
-        assert said == plain[: len(said)], event.request_id
+        if said != plain[: len(said)]:
+            self.check_tie(prompt, plain, said)
+            return
         assert len(said) == len(plain) or event.reason == "cancelled"
         self.num_right += event.reason != "cancelled"
         self.earlier.append((*prompt, *plain))
+
+    def check_tie(self, prompt: tuple[int, ...], plain: list[int], said: list[int]) -> None:
+        """Several rows are computed otherwise than one: where two tokens are equally likely either may be drawn."""
+        at = next(i for i, (one, other) in enumerate(zip(plain, said, strict=False)) if one != other)
+        context = context_of(self.target)
+        decode(context, s0=(0, [*prompt, *plain[:at]]))
+        logits = context._logits(len(prompt) + at - 1).copy()
+        context.close()
+        assert abs(logits[plain[at]] - logits[said[at]]) < 1e-4
+        self.num_ties += 1
+        assert self.num_ties < 3
 
     def close(self) -> None:
         self.alone.close()
