@@ -172,14 +172,14 @@ def test_every_architecture_as_llama_cpp_loads_it(sketches: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["qwen35", "lfm2", "nemotron_h", "mamba2", "qwen3.6-27b"])
-@pytest.mark.parametrize("snapshots", [0, 3])
-def test_states_and_what_is_kept_to_roll_back(sketches: Path, name: str, snapshots: int) -> None:
+@pytest.mark.parametrize(("slots", "snapshots"), [(2, 0), (2, 3), (4, 8), (16, 4), (16, 8)])
+def test_states_and_what_is_kept_to_roll_back(sketches: Path, name: str, slots: int, snapshots: int) -> None:
     """llama.cpp keeps no snapshots for some architectures, whatever is asked."""
     path = sketches / f"{name}.gguf"
-    job = job_of(path, Case(2048, slots=2))
+    job = job_of(path, Case(2048, slots=slots))
     job = replace(job, sizes=replace(job.sizes, num_snapshots=snapshots))
     agrees(job, planned(part_of(path, job)))
-    states = job.shape.state_bytes * 2
+    states = job.shape.state_bytes * slots
     grown = cache_bytes(job.shape, job.sizes) - cache_bytes(job.shape, replace(job.sizes, num_snapshots=0))
     assert grown == (snapshots * states if name != "mamba2" else 0)
 

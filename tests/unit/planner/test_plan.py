@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from doubles.catalogue_plans import (
     GIB,
+    catalog,
     check_fits,
     chosen_of,
     every_option,
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.backend.fit import RAM
+from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.jobs import PLANNED_ROLLBACK
@@ -134,6 +136,20 @@ def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
     assert chosen.way.draft.id == "e3-qwen3.6-27b-prism"
     assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
     check_fits(outcome)
+
+
+def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() -> None:
+    many = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), Asked(goal=GOALS["balanced"], num_slots=16))
+    way = chosen_of(many).way
+    assert (way.draft.kind, way.gpu_layers) == ("none", None)
+    check_fits(many)
+
+
+def test_a_draft_with_states_of_its_own_is_no_way() -> None:
+    target = catalog().targets["qwen3.6-27b"]
+    (entry,) = [draft for draft in catalog().drafts_for(target) if draft.id == "plain-qwen3.5-0.8b"]
+    assert "keeps recurrent state itself" in obstacle(entry, target.outline)
+    assert entry.id not in [way.id for way in option("qwen3.6-27b", "Q4_K_M").drafts]
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:
