@@ -108,7 +108,9 @@ def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureF
     chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 32768"
     hybrid = told(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
-    assert hybrid["draft"] == "none" and "--draft" not in hybrid["commands"]["run"]
+    assert hybrid["draft"] == "e3-qwen3.6-27b-prism" and "--draft" not in hybrid["commands"]["run"]
+    plain = told(capsys, "qwen3-next-80b:IQ4_XS", "--machine", "rtx-3090")["chosen"]
+    assert plain["draft"] == "none" and "--draft" not in plain["commands"]["run"]
 
 
 def test_several_answers_say_that_the_speed_is_that_of_one(capsys: pytest.CaptureFixture[str]) -> None:

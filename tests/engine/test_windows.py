@@ -107,7 +107,8 @@ def test_windows_are_whole_where_that_fits(
     here = probe()
     smaller = replace(here, memory=replace(here.memory, available_bytes=free))
     monkeypatch.setattr(assembly, "probe", lambda: smaller)
-    before = buffer_bytes(load_library().log).get("KV", 0)  # of this process, all engines together
+    logged = buffer_bytes(load_library().log)  # of this process, all engines together
+    before = logged.get("KV", 0) + logged.get("RS", 0)
     engine = real_engine(target, n_ctx=4096, n_batch=64)
     cache_bytes = engine.info.cache_bytes - before
     notes = [note for note in engine.info.notes if "windows" in note]
