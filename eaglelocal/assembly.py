@@ -35,7 +35,8 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import branch_problem, draft_warnings, read_model
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.pair import HeadInfo, branch_problem, draft_warnings, read_model
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
@@ -89,10 +90,10 @@ class Builder:
         self._num_checkpoints = num_checkpoints(parts.shape.state_bytes, plan.num_slots, self._machine)
         model = self._model(library, target, share=(0.0, 0.9))
         wait_for_constraints = self._prepare_constraints(model)
-        by_nextn = info.final_state is FinalState.NEXTN
+        by_nextn = info.final_state is FinalState.NEXTN or plan.draft_kind == "mtp"
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
-        drafters = self._drafters(library, context, draft)
+        drafters = self._drafters(library, context, draft, model)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         notes = (
             *notes_on(model),
@@ -169,16 +170,24 @@ class Builder:
         """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
         return self._plan.num_slots * (1 + self._plan.max_draft)
 
-    def _drafters(self, library: Library, context: LlamaContext, part: Part | None) -> tuple[Drafter, ...]:
+    def _drafters(
+        self, library: Library, context: LlamaContext, part: Part | None, target: Model
+    ) -> tuple[Drafter, ...]:
         """The cheapest first: what a lookup promises can spare the other its work."""
         if not self._plan.speculates:
             return ()
         lookup = Ngram(self._plan.n_ctx)
-        return (lookup,) if part is None else (lookup, self._model_drafter(library, context, part))
+        return (lookup,) if part is None else (lookup, self._model_drafter(library, context, part, target))
 
-    def _model_drafter(self, library: Library, context: LlamaContext, part: Part) -> Drafter:
-        draft = self._model(library, part, share=(0.9, 1.0))
+    def _model_drafter(self, library: Library, context: LlamaContext, part: Part, target: Model) -> Drafter:
         branches = 2 if self._num_branches else 1
+        is_mtp = isinstance(part.info, MtpInfo)
+        is_loaded = is_mtp and part.header.path == target.path
+        draft = target if is_loaded else self._model(library, part, share=(0.9, 1.0))
+        if isinstance(part.info, MtpInfo):
+            layer = LlamaHeadContext(draft, part.context, target=context, has_encoder=False)
+            self._opened.callback(layer.close)
+            return Eagle3(layer, part.info.target_layers, branches=branches, name="mtp")
         if isinstance(part.info, EagleInfo):
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
@@ -311,7 +320,7 @@ def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tupl
 
 def notes_on_reach(part: Part) -> tuple[str, ...]:
     """Of a draft model whose context ends before the target's."""
-    if isinstance(part.info, EagleInfo):
+    if isinstance(part.info, HeadInfo):
         return ()
     trained, n_ctx = part.info.context_length, part.context.n_ctx
     if not 0 < trained < n_ctx:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.drafts import MTP
 from eaglelocal.catalog.reference import Profile
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lighter import BEST_TYPE, lightened
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
+from eaglelocal.gguf.shape import shape_as
 from eaglelocal.hub.builds import canonical
 from eaglelocal.hub.cache import models_of, repo_folder
 from eaglelocal.hub.drafts import draft_at, find_draft
@@ -98,7 +99,7 @@ def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
 def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[DraftWay]:
     """What `auto` takes first, then the others of the catalogue, here or not, and last what needs no model."""
     auto = _auto_draft(found)
-    own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto.header, catalog)), None)
+    own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto, catalog)), None)
     if auto is not None:
         yield auto.way if own is None else _exact(own, auto.header)
     for way in option.drafts:
@@ -109,20 +110,22 @@ def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[Dr
 
 
 def _exact(way: DraftWay, header: Header) -> DraftWay:
-    return replace(way, shape=shape_of(header), is_here=True, import_from="", notes=())
+    return replace(way, shape=shape_as(header, way.kind), is_here=True, import_from="", notes=())
 
 
 def _auto_draft(found: FoundTarget) -> FileDraft | None:
     try:
         draft = find_draft(AUTO, found)
-        return FileDraft(draft.label, lightened(read_header(draft.path), BEST_TYPE)) if draft.path else None
+        if draft.path is None:
+            return None
+        return FileDraft(draft.label, lightened(read_header(draft.path), BEST_TYPE), kind=draft.kind)
     except EagleLocalError:
         return None
 
 
 def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
     """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
-    if way.import_from:
+    if way.import_from or way.kind == MTP:
         return None
     try:
         path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
@@ -132,8 +135,14 @@ def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header
         return None
 
 
-def _is_of(way: DraftWay, header: Header, catalog: Catalog) -> bool:
-    """Is it this entry's file: from its repository, or imported, and then it has the repository's name?"""
+def _is_of(way: DraftWay, draft: FileDraft, catalog: Catalog) -> bool:
+    """Is it this entry's file: from its repository, or imported, and then it has the repository's name?
+
+    A target's own MTP layer is whose file the target is.
+    """
+    if MTP in (way.kind, draft.kind):
+        return way.kind == draft.kind
+    header = draft.header
     entry = catalog.drafts.get(way.id)
     repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
     name = header.metadata.get("general.name")

@@ -24,12 +24,12 @@ from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.request import Drafting
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.pair import DraftInfo, HeadInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.gguf.shape import Shape, shape_as, shape_of
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
 from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
@@ -38,7 +38,7 @@ from eaglelocal.probe.machine import Machine
 # Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
 # it ends the process, in the middle of an answer. Its context is there already when it tells what is free.
 COMPUTING_BYTES = 256 * 2**20
-DRAFT_KINDS = ("none", "ngram", "eagle3", "draft_model")
+DRAFT_KINDS = ("none", "ngram", "eagle3", "mtp", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,9 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
         return None
     if plan.draft is None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
-    header = read_header(plan.draft)
-    return Source(header, read_draft(header, beside=target.header, target=info, kind=plan.draft_kind), shape_of(header))
+    header = target.header if plan.draft == plan.target else read_header(plan.draft)
+    draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
+    return Source(header, draft, shape_as(header, plan.draft_kind))
 
 
 def with_caches(plan: Plan, target: Shape, there: Sequence[Room]) -> Plan:
@@ -252,21 +253,25 @@ def placement_of(
 def parts_of(
     plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
 ) -> tuple[Part, ...]:
-    head = sources[-1].info if isinstance(sources[-1].info, EagleInfo) else None
+    draft = sources[-1].info
+    head = draft if isinstance(draft, HeadInfo) else None
+    is_mtp = isinstance(draft, MtpInfo)
     jobs = jobs_of(plan, *(source.shape for source in sources))
     return tuple(
         Part(
             header=source.header,
             info=source.info,
-            context=context_params(job, flash_attention=plan.flash_attention, threads=threads),
+            context=context_params(
+                job, flash_attention=plan.flash_attention, threads=threads, is_mtp=is_mtp and job.of_draft
+            ),
             taps=() if head is None or job.of_draft else head.target_layers,
-            placement=placement,
+            placement=dataclasses.replace(placement, has_mtp=is_mtp and source.header.path == sources[-1].header.path),
         )
         for source, job, placement in zip(sources, jobs, placements, strict=False)
     )
 
 
-def context_params(job: Job, *, flash_attention: str, threads: int) -> ContextParams:
+def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -280,6 +285,7 @@ def context_params(job: Job, *, flash_attention: str, threads: int) -> ContextPa
         flash_attention=flash_attention,
         whole_windows=sizes.whole_windows,
         num_snapshots=sizes.num_snapshots,
+        is_mtp=is_mtp,
     )
 
 

@@ -53,7 +53,7 @@ def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
 def found_option(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
     """With the draft that would be used. Raises what `find_draft` raises."""
     draft = find_draft(wish.draft, target) if parse_spec(wish.spec).max_draft else FoundDraft()
-    beside = FileDraft(draft.label, head_header(draft.path, wish)) if draft.path else None
+    beside = FileDraft(draft.label, head_header(draft.path, wish), kind=draft.kind) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
     return as_wished(option, wish) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 

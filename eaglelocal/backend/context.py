@@ -51,6 +51,7 @@ class ContextParams:
     flash_attention: str = "auto"
     whole_windows: bool = True
     num_snapshots: int = 0
+    is_mtp: bool = False  # of the layer that predicts ahead, alone
 
     def __post_init__(self) -> None:
         if self.num_branches and self.num_ids > self.num_outputs:  # llama.cpp would abort
@@ -298,6 +299,8 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
     native.kv_unified = params.unified
     native.swa_full = params.whole_windows
     native.n_rs_seq = params.num_snapshots
+    if params.is_mtp:
+        native.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
     native.no_perf = True
     if other is not None:
         native.ctx_other = other

@@ -36,10 +36,19 @@ class HeadNorms:
 
 
 class LlamaHeadContext:
-    """Implements core.ports.HeadContext. Its target's context lends embeddings and lm_head if it has none."""
+    """Implements core.ports.HeadContext. Its target's context lends embeddings and lm_head if it has none.
+
+    has_encoder  else the tapped rows are the states themselves, as an MTP layer takes them
+    """
 
     def __init__(
-        self, model: Model, params: ContextParams, *, target: LlamaContext, norms: HeadNorms = HeadNorms()
+        self,
+        model: Model,
+        params: ContextParams,
+        *,
+        target: LlamaContext,
+        norms: HeadNorms = HeadNorms(),
+        has_encoder: bool = True,
     ) -> None:
         self._library, self._api, self._hot = model.library, model.library.api, model.library.hot
         self._target = target
@@ -55,6 +64,7 @@ class LlamaHeadContext:
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._struct = self._native(norms)
+        self._struct.has_encoder = has_encoder
         self._address = C.addressof(self._struct)
         target.attach(self._address)
 

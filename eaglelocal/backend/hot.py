@@ -87,6 +87,7 @@ class HeadStruct(C.Structure):
         ("states", C.c_void_p),
         ("num_encoded", C.c_int32),
         ("was_asked", C.c_int32),
+        ("has_encoder", C.c_int32),
         ("native_s", C.c_double),
     ]
 

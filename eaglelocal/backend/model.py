@@ -45,6 +45,7 @@ class Placement:
     shares      of each of those devices; empty: by what is free there
     repack      let llama.cpp keep quantized weights in a layout of its own for this processor
     reads       read the weights into memory of their own; else llama.cpp maps the file where it can
+    has_mtp     load the layer that predicts ahead too
     """
 
     gpu_layers: int | None = None
@@ -53,6 +54,7 @@ class Placement:
     shares: tuple[float, ...] = ()
     repack: bool = True
     reads: bool = False
+    has_mtp: bool = False
 
 
 class NativePlacement:
@@ -64,6 +66,7 @@ class NativePlacement:
         if placement.gpu_layers is not None:
             params.n_gpu_layers = placement.gpu_layers
         params.use_extra_bufts = placement.repack and library.can_repack
+        params.load_mtp = placement.has_mtp
         if placement.reads:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")

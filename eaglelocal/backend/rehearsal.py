@@ -18,9 +18,9 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
 from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
-from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.pair import DraftInfo, HeadInfo
 from eaglelocal.gguf.shape import loaded_tensors
 
 FLOAT_BYTES = 4
@@ -28,21 +28,33 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A model and the context it is to have; an EAGLE head borrows from the part before it."""
+    """A model and the context it is to have; a head borrows from the part before it."""
 
     header: Header
-    info: ModelInfo | EagleInfo
+    info: DraftInfo
     context: ContextParams
     taps: tuple[int, ...] = ()
     placement: Placement = field(default_factory=Placement)
 
     @property
     def is_head(self) -> bool:
-        return isinstance(self.info, EagleInfo)
+        return isinstance(self.info, HeadInfo)
 
     @property
     def width(self) -> int:
-        return self.info.width if isinstance(self.info, EagleInfo) else self.info.n_embd
+        return self.info.width if isinstance(self.info, HeadInfo) else self.info.n_embd
+
+    @property
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Those that are loaded with it: an MTP layer's with the model in whose file it is."""
+        if isinstance(self.info, MtpInfo):
+            return list(self.header.tensors.values()) if self.info.is_alone else ()
+        num_ahead = 1 if self.placement.has_mtp else 0
+        return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
+
+    def lies_in(self, other: Part) -> bool:
+        """Whether the other's model holds this one."""
+        return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
 
     @property
     def tap_bytes(self) -> int:
@@ -91,12 +103,13 @@ def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str])
     Raises ModelFileError or ResourceError, in llama.cpp's words, where the real loading would.
     """
     buffers: list[Buffer] = []
-    lender = None
+    lender = model = None
     with contextlib.ExitStack() as opened:
         for part in parts:
             with transcript_of(library) as transcript:
-                model = PlannedModel(library, part.header.path, part.placement)
-                opened.callback(model.close)
+                if model is None or not part.lies_in(parts[0]):
+                    model = PlannedModel(library, part.header.path, part.placement)
+                    opened.callback(model.close)
                 context = create_context(model, part.context, other=lender if part.is_head else None)
                 opened.callback(library.api.llama_free, context)
             buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
@@ -115,9 +128,8 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
-    layers = layer_devices(lines, devices)
-    tensors = loaded_tensors(part.header, n_layer=part.info.n_layer)
-    yield from weight_buffers(tensors, layers, borrows=part.is_head)
+    layers = layer_devices(lines, devices)  # none where the model was loaded before
+    yield from weight_buffers(part.tensors, layers, borrows=part.is_head)
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
     yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)

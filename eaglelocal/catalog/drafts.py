@@ -1,4 +1,4 @@
-"""A draft as profiles/drafts/*.toml tells it: an EAGLE head, a small model, or something that is not run yet.
+"""A draft as profiles/drafts/*.toml tells it: an EAGLE head, a target's MTP layer, a small model, or what is not run yet.
 
 Sizes are bytes by type; a head that was never measured nor computed has none. `acceptance_lengths` are reports:
 drafted tokens, and mean tokens of a step with the bonus token, on chat where several benchmarks were reported.
@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.table import Table, Value
 
-EAGLE, DRAFT_MODEL, NGRAM = "eagle3", "draft_model", "ngram"
-KINDS = (EAGLE, DRAFT_MODEL, NGRAM, "mtp", "dflash", "dspark")
+EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
+KINDS = (EAGLE, MTP, DRAFT_MODEL, NGRAM, "dflash", "dspark")
 EVERY_TARGET = "*"
 MOST_DRAFTED = 64  # tokens of a draft that anybody reports
 MOST_KV_BYTES = 1 << 30  # of a token

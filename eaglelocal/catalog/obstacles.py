@@ -5,11 +5,12 @@ Knows kinds and architectures. Whether a certain file fits a certain file is ggu
 
 from __future__ import annotations
 
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
 from eaglelocal.catalog.targets import Outline
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
+    MTP_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
     ROLLBACK_ARCHITECTURES,
 )
@@ -23,8 +24,10 @@ def is_stuck(target: Outline) -> bool:
 
 def obstacle(draft: DraftEntry, target: Outline) -> str:
     """Empty where there is none."""
-    if draft.kind not in (EAGLE, DRAFT_MODEL, NGRAM):
+    if draft.kind not in (EAGLE, MTP, DRAFT_MODEL, NGRAM):
         return f"{draft.kind.upper()} drafting is not run yet"
+    if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
+        return f"MTP drafting for {target.architecture} is not run yet"
     if is_stuck(target):
         return f"{target.architecture} keeps recurrent state, which is not taken back yet"
     if draft.keeps_state:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from eaglelocal.catalog.drafts import EAGLE, DraftEntry
+from eaglelocal.catalog.drafts import EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.targets import Layers, Outline
 from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.shape import Shape
@@ -151,6 +151,34 @@ def planned_type(draft: DraftEntry) -> str | None:
 def draft_type(draft: DraftEntry) -> str | None:
     """The type of which a draft's size is taken; None: nothing is known of it."""
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
+
+
+def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
+    """Of the target's own MTP layer, in the target's types: a layer with attention, and what joins its inputs."""
+    layer = target.bytes_of_layer(0)
+    bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
+    joined = int(2 * outline.n_embd**2 * bits / 8)
+    read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
+    return Shape(
+        architecture=MTP,
+        n_layer=1,
+        n_embd=outline.n_embd,
+        n_vocab=outline.n_vocab,
+        n_head=outline.n_head,
+        key_dim=outline.full.head_dim,
+        value_dim=outline.full.head_dim,
+        kv_heads=(outline.full.kv_heads,),
+        windows=(None,),
+        layer_states=(0,),
+        n_ff=target.n_ff,
+        weights_bytes=layer + joined,
+        embedding_bytes=0,
+        output_bytes=0,
+        active_bytes=read + joined + target.read_output_bytes,
+        max_context=target.max_context,
+        n_expert=target.n_expert,
+        n_expert_used=target.n_expert_used,
+    )
 
 
 def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:

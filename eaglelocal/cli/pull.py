@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_FILES_SHOWN = 8
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
-KINDS = {"eagle3": "a draft head", "draft_model": "a small model"}
+KINDS = {"eagle3": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
 Draft = Annotated[str, typer.Option(metavar="REF|auto|none", help="What drafts: user/repo, or as the catalogue says.")]
@@ -215,6 +215,7 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
 
     Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
     """
+    from eaglelocal.gguf.mtp import has_mtp
     from eaglelocal.hub.inventory import HEAD, described
     from eaglelocal.hub.ordering import needs_import
     from eaglelocal.hub.targets import read_target
@@ -230,6 +231,8 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     try:
         if len(orders) > 1:
             check_draft(orders[1], orders[0], target, output)
+        elif has_mtp(target.header):
+            output.message("it has an MTP layer of its own, which drafts for it")
         elif want.advice:
             output.message(want.advice)
     except (IncompatibleError, ModelFileError) as problem:

@@ -22,8 +22,8 @@ class Plan:
 
     target: Path
     target_label: str
-    draft_kind: str = "none"  # none, ngram, eagle3, draft_model
-    draft: Path | None = None
+    draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
+    draft: Path | None = None  # of an MTP layer: mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: it drafts where the copy is gone
     draft_label: str = "none"
     draft_note: str = ""  # what came otherwise than people may think

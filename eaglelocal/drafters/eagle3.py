@@ -1,4 +1,4 @@
-"""EAGLE-3 and EAGLE-3.1 heads: drafts from the target's own hidden states.
+"""EAGLE-3 and EAGLE-3.1 heads, and MTP layers: drafts from the target's own hidden states.
 
 A slot that sleeps keeps its newest rows and nothing else; it wakes from them alone, in one encode call.
 
@@ -13,7 +13,8 @@ the same call that drafts from it, so a cycle costs one encode and one decode a 
 A head that was trained with a window sees no further back: pairs that have left it are forgotten before each draft.
 Rows deeper in the draft see the few cells more that the window would have moved by.
 
-What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/head.py).
+What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/head.py), and so is that an MTP layer takes
+the target's final state as it is.
 """
 
 from __future__ import annotations
@@ -65,15 +66,20 @@ class Eagle3:
     window    positions that attention reaches back, its own included; None: all of them
     """
 
-    name = "eagle3"
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
     def __init__(
-        self, head: HeadContext, taps: tuple[int, ...], *, branches: int = 1, window: int | None = None
+        self,
+        head: HeadContext,
+        taps: tuple[int, ...],
+        *,
+        branches: int = 1,
+        window: int | None = None,
+        name: str = "eagle3",
     ) -> None:
         self._head, self._branches, self._window = head, branches, window
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
-        self.taps = taps
+        self.taps, self.name = taps, name
 
     @property
     def native_s(self) -> float:

@@ -94,6 +94,9 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 # of those, where drafted texts were seen to be the plain ones (tests/engine/test_hybrid.py), or one graph serves both
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
+# whose layer that predicts ahead (MTP) was seen to draft as the model would (tests/engine/test_mtp.py)
+MTP_ARCHITECTURES = frozenset({"qwen35", "qwen35moe"})
+
 # keys whose presence means recurrent state, in an architecture that these lists do not know yet
 RECURRENT_KEY_STEMS = ("ssm.", "wkv.", "shortconv.")
 

@@ -14,10 +14,12 @@ from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.mtp import MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.token_lists import compare_tokens, differing_specials
 
-DraftInfo = EagleInfo | ModelInfo
+HeadInfo = EagleInfo | MtpInfo  # drafts from the target's own states
+DraftInfo = HeadInfo | ModelInfo
 HINT = "a draft made for this target, or `--draft none`"
 # A fine-tune spells some control tokens anew and stays the model that the head knows. Drafts are ids, so the target's
 # answers are right in any case; only what it accepts is less.
@@ -30,27 +32,44 @@ def read_model(header: Header) -> ModelInfo:
     if architecture_of(header) == "eagle3":
         message = f"{header.path.name} is an eagle3 draft head, not a model that can answer"
         raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
+    if is_mtp_alone(header):
+        message = f"{header.path.name} holds a layer that predicts ahead (MTP), not a model that can answer"
+        raise ModelFileError(message, hint="name it with --draft, and its target as the model")
     return ModelInfo.from_header(header)
 
 
 def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
     """What the draft is; `beside` is the header of the target.
 
-    kind  eagle3 or draft_model; None: whichever the file's architecture says
+    kind  eagle3, mtp or draft_model; None: whichever the file says; a target's own MTP layer drafts only as `mtp`
 
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
     check_rolls_back(target)
-    if (kind or architecture_of(header)) == "eagle3":
-        head = EagleInfo.from_header(header)
-        check_pair(head, target)
-        _check_head_tokens(head, header, beside, target)
-        return head
+    match kind or kind_of(header):
+        case "eagle3":
+            head = EagleInfo.from_header(header)
+            check_pair(head, target)
+            _check_head_tokens(head.name, header, beside, target)
+            return head
+        case "mtp":
+            layer = MtpInfo.from_header(header)
+            check_mtp(layer, target)
+            if layer.is_alone:
+                _check_head_tokens(layer.name, header, beside, target)
+            return layer
     draft = read_model(header)
     problem = state_of_draft(draft) or _vocabulary_problem(header, draft, beside, target)
     if problem:
         raise IncompatibleError(f"the draft model {draft.name} does not fit {target.name}: {problem}", hint=HINT)
     return draft
+
+
+def kind_of(header: Header) -> str:
+    """What a file drafts as, where nothing else was said."""
+    if architecture_of(header) == "eagle3":
+        return "eagle3"
+    return "mtp" if is_mtp_alone(header) else "draft_model"
 
 
 def check_rolls_back(target: ModelInfo) -> None:
@@ -95,11 +114,11 @@ def _vocabulary_problem(header: Header, draft: ModelInfo, beside: Header, target
     return f"their {target.n_vocab} tokens differ from token {difference.first} on" if difference else ""
 
 
-def _check_head_tokens(head: EagleInfo, header: Header, beside: Header, target: ModelInfo) -> None:
+def _check_head_tokens(name: str, header: Header, beside: Header, target: ModelInfo) -> None:
     difference = compare_tokens(header, beside)
     if difference is not None and difference.share > MAX_RENAMED_SHARE:
         raise IncompatibleError(
-            f"the head {head.name} does not fit {target.name}: {difference.num_differing} of "
+            f"the head {name} does not fit {target.name}: {difference.num_differing} of "
             f"{difference.num_tokens} tokens are others, from token {difference.first} on",
             hint=HINT,
         )
@@ -111,6 +130,8 @@ def draft_warnings(draft: DraftInfo, header: Header, *, beside: Header, target: 
 
 
 def _warnings(draft: DraftInfo, header: Header, beside: Header, target: ModelInfo) -> Iterator[str]:
+    if header.path == beside.path:
+        return
     difference = compare_tokens(header, beside)
     if difference is not None:
         yield f"{difference.num_differing} of {difference.num_tokens} tokens are spelled otherwise for the draft"

@@ -15,10 +15,13 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.recurrence import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
 from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
+MTP = "mtp"  # no architecture of llama.cpp's: a layer of one
+NUM_TAPS = {EAGLE: 3, MTP: 1}
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
@@ -95,8 +98,13 @@ class Shape:
 
     @property
     def is_head(self) -> bool:
-        """An EAGLE head: one layer, which borrows embeddings and output where it has none."""
-        return self.architecture == EAGLE
+        """An EAGLE head or an MTP layer: one layer, which borrows embeddings and output where it has none."""
+        return self.architecture in NUM_TAPS
+
+    @property
+    def num_taps(self) -> int:
+        """Layers of the target whose rows it reads."""
+        return NUM_TAPS.get(self.architecture, 0)
 
     @property
     def read_output_bytes(self) -> int:
@@ -223,6 +231,48 @@ def _model_shape(header: Header) -> Shape:
         window_value_dim=keys.optional_count("attention.value_length_swa"),
         n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
     )
+
+
+def mtp_shape_of(header: Header) -> Shape:
+    """Of a model's MTP layer, alone or in the model's file; what it borrows is read with it, but not held twice."""
+    info = MtpInfo.from_header(header)
+    model = _model_shape(header)
+    keys = ArchitectureKeys(header, info.architecture)
+    kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
+    block = [tensor for tensor in header.tensors.values() if block_of(tensor.name) == info.block]
+    layer_bytes = sum(tensor.nbytes for tensor in block)
+    idle = sum(tensor.nbytes for tensor in block if is_expert(tensor.name))
+    idle = idle * (model.n_expert - model.n_expert_used) // model.n_expert if model.n_expert else 0
+    own = {tensor.name.rpartition("nextn.")[2]: tensor.nbytes for tensor in block}
+    looked_up = own.get("embed_tokens.weight", 0)
+    output = 0 if "shared_head_head.weight" in own else model.read_output_bytes
+    alone = (model.embedding_bytes, model.output_bytes) if info.is_alone else (0, 0)
+    return Shape(
+        architecture=MTP,
+        n_layer=1,
+        n_embd=info.width,
+        n_vocab=info.n_vocab,
+        n_head=model.n_head,
+        key_dim=model.key_dim,
+        value_dim=model.value_dim,
+        kv_heads=(kv_heads[min(info.block, len(kv_heads) - 1)],),
+        windows=(None,),
+        layer_states=(0,),
+        n_ff=model.n_ff,
+        weights_bytes=layer_bytes + sum(alone),
+        embedding_bytes=alone[0],
+        output_bytes=alone[1],
+        active_bytes=layer_bytes - idle - looked_up + output,
+        max_context=model.max_context,
+        n_expert=model.n_expert,
+        n_expert_used=model.n_expert_used,
+        layer_bytes=(layer_bytes,),
+    )
+
+
+def shape_as(header: Header, kind: str) -> Shape:
+    """Of a file as what it is to draft as; a target's own file may be meant for its MTP layer."""
+    return mtp_shape_of(header) if kind == MTP else shape_of(header)
 
 
 def _n_layer_embd(header: Header) -> int:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.drafts import MTP
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.lighter import light_type
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
@@ -28,13 +30,13 @@ from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.references import draft_reference
 from eaglelocal.hub.targets import FoundTarget, label_of
 
-WORDS = ("auto", "ngram", "none")
-UNDERSTOOD = "`auto`, `ngram`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
+WORDS = ("auto", "ngram", "mtp", "none")
+UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDraft:
-    """What drafts; kind is `none`, `ngram`, `eagle3` or `draft_model`.
+    """What drafts; kind is `none`, `ngram`, `eagle3`, `mtp` or `draft_model`.
 
     reason  why there is no model for it
     origin  of a copy
@@ -58,7 +60,10 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
             return _imported(target) or _pulled_with(target) or _automatic(target)
         case "ngram":
             return lookup(target, reason="")
-    return draft_at(_path_of(reference), target)
+        case "mtp":
+            return own_layer(target)
+    entry = load().drafts.get(reference.lower())
+    return own_layer(target) if entry and entry.kind == MTP else draft_at(_path_of(reference), target)
 
 
 def _path_of(reference: str) -> Path:
@@ -83,8 +88,16 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
     label = label_of(draft.name, path)
     if isinstance(draft, ModelInfo):
         return FoundDraft("draft_model", path, f"draft model {label}")
+    if isinstance(draft, MtpInfo):
+        return FoundDraft("mtp", path, f"MTP layer {label}")
     dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
     return FoundDraft("eagle3", path, f"{dialect} head {label}")
+
+
+def own_layer(target: FoundTarget) -> FoundDraft:
+    """The target's own MTP layer. Raises ModelFileError where it has none, IncompatibleError where it is not run."""
+    read_draft(target.header, beside=target.header, target=target.info, kind="mtp")
+    return FoundDraft("mtp", target.path, "its own MTP layer")
 
 
 def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
@@ -135,6 +148,8 @@ def _automatic(target: FoundTarget) -> FoundDraft:
     problem = state_problem(target.info)
     if problem:
         return FoundDraft(reason=problem)
+    if has_mtp(target.header):
+        return own_layer(target)
     if problem := head_obstacle(target.info):
         return lookup(target, reason=problem)
     if target.head is not None:

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, DraftEntry
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
@@ -16,6 +16,7 @@ from eaglelocal.hub.on_disk import HubReference
 
 DEFAULT_QUANT = "Q4_K_M"  # whose size is told where no quantization was named
 NO_DRAFT, AUTO = "none", "auto"
+NO_LAYER = "no draft: this file has no MTP layer"  # said where it turns out so
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wante
     if draft == NO_DRAFT:
         return Wanted(reference)
     if draft != AUTO:
+        own = catalog.drafts.get(draft.lower())
+        if own is not None and own.kind == MTP:
+            return Wanted(reference, advice=NO_LAYER)
         return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
     known = known_target(parsed, catalog)
     return Wanted(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
@@ -100,10 +104,15 @@ def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
 
 
 def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
-    """The first head that can be run; small models that could draft are only told, for they cost memory."""
+    """Its own MTP layer, which comes with it; else the first head that can be run.
+
+    Small models that could draft are only told, for they cost memory.
+    """
     entries = catalog.drafts_for(target)
     problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
+    if any(entry.kind == MTP and entry.gguf_repo == reference.repos[0] for entry in able):
+        return Wanted(reference, advice=NO_LAYER)
     heads = [entry for entry in able if entry.kind == EAGLE]
     if heads:
         return Wanted(reference, _of_entry(heads[0]))

@@ -9,7 +9,7 @@ backend/rehearsal.py once there is a file.
 from __future__ import annotations
 
 from eaglelocal.gguf.footprint import CacheSizes
-from eaglelocal.gguf.shape import Shape
+from eaglelocal.gguf.shape import EAGLE, Shape
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, what small graphs keep besides
@@ -107,6 +107,6 @@ def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def output_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
-    """Logits; a head's are spread over the target's vocabulary. Experts' outputs may still be there."""
-    logits = max_outputs * shape.n_vocab * (2 if shape.is_head else 1)
+    """Logits; an EAGLE head's are spread over the target's vocabulary. Experts' outputs may still be there."""
+    logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
     return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES

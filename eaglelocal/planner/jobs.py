@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.footprint import CacheSizes
-from eaglelocal.gguf.shape import Shape
+from eaglelocal.gguf.shape import MTP, Shape
 
-NUM_HEAD_TAPS = 3
 # drafted rows for which states are kept, the most that fit: each takes as much memory as the state itself
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # what a plan counts on
-HEAD_ROWS, HEAD_ROWS_A_SLOT = 128, 32  # of one call; what waits for a draft is less, and prompts go in parts
+HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # of one call; what waits for a draft is less, and prompts go in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Job:
 
 def jobs_of(plan: Plan, target: Shape, draft: Shape | None = None) -> tuple[Job, ...]:
     """The target's, and the draft's where the plan has one."""
-    first = target_job(plan, target, num_taps=NUM_HEAD_TAPS if draft is not None and draft.is_head else 0)
+    first = target_job(plan, target, num_taps=draft.num_taps if draft is not None else 0)
     return (first,) if draft is None else (first, draft_job(plan, draft))
 
 
@@ -60,12 +59,13 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
 def draft_job(plan: Plan, draft: Shape) -> Job:
     """Every row of a call is an output of a head; a draft model is asked for one a slot.
 
-    Outputs take room for logits of the whole vocabulary, so a head has fewer rows a call than its target.
+    Outputs take room for logits of the whole vocabulary, so a head has fewer rows a call than its target, and an MTP
+    layer, whose vocabulary is never cut, fewer still.
 
     A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
     kept whole: a draft is small, and its cache must be cut wherever the target's is.
     """
-    n_batch = min(plan.n_batch, max(HEAD_ROWS, HEAD_ROWS_A_SLOT * plan.num_slots)) if draft.is_head else plan.n_batch
+    n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheSizes(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -76,6 +76,12 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
     return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+
+
+def head_rows(plan: Plan, head: Shape) -> int:
+    """Of one call."""
+    least = MTP_ROWS if head.architecture == MTP else HEAD_ROWS
+    return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
 
 
 def num_branches(plan: Plan, target: Shape) -> int:

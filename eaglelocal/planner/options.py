@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, NGRAM, DraftEntry
+from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
 from eaglelocal.catalog.obstacles import obstacle
-from eaglelocal.catalog.shapes import planned_type, shape_of_draft, shape_of_target
+from eaglelocal.catalog.shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
@@ -21,11 +21,13 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_of
+from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
-from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, Acceptance
+from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
 from eaglelocal.planner.quality import effective_b
 from eaglelocal.planner.speed import Model, arithmetic_of
+
+DEFAULTS = {EAGLE: HEAD_DEFAULT, MTP: MTP_DEFAULT, DRAFT_MODEL: MODEL_DEFAULT}  # acceptance that nobody reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class DraftWay:
     """A way to draft. `shape` None: needs no model. `acceptance` None: nothing is known, and nothing counted on."""
 
     id: str
-    kind: str  # none, ngram, eagle3, draft_model
+    kind: str  # none, ngram, eagle3, mtp, draft_model
     shape: Shape | None = None
     acceptance: Acceptance | None = None
     import_from: str = ""  # the repository of a checkpoint that must be converted first
@@ -87,13 +89,14 @@ def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) ->
 
 def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
     outline = target.outline
-    ways, unusable = draft_ways(target, catalog)
+    shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
+    ways, unusable = draft_ways(target, shape, catalog)
     return Option(
         target=target.id,
         quant=quantization.name,
         reference=f"{target.id}:{quantization.name}",
         model=Model(
-            shape=shape_of_target(outline, quantization.name, quantization.num_bytes),
+            shape=shape,
             parameters=outline.parameters_b * 1e9,
             active_parameters=outline.active_parameters_b * 1e9,
             arithmetic=arithmetic_of(quantization.name, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
@@ -113,7 +116,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
     )
 
 
-def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
+def draft_ways(target: Target, shape: Shape, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
     """What can draft for it, then a lookup or nothing, and what cannot."""
     ways: list[DraftWay] = []
     unusable: list[Unusable] = []
@@ -124,7 +127,7 @@ def draft_ways(target: Target, catalog: Catalog) -> tuple[tuple[DraftWay, ...], 
         if problem:
             unusable.append(Unusable(draft.id, problem))
         else:
-            ways.append(_way(draft, target.outline))
+            ways.append(_way(draft, target.outline, shape))
     return (*ways, *lookups(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
 
 
@@ -146,11 +149,12 @@ def _problem(draft: DraftEntry, target: Outline) -> str:
     """Why this draft cannot be planned for this target; empty where it can."""
     if found := obstacle(draft, target):
         return found
-    return "" if shape_of_draft(draft, target) is not None else "its size is not known; `eaglelocal import` tells"
+    is_known = draft.kind == MTP or shape_of_draft(draft, target) is not None
+    return "" if is_known else "its size is not known; `eaglelocal import` tells"
 
 
-def _way(draft: DraftEntry, target: Outline) -> DraftWay:
-    default = HEAD_DEFAULT if draft.kind == EAGLE else MODEL_DEFAULT
+def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
+    default = DEFAULTS[draft.kind]
     acceptance = Acceptance.of(draft.acceptance_lengths, default=default)
     notes = []
     if not acceptance.is_reported:
@@ -159,8 +163,8 @@ def _way(draft: DraftEntry, target: Outline) -> DraftWay:
         notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
     return DraftWay(
         id=draft.id,
-        kind=EAGLE if draft.kind == EAGLE else DRAFT_MODEL,
-        shape=shape_of_draft(draft, target),
+        kind=draft.kind,
+        shape=shape_of_mtp(target, shape) if draft.kind == MTP else shape_of_draft(draft, target),
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",
         notes=tuple(notes),
@@ -194,16 +198,25 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True)
 class FileDraft:
-    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported."""
+    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported.
+
+    kind  mtp, where a layer of that file is meant
+    """
 
     label: str
     header: Header
     acceptance: Acceptance | None = None
+    kind: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """Raises ModelFileError on senseless keys."""
+        return shape_as(self.header, self.kind)
 
     @property
     def way(self) -> DraftWay:
         """Raises ModelFileError on senseless keys."""
-        return way_on_disk(self.label, shape_of(self.header), self.acceptance)
+        return way_on_disk(self.label, self.shape, self.acceptance)
 
 
 def option_of_file(
@@ -219,7 +232,7 @@ def option_of_file(
         shape=shape,
         parameters=parameters,
         active=active,
-        draft=shape_of(draft.header) if draft else None,
+        draft=draft.shape if draft else None,
         draft_label=draft.label if draft else "",
         acceptance=draft.acceptance if draft else None,
     )
@@ -255,19 +268,19 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
     without = lookups(shape.architecture, has_state=shape.has_state)
     if draft is None or without[0].kind == "none":
         return without
-    if draft.is_head and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
+    if draft.architecture == EAGLE and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return without
     return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
 
 
 def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
     """To draft with a file that is here."""
-    default = HEAD_DEFAULT if draft.is_head else MODEL_DEFAULT
+    kind = draft.architecture if draft.is_head else DRAFT_MODEL
     return DraftWay(
         id=label,
-        kind=EAGLE if draft.is_head else DRAFT_MODEL,
+        kind=kind,
         shape=draft,
-        acceptance=acceptance or Acceptance.of((), default=default),
+        acceptance=acceptance or Acceptance.of((), default=DEFAULTS[kind]),
         is_here=True,
     )
 

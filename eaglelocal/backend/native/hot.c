@@ -112,11 +112,21 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
     return 0;
 }
 
+/* What the rows of hot_encode are to a head that takes them as they are. */
+static int32_t copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
+    for (int32_t i = 0; i < n; i++) {
+        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
+        memcpy(h->encoded + (size_t)i * h->width, h->row, sizeof(float) * h->width);
+    }
+    return 0;
+}
+
 /* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
  * n_embd]. Their states are then in h->encoded. */
 int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
+    if (!h->has_encoder) return copy_rows(h, n, rows, kept);
     int32_t code = 0;
     for (int32_t first = 0; first < n && !code; first += h->n_batch) {
         const int32_t end = first + h->n_batch < n ? first + h->n_batch : n;

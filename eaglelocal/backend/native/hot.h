@@ -97,6 +97,7 @@ struct head {
     float *states;  /* [n_batch x width] what the last draft ended with */
     int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
     int32_t was_asked;   /* for rows of that decode: set from outside */
+    int32_t has_encoder; /* else the tapped rows are the states: an MTP layer */
     double native_s;
 };
 
