@@ -271,7 +271,7 @@ def parts_of(
     )
 
 
-def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool) -> ContextParams:
+def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,

@@ -23,7 +23,7 @@ from eaglelocal.catalog.targets import Target, read_target
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-RESERVED = ("auto", "ngram", "none")  # what --draft means by itself
+RESERVED = ("auto", "ngram", "mtp", "none")  # what --draft means by itself
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -101,7 +101,8 @@ def _id(name: str, table: Table) -> str:
     if can_be_named and id not in RESERVED:
         return id
     raise table.error(
-        f"{name!r} cannot be the name of an entry", hint="letters, digits, dots, dashes; not demo, auto, ngram or none"
+        f"{name!r} cannot be the name of an entry",
+        hint="letters, digits, dots, dashes; not demo, auto, ngram, mtp or none",
     )
 
 

@@ -1,4 +1,4 @@
-"""A draft as profiles/drafts/*.toml tells it: an EAGLE head, a target's MTP layer, a small model, or what is not run yet.
+"""A draft as profiles/drafts/*.toml tells it: an EAGLE head, an MTP layer, a small model, or what is not run yet.
 
 Sizes are bytes by type; a head that was never measured nor computed has none. `acceptance_lengths` are reports:
 drafted tokens, and mean tokens of a step with the bonus token, on chat where several benchmarks were reported.

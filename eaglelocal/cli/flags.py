@@ -17,7 +17,7 @@ Target = Annotated[
 ]
 Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
 Draft = Annotated[
-    str | None, typer.Option(metavar="REF", help="auto, ngram, none, or a head or small model: user/repo, a GGUF.")
+    str | None, typer.Option(metavar="REF", help="auto, ngram, mtp, none, or a head or small model: user/repo, a GGUF.")
 ]
 DraftType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglelocal.catalog.drafts import EAGLE, MTP
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.output import standard_output
@@ -69,6 +70,8 @@ def facts(look: Look) -> list[tuple[str, str]]:
 
 def _kind(look: Look) -> str:
     words = {"head": "draft head", "model": f"{look.about.architecture} model"}
+    if look.about.kind == "head" and look.about.architecture != EAGLE:
+        return f"MTP layer of a {look.about.architecture} model"
     return words.get(look.about.kind, look.about.kind)
 
 
@@ -116,11 +119,14 @@ def template_text(template: str) -> str:
 def _drafts(look: Look) -> list[tuple[str, str]]:
     if look.about.kind != "model":
         return []
+    others = [("", _draft_text(draft)) for draft in look.drafts if not (look.has_mtp and draft.kind == MTP)]
     if look.own_head is not None:
         return [("drafts", "its own EAGLE-3.1 head")]
-    if not look.drafts:
+    if look.has_mtp:
+        return [("drafts", "its own MTP layer"), *others]
+    if not others:
         return [("drafts", "none known; --draft ngram looks up what was already said")]
-    return [("drafts" if not n else "", _draft_text(draft)) for n, draft in enumerate(look.drafts)]
+    return [("drafts", others[0][1]), *others[1:]]
 
 
 def _draft_text(draft: KnownDraft) -> str:
@@ -151,6 +157,7 @@ def look_object(look: Look) -> dict[str, object]:
         "template": template_text(look.chat_template) if about.kind == "model" else None,
         "licence": look.licence or None,
         "own_head": _text(look.own_head),
+        "mtp": look.has_mtp,
         "drafts": [
             {
                 "reference": draft.reference,

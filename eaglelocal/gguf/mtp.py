@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eaglelocal.errors import IncompatibleError
+from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import MTP_ARCHITECTURES
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.keys import ArchitectureKeys
@@ -44,11 +44,12 @@ class MtpInfo:
 
     @classmethod
     def from_header(cls, header: Header) -> MtpInfo:
-        """Raises ModelFileError where there is no such layer, or several."""
+        """Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys."""
         keys = ArchitectureKeys(header, architecture_of(header))
         ahead = num_ahead(keys)
         if ahead != 1:
-            raise keys.error(f"has {ahead or 'no'} layers that predict ahead (MTP), where one can draft")
+            many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
+            raise IncompatibleError(f"{header.path.name} has {many}", hint=HINT)
         block = keys.count("block_count") - 1
         return cls(
             name=keys.text("general.name") or header.path.stem,
@@ -70,18 +71,24 @@ def tensor_names(block: int) -> list[str]:
     return [f"blk.{block}.nextn.{name}.weight" for name in NEEDED]
 
 
+def mtp_of(header: Header) -> MtpInfo | None:
+    """The layer, where there is one that could draft. Conversions may leave its tensors out and keep the claim."""
+    try:
+        layer = MtpInfo.from_header(header)
+    except (IncompatibleError, ModelFileError):
+        return None
+    return layer if layer.architecture in MTP_ARCHITECTURES and not layer.missing else None
+
+
 def has_mtp(header: Header) -> bool:
-    """Whether there is such a layer that could draft. Conversions may leave its tensors out and keep the claim."""
-    architecture = architecture_of(header)
-    keys = ArchitectureKeys(header, architecture)
-    if architecture not in MTP_ARCHITECTURES or num_ahead(keys) != 1:
-        return False
-    return all(name in header.tensors for name in tensor_names(keys.count("block_count") - 1))
+    """Whether a model can draft for itself, or a file for a model."""
+    return mtp_of(header) is not None
 
 
 def is_mtp_alone(header: Header) -> bool:
     """Whether the file holds that layer and no model that could answer."""
-    return has_mtp(header) and FIRST_TENSOR not in header.tensors
+    layer = mtp_of(header)
+    return layer is not None and layer.is_alone
 
 
 def check_mtp(layer: MtpInfo, target: ModelInfo) -> None:

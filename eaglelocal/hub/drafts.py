@@ -95,7 +95,7 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
 
 
 def own_layer(target: FoundTarget) -> FoundDraft:
-    """The target's own MTP layer. Raises ModelFileError where it has none, IncompatibleError where it is not run."""
+    """The target's own MTP layer. Raises IncompatibleError where it has none, or one that is not run."""
     read_draft(target.header, beside=target.header, target=target.info, kind="mtp")
     return FoundDraft("mtp", target.path, "its own MTP layer")
 

@@ -13,6 +13,7 @@ from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_re
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.hub.cache import models_of
@@ -49,6 +50,11 @@ class Look:
     shape: Shape | None  # None: of an architecture whose shape is not known
     repo: str = ""
     commit: str = ""
+
+    @property
+    def has_mtp(self) -> bool:
+        """A layer of its own that drafts for it."""
+        return self.about.kind == "model" and has_mtp(self.header)
 
     @property
     def licence(self) -> str:

@@ -67,7 +67,7 @@ class Choice:
 
     target: str | None = None
     spec: str | None = None  # auto, off, N
-    draft: str | None = None  # auto, ngram, none or a file
+    draft: str | None = None  # auto, ngram, mtp, none or a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ COMMANDS: dict[str, Slash] = {
     "/delete": Slash("NAME", "remove a saved conversation for good"),
     "/export": Slash("[FILE]", "write the conversation as Markdown"),
     "/model": Slash("[REF]", "name the model, or change it"),
-    "/draft": Slash("[auto|ngram|none|REF]", "name the draft, or change it"),
+    "/draft": Slash("[auto|ngram|mtp|none|REF]", "name the draft, or change it"),
     "/exit": Slash("", "leave, as ctrl-d does"),
 }
 

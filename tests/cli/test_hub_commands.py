@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
+from doubles.mtp_models import PARTS as MTP_PARTS
+from doubles.mtp_models import write_mtp
 from doubles.patience import PATIENCE_S, wait_until
 
 from eaglelocal.hub.cache import all_models
@@ -401,6 +403,34 @@ def test_an_entry_of_the_catalogue(person: Person) -> None:
     assert person.sees("show", "qwen3-8b:iq4_xs")["repo"] == "bartowski/Qwen_Qwen3-8B-GGUF"
     drafts = person.sees("show", "qwen3-8b:q8_0")["drafts"]
     assert "AngelSlim/Qwen3-8B_eagle3" in [draft["reference"] for draft in drafts]
+
+
+def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
+    """The catalogue's entry is taken where its files have the MTP layer, and then nothing else need be fetched."""
+    parts = {part: write_mtp(tmp_path / f"{part}.gguf", gain=0.0, part=part).read_bytes() for part in MTP_PARTS}
+    names = {"unsloth/Qwen3.5-4B-MTP-GGUF": "whole", "unsloth/Qwen3.5-4B-GGUF": "trunk", "someone/layer-GGUF": "layer"}
+    for repo, part in names.items():
+        person.hub.repos[repo] = HubRepo({"Qwen3.5-4B-Q8_0.gguf": HubFile(parts[part])})
+    done = person.runs("pull", "qwen3.5-4b:Q8_0", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "it has an MTP layer of its own, which drafts for it" in done.stderr
+    assert person.models == ["unsloth/Qwen3.5-4B-MTP-GGUF:Q8_0"]
+    seen = person.sees("show", "qwen3.5-4b:Q8_0")
+    assert seen["mtp"] is True
+    asked = ("hello", "--max-tokens", "24", "--temperature", "0", "--spec", "4", "--json")
+    told = person.sees("chat", "--target", "qwen3.5-4b:Q8_0", *asked[:-1])
+    assert told["draft"] == "its own MTP layer" and told["speculation"]["accepted_tokens"] > 8
+    plain = person.sees("chat", "--target", "qwen3.5-4b:Q8_0", "--draft", "none", *asked[:-1])
+    assert (plain["draft"], plain["text"]) == ("none", told["text"])
+
+    done = person.runs("pull", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "someone/layer-GGUF", "--yes")
+    assert done.returncode == 0 and "an MTP layer that fits it" in done.stderr
+    beside = person.sees("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", *asked[:-1])
+    assert beside["draft"].startswith("MTP layer") and beside["text"] == told["text"]
+    done = person.runs("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", *asked)
+    assert done.returncode == 1 and "has no MTP layer" in done.stderr
+    done = person.runs("chat", "--target", "someone/layer-GGUF", *asked)
+    assert done.returncode == 1 and "holds a layer that predicts ahead (MTP)" in done.stderr
 
 
 @pytest.mark.parametrize(

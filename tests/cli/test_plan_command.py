@@ -69,7 +69,8 @@ def test_screens_fit_80_columns(capsys: pytest.CaptureFixture[str], machine: str
 def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     few, every = (screen(capsys, "--machine", "rtx-3090", *more) for more in ((), ("--all",)))
     assert len(every.splitlines()) > 200 > 40 > len(few.splitlines())
-    assert "MTP drafting is not run yet" in every
+    words = " ".join(every.split())
+    assert "DFLASH drafting is not run yet" in words and "MTP drafting for gemma4 is not run yet" in words
     assert all(len(line) <= WIDTH for line in every.splitlines())
     for target in load().targets:
         assert target in every
@@ -108,7 +109,7 @@ def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureF
     chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 32768"
     hybrid = told(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
-    assert hybrid["draft"] == "e3-qwen3.6-27b-prism" and "--draft" not in hybrid["commands"]["run"]
+    assert hybrid["draft"] == "mtp-qwen3.6-27b" and "--draft" not in hybrid["commands"]["run"]
     plain = told(capsys, "qwen3-next-80b:IQ4_XS", "--machine", "rtx-3090")["chosen"]
     assert plain["draft"] == "none" and "--draft" not in plain["commands"]["run"]
 

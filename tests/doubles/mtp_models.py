@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ WRITES_BACK = tuple(
     f"{name}.weight" for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 )
 N_LAYER = 8  # that answer
+PARTS = ("whole", "trunk", "layer")
 
 
 def sketch_of(architecture: str) -> Sketch:
@@ -30,28 +30,30 @@ def write_mtp(
     *,
     gain: float = 0.3,
     echoes: bool = False,
-    keep: Callable[[str], bool] = lambda name: True,
+    part: str = "whole",
     seed: int = 0,
 ) -> Path:
     """Layers add `gain` of what they would to a token's own embedding, from which alone the MTP layer predicts.
 
     At 0 its drafts are always right, at 1 hardly ever. If it `echoes` it predicts from the target's state alone, which
-    is what the target said before. `keep` says which tensors the file has.
+    is what the target said before. Of the `whole` a file may hold but the `trunk` or the `layer`.
     """
     sketch = sketch_of(architecture)
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
-    write_keys(writer, sketch)
+    trunk = replace(sketch, n_layer=N_LAYER, keys=SKETCHES[architecture].keys)
+    write_keys(writer, trunk if part == "trunk" else sketch)
     write_vocabulary(writer, N_VOCAB)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
         if name.endswith(WRITES_BACK):
             values *= 0 if name.startswith(f"blk.{N_LAYER}.") else gain
-        elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")):
+        elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
             values[:] = 1.0
         elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
             values[:] = np.roll(np.eye(*shape[::-1]), sketch.n_embd if echoes else 0, axis=1)
-        if keep(name):
+        of_layer = name.startswith(f"blk.{N_LAYER}.")
+        if part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer"):
             writer.add_tensor(name, values)
     finish(writer)
     return path

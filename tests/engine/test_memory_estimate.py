@@ -24,7 +24,7 @@ from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.backend.rehearsal import Part, PlannedModel, rehearse, transcript_of
 from eaglelocal.core.plan import Plan
-from eaglelocal.fitting import context_params
+from eaglelocal.fitting import context_params, parts_of, sources_of
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.hazards import graph_problem
@@ -242,6 +242,28 @@ def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Pat
     rows = {slots: jobs_of(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)}
     assert rows == {1: 128, 4: 128, 8: 256, 16: 512}
     assert jobs_of(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "qwen3.6-27b"])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None:
+    """One file: llama.cpp loads the layer with the target, a plan counts it as the draft's."""
+    plain = (SKETCHES | REAL)[name]
+    path = write_sketch(
+        tmp_path / "m.gguf", replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
+    )
+    plan = replace(Case(8192, slots=slots).plan, target=path, draft_kind="mtp", draft=path, rollback=4)
+    sources = sources_of(plan)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    parts = parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
+    told = summed(rehearse(load_library(), parts, devices=()))
+    assert predicted.draft_bytes > 0 and told.draft_bytes == 0
+    weights = predicted.weights_bytes + predicted.draft_bytes
+    assert weights == pytest.approx(told.weights_bytes, rel=0.001) == read_header(path).tensor_bytes
+    for name in ("kv_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:

@@ -16,7 +16,7 @@ from eaglelocal.catalog.machines import CPU
 from eaglelocal.core.plan import Plan
 from eaglelocal.fetched import entry_options
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
+from eaglelocal.gguf.shape import mtp_shape_of, shape_of
 from eaglelocal.hub.pulled_drafts import remember_draft
 from eaglelocal.measured import measured_costs
 from eaglelocal.planner.machine import Device, Rig
@@ -116,6 +116,27 @@ def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catal
     remember_draft(file, target_repo=TARGET_REPO, draft_repo=DRAFT_REPO, draft_tag="Q8_0")
     assert draft() == {"here": True, "named": False}
     assert options(catalog)["Q4_K_M"].drafts[0].id == "plain-qwen3-0.6b"
+
+
+MTP_REPO, PLAIN_REPO = "unsloth/Qwen3.6-27B-MTP-GGUF", "unsloth/Qwen3.6-27B-GGUF"
+HYBRID = replace(REAL["qwen3.6-27b"], type="Q4_K")
+AHEAD = replace(HYBRID, n_layer=HYBRID.n_layer + 1, keys=HYBRID.keys | {"nextn_predict_layers": 1})
+
+
+def test_a_model_that_drafts_for_itself_is_at_hand_where_its_file_has_the_layer(hub: Path, catalog: Catalog) -> None:
+    pulled(hub, PLAIN_REPO, "Qwen3.6-27B-Q4_K_M", HYBRID)
+    plain = options(catalog, "qwen3.6-27b")["Q4_K_M"]
+    drafts = {way.id: way for way in plain.drafts}
+    assert plain.is_here and not drafts["mtp-qwen3.6-27b"].is_here
+    header = read_header(pulled(hub, MTP_REPO, "Qwen3.6-27B-Q4_K_M", AHEAD))
+    whole = options(catalog, "qwen3.6-27b")["Q4_K_M"]
+    first = whole.drafts[0]
+    assert (first.id, first.kind, first.is_here) == ("mtp-qwen3.6-27b", "mtp", True)
+    assert first.acceptance == drafts["mtp-qwen3.6-27b"].acceptance
+    assert first.shape == mtp_shape_of(header) and whole.shape == shape_of(header)
+    guessed = drafts["mtp-qwen3.6-27b"].shape
+    assert guessed is not None
+    assert guessed.weights_bytes == pytest.approx(first.shape.weights_bytes, rel=0.2)
 
 
 def test_a_file_that_cannot_be_read_leaves_the_catalogues_figures(hub: Path, catalog: Catalog) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.shapes import shape_of_draft, shape_of_target
+from eaglelocal.catalog.shapes import shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.shape import Shape
 
@@ -81,6 +81,15 @@ def test_heads(catalog: Catalog) -> None:
     published = catalog.drafts["e3-qwen3-8b-angelslim"].sizes["q8_0"]
     assert head.weights_bytes == pytest.approx(published * 4.5 / 8.5, abs=1), "it is loaded as a copy in four bits"
     assert shape_of_draft(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
+
+
+def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: Catalog) -> None:
+    outline = catalog.target("qwen3.6-27b").outline
+    layer = shape_of_mtp(outline, shape(catalog, "qwen3.6-27b", "Q4_K_M"))
+    entry = catalog.drafts["mtp-qwen3.6-27b"]
+    assert layer.weights_bytes == pytest.approx(entry.sizes["file"], rel=0.15)
+    assert 2 * layer.kv_values_per_token == entry.kv_bytes_per_token
+    assert layer.is_head and layer.num_taps == 1
 
 
 def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:

@@ -369,7 +369,7 @@ def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target
 def test_unknown_drafts(target: str, reference: str) -> None:
     with pytest.raises(UsageError, match="unknown draft") as error:
         plan(target=target, draft=reference)
-    assert "`auto`, `ngram`, `none`" in error.value.hint
+    assert "`auto`, `ngram`, `mtp`, `none`" in error.value.hint
 
 
 def test_a_hubs_model_that_is_not_here_is_told_and_not_fetched(target: str) -> None:

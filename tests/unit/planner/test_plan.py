@@ -126,14 +126,13 @@ def test_only_what_the_engine_runs_is_picked() -> None:
     for machine in ("rtx-3090", "a6000", "m2-max-32gb", "cpu-16gb", "rtx-pro-6000"):
         for goal in GOALS:
             way = chosen_of(planned(machine, goal)).way
-            assert way.draft.kind in ("none", "ngram", "eagle3", "draft_model")
-            assert not (way.option.shape.has_state and way.draft.kind != "none")
+            assert way.draft.kind in ("none", "ngram", "eagle3", "mtp", "draft_model")
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
     outcome = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), Asked(goal=GOALS["balanced"]))
     chosen = chosen_of(outcome)
-    assert chosen.way.draft.id == "e3-qwen3.6-27b-prism"
+    assert chosen.way.draft.id == "mtp-qwen3.6-27b"
     assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
     check_fits(outcome)
 

@@ -72,7 +72,7 @@ ids = [row.id for row in ROWS]
 
 
 def way_of(row: Row) -> DraftWay:
-    """The row's draft; where it is not run yet, what needs no model."""
+    """The row's draft; where it has none, what needs no model."""
     ways = option(row.target, row.quant).drafts
     return next((each for each in ways if each.id == row.draft), ways[-1])
 
@@ -88,7 +88,7 @@ def row_score(row: Row, *, whole_windows: bool) -> float | None:
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
 def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -> None:
-    """With the row's own draft, context and cache; a row whose draft is not run yet is compared without it."""
+    """With the row's own draft, context and cache."""
     outcome = planned(row.machine)
     check_fits(outcome)
     scores = [each for windows in (True, False) if (each := row_score(row, whole_windows=windows)) is not None]
@@ -105,9 +105,6 @@ def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_true_reason
     assert chosen.way.option is rows or ours
     for each in found:
         check_true(each, chosen)
-    if row.draft is not None and row.draft.startswith("mtp-"):
-        drafts = {each.draft: each.reason for each in outcome.rejected if each.option.target == row.target}
-        assert drafts[row.draft] == "MTP drafting is not run yet"
 
 
 def check_true(rejected: Rejected, chosen: Chosen) -> None:

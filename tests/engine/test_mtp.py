@@ -1,0 +1,163 @@
+"""Models that draft for themselves with the layer that predicts ahead (MTP): right drafts, wrong ones, and refusals.
+
+No such model is small and trained, so the layers of these are made to be right always, at times, or hardly ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.mtp_models import N_LAYER, write_mtp
+from doubles.real_engine import ask, real_engine
+from doubles.rig import drive
+
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.head import LlamaHeadContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.core.batch import Batch
+from eaglelocal.core.draft import ROOT
+from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine.engine import Engine
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.mtp import has_mtp, is_mtp_alone
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import mtp_shape_of, shape_of
+
+PROMPT = tuple(range(30, 60))
+ARCHITECTURES = ["qwen35", "qwen35moe"]
+
+
+def texts_of(engine: Engine, requests: list[ChatRequest]) -> dict[str, list[int]]:
+    told = drive(engine, requests)
+    assert [told[request.id].failed for request in requests] == [None] * len(requests)
+    assert engine.miscounted_slots() == []
+    return {request.id: told[request.id].tokens for request in requests}
+
+
+def plain_texts(target: Path, requests: list[ChatRequest], **changes: object) -> dict[str, list[int]]:
+    engine = real_engine(target, **changes)
+    texts = texts_of(engine, requests)
+    engine.close()
+    return texts
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_layer_that_knows_the_target_is_always_right(tmp_path: Path, architecture: str) -> None:
+    target = write_mtp(tmp_path / "right.gguf", architecture, gain=0.0)
+    request = ask("a", PROMPT, max_tokens=41)
+    engine = real_engine(target, "mtp", target, spec=fixed(4))
+    assert texts_of(engine, [request]) == plain_texts(target, [request])
+    stats = engine.snapshot().speculation
+    assert stats.draft_tokens == stats.accepted_tokens == 32  # the first token is the prompt's, the others come by five
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, architecture: str) -> None:
+    """What echoes that state says the token itself again, and so does its own state behind it."""
+    library = load_library()
+    model = Model(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
+    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attention="off"), taps=(N_LAYER,), final_by_nextn=True)
+    params = ContextParams(n_ctx=256, n_batch=16, flash_attention="off", is_mtp=True)
+    layer = LlamaHeadContext(model, params, target=target, has_encoder=False)
+    drafter = Eagle3(layer, (N_LAYER,), name="mtp")
+    tokens = list(PROMPT)
+    for _ in range(5):
+        first = 0 if len(tokens) == len(PROMPT) else len(tokens) - 1
+        rows = tokens[first:]
+        outputs = target.decode(
+            Batch(rows, list(range(first, len(tokens))), [(0,)] * len(rows), [False] * (len(rows) - 1) + [True])
+        )
+        drafter.observe([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
+        said = target._best(len(rows) - 1)
+        (drafted,) = drafter.expand([Node(0, ROOT, ROOT, said, len(tokens))], depth=3)
+        assert list(drafted.tokens) == [said] * 3
+        tokens.append(said)
+    layer.close()
+    target.close()
+    model.close()
+
+
+@pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
+@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
+    target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
+    requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
+    engine = real_engine(target, "mtp", target, num_slots=num_slots, spec=spec)
+    assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=num_slots)
+    stats = engine.snapshot().speculation
+    assert 0 < stats.accepted_tokens < stats.draft_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_conversations_go_on_change_and_are_cancelled(tmp_path: Path, architecture: str) -> None:
+    target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
+    engine = real_engine(target, "mtp", target, n_ctx=1024, num_slots=2)
+    history = list(range(20, 260))
+    for turn in range(4):
+        request = ask(f"turn {turn}", history)
+        said = texts_of(engine, [request])[request.id]
+        assert said == plain_texts(target, [request], n_ctx=1024, num_slots=2)[request.id]
+        engine.submit(ask("cancelled", [*history, *said, 5, 6, 7]))
+        for _ in range(turn + 1):
+            engine.step()
+        engine.cancel("cancelled")
+        history += [*said, 7 + turn] if turn % 2 else [*said[2:9], *range(30 + turn, 190)]
+    engine.close()
+
+
+def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> None:
+    target = write_mtp(tmp_path / "model.gguf", gain=1.0)
+    request = ask("a", PROMPT, max_tokens=200)
+    engine = real_engine(target, "mtp", target, spec=AUTO)
+    engine._controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
+    told = drive(engine, [request])["a"]
+    assert told.tokens == plain_texts(target, [request])["a"]
+    assert told.finished is not None and told.finished.speculation.state == "asleep"
+    engine.close()
+
+
+# ---- a file of its own
+def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
+    whole = write_mtp(tmp_path / "whole.gguf", gain=0.0)
+    trunk = write_mtp(tmp_path / "trunk.gguf", gain=0.0, part="trunk")
+    alone = write_mtp(tmp_path / "alone.gguf", gain=0.0, part="layer")
+    assert [has_mtp(read_header(path)) for path in (whole, trunk, alone)] == [True, False, True]
+    assert [is_mtp_alone(read_header(path)) for path in (whole, trunk, alone)] == [False, False, True]
+    request = ask("a", PROMPT, max_tokens=41)
+    engine = real_engine(trunk, "mtp", alone, spec=fixed(4))
+    assert texts_of(engine, [request]) == plain_texts(whole, [request])
+    stats = engine.snapshot().speculation
+    assert stats.draft_tokens == stats.accepted_tokens == 32
+    engine.close()
+    with pytest.raises(ModelFileError, match=r"alone\.gguf holds a layer that predicts ahead \(MTP\), not a model"):
+        real_engine(alone)
+
+
+def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> None:
+    whole = read_header(write_mtp(tmp_path / "whole.gguf"))
+    trunk = read_header(write_mtp(tmp_path / "t.gguf", part="trunk"))
+    alone = read_header(write_mtp(tmp_path / "alone.gguf", part="layer"))
+    assert replace(shape_of(whole), n_layer_ahead=0) == shape_of(trunk)
+    layer, own = mtp_shape_of(whole), mtp_shape_of(alone)
+    assert layer.weights_bytes == whole.tensor_bytes - trunk.tensor_bytes
+    assert own.weights_bytes == alone.tensor_bytes
+    assert layer.active_bytes == own.active_bytes == layer.weights_bytes + shape_of(whole).read_output_bytes
+    assert (layer.kv_heads, layer.has_state, layer.num_taps) == ((2,), False, 1)
+
+
+# ---- refusals
+def test_what_cannot_draft_is_refused_with_the_reason(tmp_path: Path) -> None:
+    trunk = write_mtp(tmp_path / "trunk.gguf", part="trunk")
+    with pytest.raises(IncompatibleError, match=r"trunk\.gguf has no MTP layer"):
+        real_engine(trunk, "mtp", trunk)
+    moe = write_mtp(tmp_path / "moe.gguf", "qwen35moe", part="layer")
+    with pytest.raises(IncompatibleError, match="it is of the architecture qwen35moe, the target of qwen35"):
+        real_engine(trunk, "mtp", moe)
