@@ -25,6 +25,7 @@ from eaglelocal.calibrations import save as save_learned
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.cache_reader import CacheReader
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
@@ -185,9 +186,11 @@ class Builder:
         is_loaded = is_mtp and part.header.path == target.path
         draft = target if is_loaded else self._model(library, part, share=(0.9, 1.0))
         if isinstance(part.info, MtpInfo):
-            layer = LlamaHeadContext(draft, part.context, target=context, has_encoder=False)
+            reads_cache = part.info.reads_cache
+            layer = LlamaHeadContext(draft, part.context, target=context, has_encoder=False, reads_cache=reads_cache)
             self._opened.callback(layer.close)
-            return Eagle3(layer, part.info.target_layers, branches=branches, name="mtp")
+            taps = (target.n_layer,)
+            return CacheReader(layer, taps) if reads_cache else Eagle3(layer, taps, branches=branches, name="mtp")
         if isinstance(part.info, EagleInfo):
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)

@@ -125,7 +125,8 @@ def _auto_draft(found: FoundTarget) -> FileDraft | None:
 
 def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
     """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
-    if way.import_from or way.kind == MTP:
+    entry = catalog.drafts.get(way.id)
+    if way.import_from or (entry is not None and entry.is_in_target):
         return None
     try:
         path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
@@ -140,10 +141,10 @@ def _is_of(way: DraftWay, draft: FileDraft, catalog: Catalog) -> bool:
 
     A target's own MTP layer is whose file the target is.
     """
-    if MTP in (way.kind, draft.kind):
-        return way.kind == draft.kind
-    header = draft.header
     entry = catalog.drafts.get(way.id)
+    if entry is not None and entry.is_in_target:
+        return draft.kind == MTP
+    header = draft.header
     repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
     name = header.metadata.get("general.name")
     folders = {repo_folder(Path(), repo).name for repo in repos}

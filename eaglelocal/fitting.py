@@ -24,10 +24,11 @@ from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.request import Drafting
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.pair import DraftInfo, HeadInfo, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_as, shape_of
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
@@ -254,7 +255,6 @@ def parts_of(
     plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
 ) -> tuple[Part, ...]:
     draft = sources[-1].info
-    head = draft if isinstance(draft, HeadInfo) else None
     is_mtp = isinstance(draft, MtpInfo)
     jobs = jobs_of(plan, *(source.shape for source in sources))
     return tuple(
@@ -264,11 +264,18 @@ def parts_of(
             context=context_params(
                 job, flash_attention=plan.flash_attention, threads=threads, is_mtp=is_mtp and job.of_draft
             ),
-            taps=() if head is None or job.of_draft else head.target_layers,
+            taps=() if job.of_draft else taps_of(draft, sources[0]),
             placement=dataclasses.replace(placement, has_mtp=is_mtp and source.header.path == sources[-1].header.path),
         )
         for source, job, placement in zip(sources, jobs, placements, strict=False)
     )
+
+
+def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
+    """Layers of the target whose inputs are copied for it; an MTP layer reads what is behind the last."""
+    if isinstance(draft, MtpInfo):
+        return (target.shape.n_layer,)
+    return draft.target_layers if isinstance(draft, EagleInfo) else ()
 
 
 def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool = False) -> ContextParams:

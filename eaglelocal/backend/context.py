@@ -99,6 +99,9 @@ class TappedFeatures:
         if self.decode.number != self.decode.context.num_decodes:
             raise EngineError("features of a decode were asked for after the next one")
 
+    def last(self) -> TappedFeatures:
+        return TappedFeatures(self.decode, self.rows[-1:])
+
     def copied(self) -> Floats:
         self.check()
         return self.decode.context.copy_taps(self.rows)

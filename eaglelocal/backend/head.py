@@ -39,6 +39,7 @@ class LlamaHeadContext:
     """Implements core.ports.HeadContext. Its target's context lends embeddings and lm_head if it has none.
 
     has_encoder  else the tapped rows are the states themselves, as an MTP layer takes them
+    reads_cache  it keeps nothing, and attends to the target's cells
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class LlamaHeadContext:
         target: LlamaContext,
         norms: HeadNorms = HeadNorms(),
         has_encoder: bool = True,
+        reads_cache: bool = False,
     ) -> None:
         self._library, self._api, self._hot = model.library, model.library.api, model.library.hot
         self._target = target
@@ -57,14 +59,14 @@ class LlamaHeadContext:
         self._cells = Cells(self._library, self.handle)
         self._features = self._api.llama_batch_ext_init(self.handle)
         self._pairs = self._api.llama_batch_ext_init(self.handle)
-        self.n_batch, self.width = params.n_batch, model.n_embd
+        self.n_batch, self.width = params.n_batch, model.n_embd_out
         self._choices = Choices()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as may be decoded at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._struct = self._native(norms)
-        self._struct.has_encoder = has_encoder
+        self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
         self._address = C.addressof(self._struct)
         target.attach(self._address)
 

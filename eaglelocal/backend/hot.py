@@ -88,6 +88,7 @@ class HeadStruct(C.Structure):
         ("num_encoded", C.c_int32),
         ("was_asked", C.c_int32),
         ("has_encoder", C.c_int32),
+        ("reads_cache", C.c_int32),
         ("native_s", C.c_double),
     ]
 

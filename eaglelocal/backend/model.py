@@ -120,6 +120,7 @@ class Model:
         if not self.handle:
             raise load_failure(path, library.log.reason())
         self.n_embd: int = api.llama_model_n_embd(self.handle)
+        self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)

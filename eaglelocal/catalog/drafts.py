@@ -50,6 +50,11 @@ class DraftEntry:
     source: str
     confidence: str
 
+    @property
+    def is_in_target(self) -> bool:
+        """A layer of the target's own file: there is nothing else to fetch."""
+        return self.kind == MTP and self.file is None
+
     def serves(self, target_id: str) -> bool:
         return target_id in self.targets or EVERY_TARGET in self.targets
 

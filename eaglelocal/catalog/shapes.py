@@ -25,6 +25,7 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
 )  # fmt: skip
 HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
 SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
+ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
 HEAD_TYPE = "q8_0"  # of which an imported head's size is taken, where it is known
 # of heads that are loaded as a lighter copy
@@ -186,6 +187,8 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     kind = draft_type(draft)
     if kind is None or draft.kv_bytes_per_token is None:
         return None
+    if draft.kind == MTP:
+        return _assistant_shape(target, draft.sizes[kind])
     is_head = draft.kind == EAGLE
     num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
     width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
@@ -211,6 +214,29 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
         active_bytes=num_bytes - embedding if is_head else num_bytes,
         max_context=target.max_context,
         tied_output_bytes=0 if is_head else embedding,
+    )
+
+
+def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
+    """Of MTP layers in a file of their own: most of it is their output, and they keep no cache."""
+    return Shape(
+        architecture=MTP,
+        n_layer=ASSISTANT_LAYERS,
+        n_embd=SMALL_WIDTH,
+        n_vocab=target.n_vocab,
+        n_head=max(SMALL_WIDTH // HEAD_DIMS[0], 1),
+        key_dim=HEAD_DIMS[0],
+        value_dim=HEAD_DIMS[0],
+        kv_heads=(0,) * ASSISTANT_LAYERS,
+        windows=(None,) * ASSISTANT_LAYERS,
+        layer_states=(0,) * ASSISTANT_LAYERS,
+        n_ff=SMALL_FF,
+        weights_bytes=num_bytes,
+        embedding_bytes=num_bytes // 2,
+        output_bytes=0,
+        active_bytes=num_bytes,
+        max_context=target.max_context,
+        tied_output_bytes=num_bytes // 2,
     )
 
 

@@ -40,6 +40,9 @@ class Features(Protocol):
 
     def __len__(self) -> int: ...
 
+    def last(self) -> Features:
+        """The last row alone."""
+
     def copied(self) -> Floats:
         """[rows, taps, n_embd], owned, for whoever keeps them longer."""
 

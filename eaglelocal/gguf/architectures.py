@@ -95,7 +95,8 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
 # whose layer that predicts ahead (MTP) was seen to draft as the model would (tests/engine/test_mtp.py)
-MTP_ARCHITECTURES = frozenset({"qwen35", "qwen35moe"})
+MTP_ARCHITECTURES = frozenset({"gemma4", "qwen35", "qwen35moe"})
+ASSISTANTS: Mapping[str, str] = MappingProxyType({"gemma4-assistant": "gemma4"})  # in files of their own, and for whom
 
 # keys whose presence means recurrent state, in an architecture that these lists do not know yet
 RECURRENT_KEY_STEMS = ("ssm.", "wkv.", "shortconv.")

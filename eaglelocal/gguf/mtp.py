@@ -1,8 +1,9 @@
-"""The layer of a model that predicts ahead (MTP, "nextn" in llama.cpp): a draft head that comes with its target.
+"""Layers that predict ahead (MTP, "nextn" in llama.cpp): a draft head that comes with its target.
 
-It reads what an EAGLE head's decoder reads, the next token and the target's final state before it, and feeds its own
-state to the next step. It lies in the target's file behind the layers that answer, or alone in a file of its own, and
-borrows embeddings and output where it has none. Sources: src/models/qwen35.cpp, common/speculative.cpp (`draft-mtp`).
+They read what an EAGLE head's decoder reads, the next token and the target's final state before it, and feed their own
+state to the next step. One layer lies in the target's file behind those that answer, or alone in a file of its own
+(Qwen3.5); Gemma 4 has a small stack in a file of its own, which reads the target's cache. They borrow embeddings and
+output where they have none. Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.architectures import MTP_ARCHITECTURES
+from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+from eaglelocal.gguf.windows import windows_of
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # where it is missing, the file holds no layer that answers
 NEEDED = ("eh_proj", "enorm", "hnorm")  # llama.cpp aborts without them
@@ -23,36 +25,39 @@ HINT = "a draft made for this target, or `--draft none`"
 
 @dataclass(frozen=True, slots=True)
 class MtpInfo:
-    """`block` is its number: as many layers answer."""
+    """`width` is that of the states that it reads and says.
+
+    architecture  of the target that it is made for
+    block         the number of its layer: as many answer; None: it reads the target's cache, and its layers are its own
+    cache_widths  of those: keys of a token in a layer with a window, and in one without
+    """
 
     name: str
     architecture: str
-    block: int
+    block: int | None
     width: int
     n_vocab: int
     is_alone: bool  # in its file
-    missing: tuple[str, ...]  # tensors
+    missing: tuple[str, ...] = ()  # tensors
+    cache_widths: tuple[int, int] = (0, 0)
 
     @property
-    def n_layer(self) -> int:
-        return 1
-
-    @property
-    def target_layers(self) -> tuple[int, ...]:
-        """It reads the state behind the last layer."""
-        return (self.block,)
+    def reads_cache(self) -> bool:
+        return self.block is None
 
     @classmethod
     def from_header(cls, header: Header) -> MtpInfo:
         """Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys."""
         keys = ArchitectureKeys(header, architecture_of(header))
+        if keys.prefix in ASSISTANTS:
+            return _assistant(keys)
         ahead = num_ahead(keys)
         if ahead != 1:
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
             raise IncompatibleError(f"{header.path.name} has {many}", hint=HINT)
         block = keys.count("block_count") - 1
         return cls(
-            name=keys.text("general.name") or header.path.stem,
+            name=name_of(keys),
             architecture=keys.prefix,
             block=block,
             width=keys.count("embedding_length"),
@@ -60,6 +65,37 @@ class MtpInfo:
             is_alone=FIRST_TENSOR not in header.tensors,
             missing=tuple(name for name in tensor_names(block) if name not in header.tensors),
         )
+
+
+def _assistant(keys: ArchitectureKeys) -> MtpInfo:
+    num_layers = keys.count("block_count")
+    if num_ahead(keys) != num_layers:
+        raise keys.error(f"claims {num_ahead(keys)} of {num_layers} layers for prediction, where all are due")
+    return MtpInfo(
+        name=name_of(keys),
+        architecture=ASSISTANTS[keys.prefix],
+        block=None,
+        width=keys.count("embedding_length_out"),
+        n_vocab=vocabulary_size(keys),
+        is_alone=True,
+        cache_widths=cache_widths(keys, num_layers),
+    )
+
+
+def name_of(keys: ArchitectureKeys) -> str:
+    return keys.text("general.name") or keys.header.path.stem
+
+
+def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
+    """(with a window, without one): of the last layer of each kind; 0 where there is none."""
+    heads = keys.counts("attention.head_count_kv") or keys.counts("attention.head_count") or (0,)
+    whole = keys.optional_count("attention.key_length") or 0
+    narrow = keys.optional_count("attention.key_length_swa") or whole
+    widths = {True: 0, False: 0}
+    for layer, window in enumerate(windows_of(keys, n_layer)):
+        has_window = window is not None
+        widths[has_window] = heads[min(layer, len(heads) - 1)] * (narrow if has_window else whole)
+    return widths[True], widths[False]
 
 
 def num_ahead(keys: ArchitectureKeys) -> int:
@@ -72,7 +108,7 @@ def tensor_names(block: int) -> list[str]:
 
 
 def mtp_of(header: Header) -> MtpInfo | None:
-    """The layer, where there is one that could draft. Conversions may leave its tensors out and keep the claim."""
+    """What of the file could draft. Conversions may leave the layer's tensors out and keep the claim."""
     try:
         layer = MtpInfo.from_header(header)
     except (IncompatibleError, ModelFileError):
@@ -86,27 +122,41 @@ def has_mtp(header: Header) -> bool:
 
 
 def is_mtp_alone(header: Header) -> bool:
-    """Whether the file holds that layer and no model that could answer."""
+    """Whether the file holds what drafts and no model that could answer."""
     layer = mtp_of(header)
     return layer is not None and layer.is_alone
 
 
-def check_mtp(layer: MtpInfo, target: ModelInfo) -> None:
-    """Returns when it can draft for `target`; else raises IncompatibleError with the figures."""
-    for problem in _problems(layer, target):
+def check_mtp(layer: MtpInfo, target: ModelInfo, beside: Header) -> None:
+    """Returns when it can draft for `target`, of that header; else raises IncompatibleError with the figures."""
+    for problem in _problems(layer, target, beside):
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
 
 
-def _problems(layer: MtpInfo, target: ModelInfo) -> Iterator[str]:
+def _problems(layer: MtpInfo, target: ModelInfo, beside: Header) -> Iterator[str]:
     if layer.architecture not in MTP_ARCHITECTURES:
         yield f"MTP layers of the architecture {layer.architecture} were never tried"
     if layer.architecture != target.architecture:
-        yield f"it is of the architecture {layer.architecture}, the target of {target.architecture}"
+        yield f"it is made for the architecture {layer.architecture}, the target is of {target.architecture}"
     if layer.missing:
         yield f"its file lacks the tensor {layer.missing[0]}"
     if layer.width != target.n_embd:
         yield f"it was made for hidden size {layer.width}, the target has {target.n_embd}"
-    if layer.block != target.n_layer:
+    if layer.block not in (None, target.n_layer):
         yield f"it was made for {layer.block} layers, the target has {target.n_layer}"
     if layer.n_vocab != target.n_vocab:
         yield f"its vocabulary has {layer.n_vocab} tokens, the target's {target.n_vocab}"
+    if layer.reads_cache:
+        yield from _cache_problems(layer, target, beside)
+
+
+def _cache_problems(layer: MtpInfo, target: ModelInfo, beside: Header) -> Iterator[str]:
+    """llama.cpp has it read the target's last layer, and where it has a window the one before, whatever those keep."""
+    keys = ArchitectureKeys(beside, target.architecture)
+    windows = windows_of(keys, target.n_layer)
+    if target.n_layer < 2 or windows[-1] is not None or windows[-2] is None:
+        yield "the target's last two layers are not one with a window and one without"
+    theirs = cache_widths(keys, target.n_layer)
+    for what, own, other in zip(("with a window", "without one"), layer.cache_widths, theirs, strict=True):
+        if own not in (0, other):
+            yield f"its layers {what} read {own} values of a token, the target's keep {other}"

@@ -54,7 +54,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
             return head
         case "mtp":
             layer = MtpInfo.from_header(header)
-            check_mtp(layer, target)
+            check_mtp(layer, target, beside)
             if layer.is_alone:
                 _check_head_tokens(layer.name, header, beside, target)
             return layer

@@ -102,6 +102,11 @@ class Shape:
         return self.architecture in NUM_TAPS
 
     @property
+    def reads_cache(self) -> bool:
+        """Drafts from the cells of its target, and has none."""
+        return self.architecture == MTP and not any(self.kv_heads)
+
+    @property
     def num_taps(self) -> int:
         """Layers of the target whose rows it reads."""
         return NUM_TAPS.get(self.architecture, 0)
@@ -236,6 +241,8 @@ def _model_shape(header: Header) -> Shape:
 def mtp_shape_of(header: Header) -> Shape:
     """Of a model's MTP layer, alone or in the model's file; what it borrows is read with it, but not held twice."""
     info = MtpInfo.from_header(header)
+    if info.block is None:
+        return _assistant_shape(header, info)
     model = _model_shape(header)
     keys = ArchitectureKeys(header, info.architecture)
     kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
@@ -267,6 +274,33 @@ def mtp_shape_of(header: Header) -> Shape:
         n_expert=model.n_expert,
         n_expert_used=model.n_expert_used,
         layer_bytes=(layer_bytes,),
+    )
+
+
+def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
+    """It keeps no cache, and its embeddings are its output alone: tokens are looked up in the target's."""
+    keys = ArchitectureKeys(header, architecture_of(header))
+    n_layer = keys.count("block_count")
+    weights = weights_of(header, n_layer=n_layer)
+    return Shape(
+        architecture=MTP,
+        n_layer=n_layer,
+        n_embd=keys.count("embedding_length"),
+        n_vocab=info.n_vocab,
+        n_head=max(keys.counts("attention.head_count") or (1,)),
+        key_dim=keys.optional_count("attention.key_length") or 0,
+        value_dim=keys.optional_count("attention.value_length") or 0,
+        kv_heads=(0,) * n_layer,
+        windows=(None,) * n_layer,
+        layer_states=(0,) * n_layer,
+        n_ff=max(keys.counts("feed_forward_length") or (0,)),
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=weights.total_bytes,
+        max_context=keys.optional_count("context_length") or 0,
+        tied_output_bytes=weights.tied_output_bytes,
+        layer_bytes=weights.layer_bytes,
     )
 
 

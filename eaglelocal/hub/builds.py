@@ -23,7 +23,7 @@ _QUANT = re.compile(
 )
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
 _NO_MODEL = re.compile(r"(?<![a-z])(mmproj|imatrix|vocab-only|vocab_only)(?![a-z])", re.IGNORECASE)
-_DRAFT = re.compile(r"(?<![a-z])(draft|drafter|eagle|eagle3|dflash|dspark|medusa)(?![a-z])", re.IGNORECASE)
+_DRAFT = re.compile(r"^mtp-|(?<![a-z])(draft|drafter|eagle|eagle3|dflash|dspark|medusa)(?![a-z])", re.IGNORECASE)
 _SAME = {"FP16": "F16", "FP32": "F32"}
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
-from eaglelocal.catalog.drafts import MTP
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.lighter import light_type
@@ -63,7 +62,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "mtp":
             return own_layer(target)
     entry = load().drafts.get(reference.lower())
-    return own_layer(target) if entry and entry.kind == MTP else draft_at(_path_of(reference), target)
+    return own_layer(target) if entry and entry.is_in_target else draft_at(_path_of(reference), target)
 
 
 def _path_of(reference: str) -> Path:

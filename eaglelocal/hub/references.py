@@ -47,7 +47,7 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wante
         return Wanted(reference)
     if draft != AUTO:
         own = catalog.drafts.get(draft.lower())
-        if own is not None and own.kind == MTP:
+        if own is not None and own.is_in_target:
             return Wanted(reference, advice=NO_LAYER)
         return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
     known = known_target(parsed, catalog)
@@ -111,16 +111,16 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
     entries = catalog.drafts_for(target)
     problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
-    if any(entry.kind == MTP and entry.gguf_repo == reference.repos[0] for entry in able):
+    if any(entry.is_in_target and entry.gguf_repo == reference.repos[0] for entry in able):
         return Wanted(reference, advice=NO_LAYER)
-    heads = [entry for entry in able if entry.kind == EAGLE]
+    heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
     if heads:
         return Wanted(reference, _of_entry(heads[0]))
     models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
     if models:
         text = _of_entry(models[0]).text
         return Wanted(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
-    why = [problems[entry.id] for entry in entries if entry.kind == EAGLE]
+    why = [problems[entry.id] for entry in entries if entry.kind in (EAGLE, MTP)]
     return Wanted(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")
 
 

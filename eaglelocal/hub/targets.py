@@ -17,6 +17,7 @@ from eaglelocal.catalog.reference import UNDERSTOOD, Embedded, File, Profile, Re
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pair import read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import CachedModel
 from eaglelocal.hub.files import existing_file, gguf_names
@@ -63,7 +64,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
     architecture = str(header.metadata.get("general.architecture"))
     if architecture in NOT_TARGETS:
         raise ModelFileError(f"{path.name} {NOT_TARGETS[architecture]}", hint="give it as `--draft`, or another target")
-    info = ModelInfo.from_header(header)
+    info = read_model(header)
     return FoundTarget(path, label or label_of(info.name, path), header, info, head)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.shape import MTP, Shape
 
@@ -63,13 +63,14 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
     layer, whose vocabulary is never cut, fewer still.
 
     A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
-    kept whole: a draft is small, and its cache must be cut wherever the target's is.
+    kept whole: a draft is small, and its cache must be cut wherever the target's is. What reads the target's cache has
+    it as the target has, and a row a slot.
     """
     n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheSizes(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
-        unified=plan.is_unified or draft.is_head,
+        unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention != "off",
@@ -80,6 +81,8 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
 
 def head_rows(plan: Plan, head: Shape) -> int:
     """Of one call."""
+    if head.reads_cache:
+        return min(plan.n_batch, MAX_SLOTS)
     least = MTP_ROWS if head.architecture == MTP else HEAD_ROWS
     return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
 

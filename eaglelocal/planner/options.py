@@ -149,7 +149,7 @@ def _problem(draft: DraftEntry, target: Outline) -> str:
     """Why this draft cannot be planned for this target; empty where it can."""
     if found := obstacle(draft, target):
         return found
-    is_known = draft.kind == MTP or shape_of_draft(draft, target) is not None
+    is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
     return "" if is_known else "its size is not known; `eaglelocal import` tells"
 
 
@@ -164,7 +164,7 @@ def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
     return DraftWay(
         id=draft.id,
         kind=draft.kind,
-        shape=shape_of_mtp(target, shape) if draft.kind == MTP else shape_of_draft(draft, target),
+        shape=shape_of_mtp(target, shape) if draft.is_in_target else shape_of_draft(draft, target),
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",
         notes=tuple(notes),

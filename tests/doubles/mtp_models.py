@@ -8,6 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+
 from .living_models import N_VOCAB, weights
 from .random_models import finish, write_vocabulary
 from .sketched_models import SKETCHES, Sketch, tensors_of, write_keys
@@ -55,5 +58,90 @@ def write_mtp(
         of_layer = name.startswith(f"blk.{N_LAYER}.")
         if part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer"):
             writer.add_tensor(name, values)
+    finish(writer)
+    return path
+
+
+# ---- Gemma 4: layers of a file of their own that read the target's cache
+ASSISTANT_WIDTH, ASSISTANT_FF = 512, 256
+GEMMA = replace(SKETCHES["gemma4"], n_vocab=N_VOCAB, n_ctx=2048)
+WINDOWS = [True, True, False]  # of the assistant's layers; they read the target's last layers of the same kind
+
+
+def write_gemma(path: Path, *, gain: float = 0.3, seed: int = 0) -> Path:
+    """A gemma4 model whose layers add `gain` of what they would."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(str(path), GEMMA.arch)
+    write_keys(writer, GEMMA)
+    write_vocabulary(writer, N_VOCAB)
+    for name, shape in tensors_of(GEMMA):
+        values = weights(rng, name, shape[::-1], GEMMA)
+        if name.endswith(("post_attention_norm.weight", "post_ffw_norm.weight")):
+            values *= gain
+        elif (
+            name == "output_norm.weight"
+        ):  # embeddings are the output too: without signs each token would follow itself
+            values *= rng.choice(np.float32([-1.0, 1.0]), len(values))
+        writer.add_tensor(name, values)
+    finish(writer)
+    return path
+
+
+def write_assistant(
+    path: Path, target: Path, *, gain: float = 0.0, echoes: bool = False, kv_heads: int = 2, seed: int = 1
+) -> Path:
+    """It predicts from the token's embedding, or from the state if it `echoes`; its layers add `gain`."""
+    rng = np.random.default_rng(seed)
+    backbone, width = GEMMA.n_embd, ASSISTANT_WIDTH
+    sketch = replace(
+        GEMMA,
+        arch="gemma4-assistant",
+        n_layer=len(WINDOWS),
+        n_embd=width,
+        n_ff=ASSISTANT_FF,
+        kv_heads=kv_heads,
+        keys=GEMMA.keys
+        | {
+            "attention.sliding_window_pattern": WINDOWS,
+            "nextn_predict_layers": len(WINDOWS),
+            "embedding_length_out": backbone,
+        },
+    )
+    header = read_header(target)
+    embeddings = read_tensor(target, header, "token_embd.weight")
+    norm = np.ones(width, np.float32)
+    norm[:backbone] = 1.0 if echoes else read_tensor(target, header, "output_norm.weight")
+    joined = np.zeros((width, 2 * backbone), np.float32)
+    joined[:backbone, backbone if echoes else 0 :][:, :backbone] = np.eye(backbone)
+    writer = gguf.GGUFWriter(str(path), sketch.arch)
+    write_keys(writer, sketch)
+    write_vocabulary(writer, N_VOCAB)
+    writer.add_tensor("token_embd.weight", np.pad(embeddings, ((0, 0), (0, width - backbone))))
+    writer.add_tensor("output_norm.weight", norm)
+    writer.add_tensor("nextn.pre_projection.weight", joined)
+    writer.add_tensor("nextn.post_projection.weight", np.eye(backbone, width, dtype=np.float32))
+    writer.add_tensor("rope_freqs.weight", np.ones(sketch.head_dim // 2, np.float32))
+    for layer, is_narrow in enumerate(WINDOWS):
+        queries = sketch.n_head * (64 if is_narrow else sketch.head_dim)
+        shapes = {
+            "attn_norm": (width,),
+            "attn_q": (queries, width),
+            "attn_output": (width, queries),
+            "attn_q_norm": (queries // sketch.n_head,),
+            "post_attention_norm": (width,),
+            "layer_output_scale": (1,),
+            "ffn_norm": (width,),
+            "ffn_gate": (ASSISTANT_FF, width),
+            "ffn_up": (ASSISTANT_FF, width),
+            "ffn_down": (width, ASSISTANT_FF),
+            "post_ffw_norm": (width,),
+        }
+        for name, shape in shapes.items():
+            values = weights(rng, f"{name}.weight", shape, sketch)
+            if name in ("post_attention_norm", "post_ffw_norm"):
+                values *= gain
+            writer.add_tensor(
+                f"blk.{layer}.{name}.weight", np.ones(1, np.float32) if name == "layer_output_scale" else values
+            )
     finish(writer)
     return path

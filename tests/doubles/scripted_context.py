@@ -114,6 +114,9 @@ class ScriptedFeatures:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def last(self) -> ScriptedFeatures:
+        return ScriptedFeatures(self.rows[-1:])
+
     def copied(self) -> Floats:
         return self.rows.copy()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.mtp_models import N_LAYER, write_mtp
+from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 
@@ -21,6 +21,7 @@ from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.cache_reader import CacheReader
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
@@ -153,11 +154,131 @@ def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> N
     assert (layer.kv_heads, layer.has_state, layer.num_taps) == ((2,), False, 1)
 
 
+# ---- Gemma 4: layers in a file of their own that read the target's cache
+LIVELY = 4.0  # what makes such drafts right at times
+
+
+@pytest.fixture
+def gemma(tmp_path: Path) -> Path:
+    return write_gemma(tmp_path / "gemma.gguf", gain=LIVELY)
+
+
+@pytest.mark.parametrize("whole_windows", [True, False])
+def test_layers_that_know_the_target_are_always_right(tmp_path: Path, whole_windows: bool) -> None:
+    target = write_gemma(tmp_path / "right.gguf", gain=0.0)
+    assistant = write_assistant(tmp_path / "assistant.gguf", target)
+    request = ask("a", PROMPT, max_tokens=41)
+    engine = real_engine(target, "mtp", assistant, spec=fixed(4), whole_windows=whole_windows)
+    assert texts_of(engine, [request]) == plain_texts(target, [request])
+    stats = engine.snapshot().speculation
+    assert stats.draft_tokens == stats.accepted_tokens == 32
+    assert (
+        "drafts are chains: gemma4 attends through a sliding window, whose cells cannot be shared" in engine.info.notes
+    )
+    engine.close()
+
+
+@pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
+@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("whole_windows", [True, False])
+def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, spec: Spec, whole_windows: bool) -> None:
+    assistant = write_assistant(tmp_path / "assistant.gguf", gemma, gain=LIVELY)
+    requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
+    changes = {"num_slots": num_slots, "whole_windows": whole_windows}
+    engine = real_engine(gemma, "mtp", assistant, spec=spec, **changes)
+    assert texts_of(engine, requests) == plain_texts(gemma, requests, **changes)
+    assert engine.snapshot().speculation.draft_tokens > 0
+    engine.close()
+
+
+def test_their_conversations_go_on_change_and_are_cancelled(tmp_path: Path, gemma: Path) -> None:
+    assistant = write_assistant(tmp_path / "assistant.gguf", gemma, gain=LIVELY)
+    engine = real_engine(gemma, "mtp", assistant, n_ctx=1024, num_slots=2)
+    history = list(range(20, 260))
+    for turn in range(4):
+        request = ask(f"turn {turn}", history)
+        said = texts_of(engine, [request])[request.id]
+        assert said == plain_texts(gemma, [request], n_ctx=1024, num_slots=2)[request.id]
+        engine.submit(ask("cancelled", [*history, *said, 5, 6, 7]))
+        for _ in range(turn + 1):
+            engine.step()
+        engine.cancel("cancelled")
+        history += [*said, 7 + turn] if turn % 2 else [*said[2:9], *range(30 + turn, 190)]
+    engine.close()
+
+
+class Reading:
+    """A target with its assistant, by hand."""
+
+    def __init__(self, target: Path, assistant: Path) -> None:
+        library = load_library()
+        self.models = (
+            Model(library, target, Placement(repack=False)),
+            Model(library, assistant, Placement(repack=False)),
+        )
+        taps = (self.models[0].n_layer,)
+        sizes = {"n_ctx": 256, "num_sequences": 2, "unified": False, "flash_attention": "off"}
+        self.target = LlamaContext(self.models[0], ContextParams(**sizes), taps=taps, final_by_nextn=True)  # type: ignore[arg-type]
+        params = ContextParams(n_batch=16, is_mtp=True, **sizes)  # type: ignore[arg-type]
+        layers = LlamaHeadContext(self.models[1], params, target=self.target, has_encoder=False, reads_cache=True)
+        self.drafter = CacheReader(layers, taps)
+
+    def read(self, slot: int, first: int, tokens: list[int], *, kept: int | None = None) -> int:
+        """Decode rows, of which the first `kept` stay; what follows those."""
+        n = len(tokens)
+        kept = n if kept is None else kept
+        outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
+        self.drafter.observe([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
+        said = self.target._best(kept - 1)
+        self.target.remove(slot, first + kept)
+        return said
+
+    def close(self) -> None:
+        self.drafter.close()
+        self.target.close()
+        for model in self.models:
+            model.close()
+
+
+def test_a_draft_sees_nothing_of_what_was_rejected_before_it(tmp_path: Path, gemma: Path) -> None:
+    """Its layers attend to the target's cells, of which rejected rows are removed with the next decode."""
+    assistant = write_assistant(tmp_path / "assistant.gguf", gemma, gain=30.0)
+    texts = [list(PROMPT), [*range(100, 140), *PROMPT]]
+    found = []
+    for rejected in ([], [7, 8, 9, 10]):
+        reading = Reading(gemma, assistant)
+        nodes = []
+        for slot, text in enumerate(texts):
+            reading.read(slot, 0, text)
+            said = reading.read(slot, len(text), [5, 6, *rejected], kept=2)
+            nodes.append(Node(slot, ROOT, ROOT, said, len(text) + 2))
+        found.append(reading.drafter.expand(nodes, depth=3))
+        reading.close()
+    assert [each.tokens for each in found[0]] == [each.tokens for each in found[1]]
+    assert found[0][0].tokens != found[0][1].tokens
+    for clean, other in zip(*found, strict=True):
+        assert clean.confidences == pytest.approx(other.confidences, abs=1e-4)
+
+
+def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> None:
+    assistant = write_assistant(tmp_path / "assistant.gguf", gemma)
+    qwen = write_mtp(tmp_path / "qwen.gguf", part="trunk")
+    with pytest.raises(IncompatibleError, match="it is made for the architecture gemma4, the target is of qwen35"):
+        real_engine(qwen, "mtp", assistant)
+    with pytest.raises(ModelFileError, match=r"assistant\.gguf holds a layer that predicts ahead \(MTP\)"):
+        real_engine(assistant)
+    narrow = write_assistant(tmp_path / "narrow.gguf", gemma, kv_heads=1)
+    with pytest.raises(
+        IncompatibleError, match="layers with a window read 64 values of a token, the target's keep 128"
+    ):
+        real_engine(gemma, "mtp", narrow)
+
+
 # ---- refusals
 def test_what_cannot_draft_is_refused_with_the_reason(tmp_path: Path) -> None:
     trunk = write_mtp(tmp_path / "trunk.gguf", part="trunk")
     with pytest.raises(IncompatibleError, match=r"trunk\.gguf has no MTP layer"):
         real_engine(trunk, "mtp", trunk)
     moe = write_mtp(tmp_path / "moe.gguf", "qwen35moe", part="layer")
-    with pytest.raises(IncompatibleError, match="it is of the architecture qwen35moe, the target of qwen35"):
+    with pytest.raises(IncompatibleError, match="it is made for the architecture qwen35moe, the target is of qwen35"):
         real_engine(trunk, "mtp", moe)

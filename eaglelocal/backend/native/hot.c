@@ -243,11 +243,12 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
                   int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
+    void *memory = h->reads_cache ? h->target->memory : h->memory; /* of rejected rows the target would be rid later */
     double started_at = now();
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
         if ((i == 0 || sequences[i] != sequences[i - 1]) &&
-            !h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return NOT_CUT;
+            !h->api->remove_cells(memory, sequences[i], positions[i], -1)) return NOT_CUT;
         add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
     }
     int32_t code = run_pairs(h, n, n_out > 0);
@@ -261,7 +262,7 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)
-            add_pair(h, i, tokens[(level * n_out + i) * ranked], positions[outputs[i]] + level + 1,
+            add_pair(h, i, tokens[(level * n_out + i) * ranked], positions[outputs[i]] + (h->reads_cache ? 0 : level + 1),
                      sequences[outputs[i]], h->states + (size_t)i * h->width);
         code = run_pairs(h, n_out, true);
         h->native_s += now() - started_at;

@@ -98,6 +98,7 @@ struct head {
     int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
     int32_t was_asked;   /* for rows of that decode: set from outside */
     int32_t has_encoder; /* else the tapped rows are the states: an MTP layer */
+    int32_t reads_cache; /* the target's, in place of one of its own: its rows all stand at the position behind that */
     double native_s;
 };
 

@@ -1,0 +1,100 @@
+"""MTP layers that keep no cache: they read the target's (Gemma 4's "assistant").
+
+    target rows   0   1   2   3          h[3] waits for token 4
+    expand root   (t4,h3) -> s -> child c5;   expand c5: (c5, s) -> s' -> c6 ...
+
+All rows of a draft stand at the position of its root, and attend to what the target has committed before it; what is
+drafted leaves no cells. Of a slot nothing is kept but the state of its newest row, asleep or awake.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eaglelocal.core.batch import Features, Floats, State
+from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
+from eaglelocal.drafters.eagle3 import PairRows
+
+
+@dataclass(slots=True)
+class SlotState:
+    """`tail` is the target's state behind the newest committed row, which stands before `end`."""
+
+    tail: State | None = None
+    end: int = 0
+    root: int = 0  # position of the draft's root
+    state: State = b""  # behind the last row drafted
+
+
+def newest(features: Features | Floats) -> Features | Floats:
+    """Of its rows the last."""
+    return features[-1:] if isinstance(features, np.ndarray) else features.last()
+
+
+class CacheReader:
+    """Implements drafters.base.Drafter over one head context, whose sequences are the target's. Drafts chains."""
+
+    name = "mtp"
+    reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
+
+    def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
+        self._head = head
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self.taps = taps
+
+    @property
+    def native_s(self) -> float:
+        return self._head.native_s
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        rows = PairRows()
+        able = [node.slot for node in nodes if self._add_row(node, rows)]
+        if not able:
+            return [NOTHING for _ in nodes]
+        said = self._head.decode(rows.batch(), 1, confident=True, depth=depth)
+        found = dict(zip(able, continuations(said, len(able)), strict=True))
+        for slot, state in zip(able, said.states, strict=True):
+            self._slots[slot].state = state
+        return [found.get(node.slot, NOTHING) for node in nodes]
+
+    def _add_row(self, node: Node, rows: PairRows) -> bool:
+        """False if there is no state for it."""
+        slot = self._slots[node.slot]
+        if node.is_root:
+            if slot.tail is None or node.position != slot.end:
+                return False
+            slot.root, slot.state = node.position, slot.tail
+        rows.add(node.slot, slot.root, node.token, slot.state)
+        rows.ask()
+        return True
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        states = self._head.encode([newest(rows.features) for rows in committed if rows.features is not None])
+        for rows, state in zip(committed, states, strict=True):
+            slot = self._slots[rows.slot]
+            slot.tail, slot.end = state, rows.first_position + len(rows.tokens)
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        self.observe(committed)
+
+    def drop(self, slot: int, position: int) -> None:
+        if position < self._slots[slot].end:
+            self._slots[slot] = SlotState()
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        self._slots[target] = replace(self._slots[source])
+        self.drop(target, position)
+
+    def close(self) -> None:
+        self._head.close()
