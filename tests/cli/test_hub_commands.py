@@ -19,7 +19,7 @@ import pytest
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.mtp_models import PARTS as MTP_PARTS
-from doubles.mtp_models import write_mtp
+from doubles.mtp_models import write_assistant, write_gemma, write_mtp
 from doubles.patience import PATIENCE_S, wait_until
 
 from eaglelocal.hub.cache import all_models
@@ -431,6 +431,25 @@ def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
     assert done.returncode == 1 and "has no MTP layer" in done.stderr
     done = person.runs("chat", "--target", "someone/layer-GGUF", *asked)
     assert done.returncode == 1 and "holds a layer that predicts ahead (MTP)" in done.stderr
+
+
+def test_a_model_whose_mtp_layers_lie_beside_it(person: Person, tmp_path: Path) -> None:
+    target = write_gemma(tmp_path / "gemma.gguf", gain=0.0)
+    assistant = write_assistant(tmp_path / "assistant.gguf", target)
+    files = {"gemma-4-12b-it-Q8_0.gguf": target, "mtp-gemma-4-12b-it.gguf": assistant}
+    repo = HubRepo({name: HubFile(path.read_bytes()) for name, path in files.items()})
+    person.hub.repos["unsloth/gemma-4-12b-it-GGUF"] = repo
+    done = person.runs("pull", "gemma-4-12b:Q8_0", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "an MTP layer that fits it" in done.stderr
+    asked = ("chat", "--target", "gemma-4-12b:Q8_0", "hello", "--max-tokens", "24", "--temperature", "0", "--spec", "4")
+    told = person.sees(*asked)
+    assert told["draft"].startswith("MTP layer") and told["speculation"]["accepted_tokens"] > 8
+    assert person.sees(*asked, "--draft", "none")["text"] == told["text"]
+    named = person.sees(*asked, "--draft", "mtp-gemma4-12b")
+    assert (named["draft"], named["text"]) == (told["draft"], told["text"])
+    seen = person.runs("show", "unsloth/gemma-4-12b-it-GGUF:mtp-gemma-4-12b-it.gguf").stdout
+    assert "MTP layer of a gemma4-assistant model" in seen
 
 
 @pytest.mark.parametrize(

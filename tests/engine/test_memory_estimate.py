@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from doubles.mtp_models import write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
@@ -264,6 +265,22 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
     for name in ("kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
     assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int) -> None:
+    target = write_gemma(tmp_path / "gemma.gguf")
+    assistant = write_assistant(tmp_path / "assistant.gguf", target)
+    plan = replace(Case(2048, slots=slots).plan, target=target, draft_kind="mtp", draft=assistant)
+    sources = sources_of(plan)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = summed(rehearse(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=()))
+    assert predicted.draft_bytes == read_header(assistant).tensor_bytes
+    for name in ("weights_bytes", "draft_bytes", "kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert predicted.draft_kv_bytes == 0
+    assert told.compute_bytes <= predicted.compute_bytes < told.compute_bytes + NEGLIGIBLE
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
