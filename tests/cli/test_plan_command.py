@@ -89,7 +89,7 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "flags"),
     [
         (["qwen3-8b:Q8_0", "--parallel", "4"], "serve --target qwen3-8b:Q8_0 --ctx 32768 --kv-type q8_0 --parallel 4"),
-        (["gemma-4-31b:Q5_K_M", "--ctx", "16384"], "--kv-type q8_0 --draft ngram"),
+        (["phi-4:Q5_K_M", "--kv-type", "q8_0"], "--kv-type q8_0 --draft ngram"),
         (["qwen3-8b:Q4_K_M", "--draft", "none"], "--draft none"),
         (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
         (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),

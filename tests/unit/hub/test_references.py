@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.drafts import MTP
 from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import File, Repo, parse_reference
 from eaglelocal.errors import UsageError
@@ -54,7 +53,7 @@ def test_every_draft_of_the_catalogue_that_can_run_can_be_asked_for(catalog: Cat
         for entry in catalog.drafts_for(target):
             if entry.repo and not obstacle(entry, target.outline):
                 chosen = wanted(target.id, draft=entry.id)
-                if entry.kind == MTP:  # it comes with the target
+                if entry.is_in_target:
                     assert chosen is not None and chosen.draft is None and chosen.target.repos[0] == entry.gguf_repo
                     continue
                 assert chosen is not None and chosen.draft is not None and chosen.draft_is_asked_for
