@@ -18,6 +18,7 @@ from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lighter import BEST_TYPE, lightened
+from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_as
 from eaglelocal.hub.builds import canonical
@@ -126,7 +127,9 @@ def _auto_draft(found: FoundTarget) -> FileDraft | None:
 def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
     """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
     entry = catalog.drafts.get(way.id)
-    if way.import_from or (entry is not None and entry.is_in_target):
+    if entry is not None and entry.is_in_target:
+        return found.header if has_mtp(found.header) else None
+    if way.import_from:
         return None
     try:
         path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path

@@ -26,7 +26,7 @@ from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import EngineError, ResourceError
+from eaglelocal.errors import EngineError, IncompatibleError, ResourceError
 
 KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
@@ -120,6 +120,8 @@ class LlamaContext:
         self._library, self._hot = model.library, model.library.hot
         self._constraints = model.constraints
         self.clock = NativeClock()  # of the samplers
+        if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # how far apart llama.cpp lays such rows
+            raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
         keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
         self._cells = Cells(self._library, self.handle, keeps_places=keeps_places)

@@ -54,12 +54,14 @@ class LlamaHeadContext:
     ) -> None:
         self._library, self._api, self._hot = model.library, model.library.api, model.library.hot
         self._target = target
+        self.n_batch, self.width = params.n_batch, model.n_embd_out
+        if not has_encoder and self.width != target.num_taps * target.n_embd:
+            raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         self.handle = create_context(model, params, other=target.handle)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._cells = Cells(self._library, self.handle)
         self._features = self._api.llama_batch_ext_init(self.handle)
         self._pairs = self._api.llama_batch_ext_init(self.handle)
-        self.n_batch, self.width = params.n_batch, model.n_embd_out
         self._choices = Choices()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as may be decoded at once

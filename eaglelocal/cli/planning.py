@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.drafts import MTP
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
@@ -54,7 +55,10 @@ def _with_drafts(options: Iterable[Option], wish: Wish) -> tuple[Option, ...]:
     options = tuple(options)
     if not names_draft(wish):
         return tuple(as_wished(option, wish) for option in options)
-    named = [(option, [way for way in option.drafts if way.id == wish.draft]) for option in options]
+    named = [
+        (option, [way for way in option.drafts if wish.draft == way.id or wish.draft == MTP == way.kind])
+        for option in options
+    ]
     found = tuple(dataclasses.replace(option, drafts=tuple(ways)) for option, ways in named if ways)
     if not found:
         known = dict.fromkeys(way.id for option in options for way in option.drafts if way.shape)

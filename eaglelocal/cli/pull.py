@@ -40,7 +40,9 @@ FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
 KINDS = {"eagle3": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
-Draft = Annotated[str, typer.Option(metavar="REF|auto|none", help="What drafts: user/repo, or as the catalogue says.")]
+Draft = Annotated[
+    str, typer.Option(metavar="REF|auto|mtp|none", help="What drafts: user/repo, or as in the catalogue.")
+]
 Quant = Annotated[str | None, typer.Option(metavar="Q", help="As behind the colon: Q4_K_M, Q8_0.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -76,10 +78,19 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> W
         output.message(f"as planned, {target} does not fit this machine: {planned.problem}")
         return wanted(target, draft=draft)
     chosen = planned.draft if draft == "auto" else draft
+    if draft == "auto" and comes_with_target(chosen):
+        chosen = "auto"
     output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
     want = wanted(target, draft=chosen, quant=planned.quant)
     by_name = draft not in ("auto", "none")
     return want if want is None else replace(want, quant_is_asked_for=False, draft_is_asked_for=by_name)
+
+
+def comes_with_target(draft: str) -> bool:
+    from eaglelocal.catalog.catalog import load
+
+    entry = load().drafts.get(draft)
+    return entry is not None and entry.is_in_target
 
 
 def ordered(want: Wanted, output: Output) -> list[Order]:
@@ -96,7 +107,22 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
             raise with_nearest(problem, want.target.repos[0]) from None
         output.message(f"{there.reference} is on disk; whether it is the newest is not known: {problem.message}")
         return []
+    if want.layer_repo and orders[0].repo.id.lower() == want.layer_repo.lower():
+        say_other_copy(want, output)
+        return orders
     return [*orders, *ordered_draft(want, patience, output)]
+
+
+def say_other_copy(want: Wanted, output: Output) -> None:
+    """Why a model is fetched that is here already."""
+    from eaglelocal.hub.on_disk import find_cached
+
+    try:
+        there = find_cached(locations.hub_cache_dir(), want.target)
+    except EagleLocalError:
+        return
+    if there.repo.lower() != want.layer_repo.lower():
+        output.message(f"{there.reference} is here, without the MTP layer that drafts for it in {want.layer_repo}")
 
 
 def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
@@ -233,10 +259,14 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
             check_draft(orders[1], orders[0], target, output)
         elif has_mtp(target.header):
             output.message("it has an MTP layer of its own, which drafts for it")
+            if want.layer_is_asked_for:
+                forget(orders[0])
+        elif want.layer_is_asked_for:
+            raise IncompatibleError(f"{orders[0].reference} has no MTP layer", hint="--draft auto, or none")
         elif want.advice:
             output.message(want.advice)
     except (IncompatibleError, ModelFileError) as problem:
-        if want.draft_is_asked_for:
+        if want.draft_is_asked_for or want.layer_is_asked_for:
             raise
         output.message(f"its draft cannot be used: {problem.message}")
     output.message("run it with:")
@@ -257,6 +287,17 @@ def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) ->
     found = checked_draft(order, target)
     remember(order, of)
     return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
+
+
+def forget(target: Order) -> None:
+    """What was fetched to draft for it before. Raises ResourceError."""
+    from eaglelocal.hub.pulled_drafts import forget_draft
+
+    file = locations.pulled_drafts_file()
+    try:
+        forget_draft(file, target.repo.id)
+    except OSError as problem:
+        raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
 
 
 def remember(draft: Order, target: Order) -> None:

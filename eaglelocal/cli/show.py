@@ -122,6 +122,8 @@ def _drafts(look: Look) -> list[tuple[str, str]]:
     others = [("", _draft_text(draft)) for draft in look.drafts if not (look.has_mtp and draft.kind == MTP)]
     if look.own_head is not None:
         return [("drafts", "its own EAGLE-3.1 head")]
+    if look.has_mtp and look.has_pulled_draft:
+        return [("drafts", others[0][1]), ("", "its own MTP layer, with --draft mtp")]
     if look.has_mtp:
         return [("drafts", "its own MTP layer"), *others]
     if not others:

@@ -24,6 +24,7 @@ EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", 
 # no kernel multiplies with these: type_traits_cpu in ggml-cpu.c has no vec_dot for them
 NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
+SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
 
@@ -48,6 +49,7 @@ def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator
     yield from _epsilon_problems(keys)
     yield from _width_problems(keys, head_dim, value_dim)
     yield from _rope_problems(keys, head_dim)
+    yield from _section_problems(keys)
     yield from _scaling_problems(keys)
     yield from _expert_problems(keys)
     for tensor in keys.header.tensors.values():
@@ -81,6 +83,13 @@ def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
         value = keys.header.metadata.get(name)
         if isinstance(value, int) and not _turns(keys.prefix, value, width):
             yield f"{name} is {value}, where heads are {width} wide"
+
+
+def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
+    """ops.cpp: GGML_ASSERT that of the sections some turn something; others take none for no sections."""
+    sections = keys.counts("rope.dimension_sections") if keys.prefix in SECTIONED_ARCHITECTURES else None
+    if sections is not None and not any(sections):
+        yield f"{keys.prefix}.rope.dimension_sections are all 0"
 
 
 def _turns(architecture: str, num_dimensions: int, width: int) -> bool:

@@ -1,9 +1,9 @@
 """Layers that predict ahead (MTP, "nextn" in llama.cpp): a draft head that comes with its target.
 
 They read what an EAGLE head's decoder reads, the next token and the target's final state before it, and feed their own
-state to the next step. One layer lies in the target's file behind those that answer, or alone in a file of its own
-(Qwen3.5); Gemma 4 has a small stack in a file of its own, which reads the target's cache. They borrow embeddings and
-output where they have none. Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
+state to the next step. One layer lies in the target's file behind those that answer, or with embeddings and output in a
+file of its own (Qwen3.5); Gemma 4 has a small stack in a file of its own, which reads the target's cache.
+Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_si
 from eaglelocal.gguf.windows import windows_of
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # where it is missing, the file holds no layer that answers
-NEEDED = ("eh_proj", "enorm", "hnorm")  # llama.cpp aborts without them
+NEEDED = ("eh_proj", "enorm", "hnorm")
 HINT = "a draft made for this target, or `--draft none`"
 
 
@@ -39,6 +39,7 @@ class MtpInfo:
     n_vocab: int
     is_alone: bool  # in its file
     missing: tuple[str, ...] = ()  # tensors
+    oddity: str = ""  # what llama.cpp would take and then abort on
     cache_widths: tuple[int, int] = (0, 0)
 
     @property
@@ -64,6 +65,7 @@ class MtpInfo:
             n_vocab=vocabulary_size(keys),
             is_alone=FIRST_TENSOR not in header.tensors,
             missing=tuple(name for name in tensor_names(block) if name not in header.tensors),
+            oddity=oddity_of(keys, block),
         )
 
 
@@ -80,6 +82,19 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
         is_alone=True,
         cache_widths=cache_widths(keys, num_layers),
     )
+
+
+def oddity_of(keys: ArchitectureKeys, block: int) -> str:
+    """Its graph counts heads as the first layer's, and its rows lie as far apart as `embedding_length_out`."""
+    width, said = keys.count("embedding_length"), keys.optional_count("embedding_length_out")
+    if said not in (None, 0, width):
+        return f"its states are {width} wide, its rows {said}"
+    for key in ("attention.head_count", "attention.head_count_kv"):
+        counts = keys.counts(key) or (1,)
+        first, own = counts[0], counts[min(block, len(counts) - 1)]
+        if not first or first != own:
+            return f"{key} is {own} for it and {first} for the first layer"
+    return ""
 
 
 def name_of(keys: ArchitectureKeys) -> str:
@@ -108,12 +123,13 @@ def tensor_names(block: int) -> list[str]:
 
 
 def mtp_of(header: Header) -> MtpInfo | None:
-    """What of the file could draft. Conversions may leave the layer's tensors out and keep the claim."""
+    """What of the file could draft."""
     try:
         layer = MtpInfo.from_header(header)
     except (IncompatibleError, ModelFileError):
         return None
-    return layer if layer.architecture in MTP_ARCHITECTURES and not layer.missing else None
+    is_whole = not (layer.missing or layer.oddity)
+    return layer if layer.architecture in MTP_ARCHITECTURES and is_whole else None
 
 
 def has_mtp(header: Header) -> bool:
@@ -140,6 +156,8 @@ def _problems(layer: MtpInfo, target: ModelInfo, beside: Header) -> Iterator[str
         yield f"it is made for the architecture {layer.architecture}, the target is of {target.architecture}"
     if layer.missing:
         yield f"its file lacks the tensor {layer.missing[0]}"
+    if layer.oddity:
+        yield layer.oddity
     if layer.width != target.n_embd:
         yield f"it was made for hidden size {layer.width}, the target has {target.n_embd}"
     if layer.block not in (None, target.n_layer):

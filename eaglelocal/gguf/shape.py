@@ -98,7 +98,7 @@ class Shape:
 
     @property
     def is_head(self) -> bool:
-        """An EAGLE head or an MTP layer: one layer, which borrows embeddings and output where it has none."""
+        """An EAGLE head or MTP layers."""
         return self.architecture in NUM_TAPS
 
     @property
@@ -271,6 +271,7 @@ def mtp_shape_of(header: Header) -> Shape:
         output_bytes=alone[1],
         active_bytes=layer_bytes - idle - looked_up + output,
         max_context=model.max_context,
+        tied_output_bytes=model.tied_output_bytes if info.is_alone else 0,
         n_expert=model.n_expert,
         n_expert_used=model.n_expert_used,
         layer_bytes=(layer_bytes,),

@@ -60,7 +60,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "ngram":
             return lookup(target, reason="")
         case "mtp":
-            return own_layer(target)
+            return _pulled_layer(target) or own_layer(target)
     entry = load().drafts.get(reference.lower())
     return own_layer(target) if entry and entry.is_in_target else draft_at(_path_of(reference), target)
 
@@ -82,6 +82,8 @@ def _path_of(reference: str) -> Path:
 
 def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
     """A draft file for a target, of the kind its architecture says."""
+    if path == target.path and has_mtp(target.header):
+        return own_layer(target)
     header = read_header(path)
     draft = read_draft(header, beside=target.header, target=target.info)
     label = label_of(draft.name, path)
@@ -141,6 +143,12 @@ def _pulled_with(target: FoundTarget) -> FoundDraft | None:
         return draft_at(path, target)
     except (IncompatibleError, ModelFileError):
         return None
+
+
+def _pulled_layer(target: FoundTarget) -> FoundDraft | None:
+    """MTP layers in a file of their own."""
+    found = _pulled_with(target)
+    return found if found and found.kind == "mtp" else None
 
 
 def _automatic(target: FoundTarget) -> FoundDraft:

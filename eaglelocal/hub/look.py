@@ -7,19 +7,19 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE
 from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import has_mtp
+from eaglelocal.gguf.pair import kind_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.hub.cache import models_of
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import parse_demo_reference
-from eaglelocal.hub.inventory import Described, Entry, describe, described, embedded, generated, reference_of
+from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.references import any_reference, draft_reference, known_target
@@ -35,6 +35,7 @@ class KnownDraft:
     is_on_disk: bool
     needs_import: bool
     problem: str = ""
+    is_pulled_with: bool = False  # `--draft auto` takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Look:
     def has_mtp(self) -> bool:
         """A layer of its own that drafts for it."""
         return self.about.kind == "model" and has_mtp(self.header)
+
+    @property
+    def has_pulled_draft(self) -> bool:
+        return any(draft.is_pulled_with for draft in self.drafts)
 
     @property
     def licence(self) -> str:
@@ -118,13 +123,16 @@ def _shape(header: Header) -> Shape | None:
 
 
 def _pulled(repo: str) -> tuple[KnownDraft, ...]:
-    """The draft that was fetched with it: `--draft auto` takes it."""
+    """The draft that was fetched with it."""
     file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
     path = pulled_draft(file, cache, repo)
     if path is None:
         return ()
-    kind = EAGLE if described(path).kind == "head" else DRAFT_MODEL
-    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False),)
+    try:
+        kind = kind_of(read_header(path))
+    except ModelFileError:
+        return ()
+    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),)
 
 
 def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
@@ -135,6 +143,9 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
     cache, found = locations.hub_cache_dir(), []
     for entry in catalog.drafts_for(target):
         if entry.gguf_repo is None and entry.repo is None:
+            continue
+        if entry.is_in_target:
+            found.append(KnownDraft(entry.id, entry.kind, False, False, f"in the files of {entry.gguf_repo}"))
             continue
         reference = draft_reference(entry.id, catalog)
         problem = obstacle(entry, target.outline)

@@ -21,6 +21,14 @@ def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: 
     write_whole(file, json.dumps(known, indent=1, sort_keys=True))
 
 
+def forget_draft(file: Path, target_repo: str) -> None:
+    """What drafts for it now comes with it. Raises OSError where the file cannot be written."""
+    known = _read(file)
+    if target_repo in known:
+        rest = {repo: draft for repo, draft in known.items() if repo != target_repo}
+        write_whole(file, json.dumps(rest, indent=1, sort_keys=True))
+
+
 def pulled_reference(file: Path, target_repo: str) -> str:
     """`user/repo:Q8_0`; empty where none was fetched."""
     return _read(file).get(target_repo, "")

@@ -31,6 +31,8 @@ class Wanted:
     quant_is_asked_for: bool = True
     draft_is_asked_for: bool = False
     advice: str = ""
+    layer_repo: str = ""  # whose files draft for themselves: with one of them `draft` is not needed
+    layer_is_asked_for: bool = False
 
 
 def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wanted | None:
@@ -45,13 +47,29 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wante
     reference = hub_reference(_with_quant(parsed, quant), catalog)
     if draft == NO_DRAFT:
         return Wanted(reference)
-    if draft != AUTO:
-        own = catalog.drafts.get(draft.lower())
-        if own is not None and own.is_in_target:
-            return Wanted(reference, advice=NO_LAYER)
-        return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
     known = known_target(parsed, catalog)
+    if draft != AUTO:
+        draft = layers_of(known, catalog) if draft.lower() == MTP else draft
+        if names_layer(draft, known, catalog):
+            return Wanted(reference, layer_is_asked_for=True)
+        return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
     return Wanted(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
+
+
+def layers_of(target: Target | None, catalog: Catalog) -> str:
+    """The target's MTP layers by their id, where the catalogue has them."""
+    entries = catalog.drafts_for(target) if target else ()
+    return next((entry.id for entry in entries if entry.kind == MTP), MTP)
+
+
+def names_layer(draft: str, target: Target | None, catalog: Catalog) -> bool:
+    """Whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
+    entry = catalog.drafts.get(draft.lower())
+    if entry is None or not entry.is_in_target:
+        return draft == MTP
+    if target is not None and not entry.serves(target.id):
+        raise UsageError(f"{draft} is a layer of {', '.join(entry.targets)}", hint=f"--draft {AUTO}, or another")
+    return True
 
 
 def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = False) -> HubReference:
@@ -111,11 +129,14 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
     entries = catalog.drafts_for(target)
     problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
-    if any(entry.is_in_target and entry.gguf_repo == reference.repos[0] for entry in able):
-        return Wanted(reference, advice=NO_LAYER)
+    repos = [repo.lower() for repo in reference.repos]
+    layers = [entry.gguf_repo for entry in able if entry.is_in_target and entry.gguf_repo]
+    layer_repo = next((repo for repo in layers if repo.lower() in repos), "")
     heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
-    if heads:
-        return Wanted(reference, _of_entry(heads[0]))
+    if heads or layer_repo:
+        return Wanted(reference, _of_entry(heads[0]) if heads else None, layer_repo=layer_repo, advice=NO_LAYER)
+    if layers:
+        return Wanted(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
     models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
     if models:
         text = _of_entry(models[0]).text
@@ -126,6 +147,10 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
 
 def _of_entry(entry: DraftEntry) -> HubReference:
     """As GGUF where there is one, else the head that is to be imported."""
+    if entry.is_in_target:
+        raise UsageError(
+            f"{entry.id} is a layer in the files of {entry.gguf_repo}", hint=f"eaglelocal pull {entry.targets[0]}"
+        )
     quant = quant_of(entry.file.removesuffix(SUFFIX)) if entry.file else None
     repo = entry.gguf_repo or entry.repo
     if repo is None:

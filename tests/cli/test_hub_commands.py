@@ -427,7 +427,9 @@ def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
     assert done.returncode == 0 and "an MTP layer that fits it" in done.stderr
     beside = person.sees("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", *asked[:-1])
     assert beside["draft"].startswith("MTP layer") and beside["text"] == told["text"]
-    done = person.runs("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", *asked)
+    named = person.sees("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", *asked[:-1])
+    assert (named["draft"], named["text"]) == (beside["draft"], told["text"])
+    done = person.runs("pull", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", "--yes")
     assert done.returncode == 1 and "has no MTP layer" in done.stderr
     done = person.runs("chat", "--target", "someone/layer-GGUF", *asked)
     assert done.returncode == 1 and "holds a layer that predicts ahead (MTP)" in done.stderr

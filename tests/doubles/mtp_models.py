@@ -33,30 +33,35 @@ def write_mtp(
     *,
     gain: float = 0.3,
     echoes: bool = False,
+    layer_gain: float = 0.0,
     part: str = "whole",
+    keys: dict[str, object] | None = None,
+    without: str = " ",
     seed: int = 0,
 ) -> Path:
     """Layers add `gain` of what they would to a token's own embedding, from which alone the MTP layer predicts.
 
     At 0 its drafts are always right, at 1 hardly ever. If it `echoes` it predicts from the target's state alone, which
-    is what the target said before. Of the `whole` a file may hold but the `trunk` or the `layer`.
+    is what the target said before. With a `layer_gain` it does more. Of the `whole` a file may hold but the
+    `trunk` or the `layer`; `keys` are said instead of what is so, tensors with `without` in their names are left out.
     """
     sketch = sketch_of(architecture)
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
     trunk = replace(sketch, n_layer=N_LAYER, keys=SKETCHES[architecture].keys)
-    write_keys(writer, trunk if part == "trunk" else sketch)
+    said = trunk if part == "trunk" else sketch
+    write_keys(writer, replace(said, keys=said.keys | (keys or {})))
     write_vocabulary(writer, N_VOCAB)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
         if name.endswith(WRITES_BACK):
-            values *= 0 if name.startswith(f"blk.{N_LAYER}.") else gain
+            values *= layer_gain if name.startswith(f"blk.{N_LAYER}.") else gain
         elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
             values[:] = 1.0
         elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
             values[:] = np.roll(np.eye(*shape[::-1]), sketch.n_embd if echoes else 0, axis=1)
         of_layer = name.startswith(f"blk.{N_LAYER}.")
-        if part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer"):
+        if without not in name and (part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer")):
             writer.add_tensor(name, values)
     finish(writer)
     return path

@@ -18,7 +18,7 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals, State
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
-from eaglelocal.planner.jobs import HEAD_ROWS_A_SLOT
+from eaglelocal.planner.jobs import ROWS_A_SLOT
 
 N = 6
 
@@ -143,7 +143,7 @@ def test_more_rows_are_encoded_than_one_call_of_the_head_takes(models: tuple[Mod
 
 def test_what_waits_for_a_draft_fits_a_call_of_the_head() -> None:
     """With as many slots as there may be; the two figures live in rooms that do not know each other."""
-    assert HEAD_ROWS_A_SLOT > MAX_WAITING_PAIRS
+    assert ROWS_A_SLOT > MAX_WAITING_PAIRS
 
 
 @pytest.mark.parametrize("slots", [[2], [0, 1, 2]])

@@ -5,6 +5,7 @@ No such model is small and trained, so the layers of these are made to be right 
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,66 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
     told = drive(engine, [request])["a"]
     assert told.tokens == plain_texts(target, [request])["a"]
     assert told.finished is not None and told.finished.speculation.state == "asleep"
+    engine.close()
+
+
+class Feeding:
+    """A target with its layer, by hand, and a text that is committed in pieces."""
+
+    def __init__(self, model: Model, text: list[int], *, n_batch: int) -> None:
+        params = ContextParams(n_ctx=256, n_batch=64, flash_attention="off", num_snapshots=8)
+        self.target = LlamaContext(model, params, taps=(N_LAYER,), final_by_nextn=True)
+        params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attention="off", is_mtp=True)
+        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), (N_LAYER,))
+        self.text, self.end = text, 0
+
+    def commit(self, num_rows: int, *, asleep: bool = False) -> None:
+        rows, first = self.text[self.end : self.end + num_rows], self.end
+        n = len(rows)
+        outputs = self.target.decode(Batch(rows, list(range(first, first + n)), [(0,)] * n, [True] * n))
+        committed = [Committed(0, first, rows, outputs.features(list(range(n))))]
+        (self.drafter.doze if asleep else self.drafter.observe)(committed)
+        self.end += n
+
+    def draft(self, depth: int) -> tuple[list[int], list[float]]:
+        (said,) = self.drafter.expand([Node(0, ROOT, ROOT, self.text[self.end], self.end)], depth=depth)
+        return list(said.tokens), list(said.confidences)
+
+    def close(self) -> None:
+        self.drafter.close()
+        self.target.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
+    """In small pieces, with drafts in between that were rejected, and slept through in part: drafts are the same."""
+    path = write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, layer_gain=1.0)
+    model, rng = Model(load_library(), path, Placement(has_mtp=True)), random.Random(1)
+    for trial in range(12):
+        text = [rng.randrange(20, 280) for _ in range(100)]
+        messy, fresh = (Feeding(model, text, n_batch=n_batch) for n_batch in (rng.choice([4, 16]), 64))
+        while messy.end < 20:
+            messy.commit(rng.randrange(1, 9))
+            messy.draft(rng.randrange(1, 6))
+        while messy.end < 50:
+            messy.commit(rng.randrange(1, 9), asleep=trial % 3 == 0)
+        fresh.commit(messy.end)
+        tokens, confidences = messy.draft(4)
+        expected, sure = fresh.draft(4)
+        assert tokens == expected
+        assert confidences == pytest.approx(sure, abs=1e-3)
+        messy.close()
+        fresh.close()
+    model.close()
+
+
+def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
+    target = write_mtp(tmp_path / "model.gguf", gain=0.03)
+    requests = [ask(f"r{i}", PROMPT[i:], max_tokens=12) for i in range(16)]
+    changes = {"num_slots": 16, "n_batch": 48}
+    engine = real_engine(target, "mtp", target, spec=fixed(2), **changes)
+    assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert engine.snapshot().speculation.accepted_tokens > 0
     engine.close()
 
 
@@ -275,6 +336,29 @@ def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> 
 
 
 # ---- refusals
+@pytest.mark.parametrize(
+    ("keys", "without", "words"),
+    [
+        ({"nextn_predict_layers": 2}, " ", "has 2 MTP layers, where one can draft"),
+        ({}, "nextn.hnorm", r"lacks the tensor blk\.8\.nextn\.hnorm\.weight"),
+        ({"embedding_length_out": 128}, " ", "its states are 256 wide, its rows 128"),
+        ({"embedding_length_out": 100000}, " ", "its states are 256 wide, its rows 100000"),
+        ({"attention.head_count_kv": [2] * 8 + [4]}, " ", "head_count_kv is 4 for it and 2 for the first layer"),
+        ({"attention.head_count_kv": [2] * 8 + [0]}, " ", "head_count_kv is 0 for it and 2 for the first layer"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("part", ["whole", "layer"])
+def test_layers_that_llama_cpp_would_abort_on(
+    tmp_path: Path, part: str, keys: dict[str, object], without: str, words: str
+) -> None:
+    target = write_mtp(tmp_path / "target.gguf", part="trunk")
+    layer = write_mtp(tmp_path / "layer.gguf", part=part, keys=keys, without=without)
+    assert not has_mtp(read_header(layer))
+    with pytest.raises(IncompatibleError, match=words):
+        real_engine(target if part == "layer" else layer, "mtp", layer)
+
+
 def test_what_cannot_draft_is_refused_with_the_reason(tmp_path: Path) -> None:
     trunk = write_mtp(tmp_path / "trunk.gguf", part="trunk")
     with pytest.raises(IncompatibleError, match=r"trunk\.gguf has no MTP layer"):

@@ -112,11 +112,13 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
     return 0;
 }
 
-/* What the rows of hot_encode are to a head that takes them as they are. */
+/* What the rows of hot_encode are to a head that takes them as they are: its width is that of a tapped row. */
 static int32_t copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     for (int32_t i = 0; i < n; i++) {
-        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
-        memcpy(h->encoded + (size_t)i * h->width, h->row, sizeof(float) * h->width);
+        const int32_t row = rows ? rows[i] : i;
+        float *out = h->encoded + (size_t)i * h->width;
+        if (kept) memcpy(out, kept + (size_t)row * h->width, sizeof(float) * h->width);
+        else if (hot_tapped(h->target, row, -1, out)) return NO_TAPS;
     }
     return 0;
 }

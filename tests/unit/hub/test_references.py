@@ -61,6 +61,26 @@ def test_every_draft_of_the_catalogue_that_can_run_can_be_asked_for(catalog: Cat
     assert asked > 10
 
 
+def test_models_that_draft_for_themselves() -> None:
+    """A file with the layer is enough; where another repository gives it, what else drafts is fetched."""
+    auto, asked = wanted("qwen3.5-9b"), wanted("qwen3.5-9b", draft="mtp")
+    assert auto is not None and asked is not None
+    assert auto.layer_repo == auto.target.repos[0] == "unsloth/Qwen3.5-9B-MTP-GGUF"
+    assert auto.draft is not None and "Eagle3" in auto.draft.text and not auto.layer_is_asked_for
+    assert (asked.draft, asked.layer_is_asked_for) == (None, True)
+    beside = wanted("unsloth/qwen3.5-4b-mtp-gguf")
+    assert beside is not None and beside.layer_repo and beside.draft is None
+    plain = wanted("unsloth/Qwen3.5-4B-GGUF")
+    assert plain is not None and not plain.layer_repo
+    assert plain.advice == "no draft: the files of unsloth/Qwen3.5-4B-MTP-GGUF have an MTP layer that drafts"
+    gemma = wanted("gemma-4-12b", draft="mtp")
+    assert gemma is not None and gemma.draft is not None and gemma.draft_is_asked_for and not gemma.layer_is_asked_for
+    with pytest.raises(UsageError, match=r"mtp-qwen3\.5-4b is a layer of qwen3\.5-4b"):
+        wanted("qwen3-8b", draft="mtp-qwen3.5-4b")
+    with pytest.raises(UsageError, match=r"is a layer in the files of unsloth/Qwen3\.5-4B-MTP-GGUF"):
+        any_reference("mtp-qwen3.5-4b")
+
+
 def test_a_target_of_the_catalogue_can_draft_for_another() -> None:
     want = wanted("qwen3-32b", draft="qwen3-0.6b:Q8_0")
     assert want is not None and want.draft is not None
