@@ -44,9 +44,9 @@ def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
 class RawLogits:
     """The target's logits behind a text, decoded on its own."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, *, n_ctx: int = 256) -> None:
         self._model = Model(load_library(), target, Placement(repack=False))
-        self._context = LlamaContext(self._model, ContextParams(n_ctx=256, flash_attention="off"))
+        self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attention="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:
         """[vocab], owned."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.household import Household
 from doubles.hybrid_model import write_hybrid
 from doubles.living_models import N_VOCAB, write_living
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
@@ -25,7 +26,6 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
-from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
@@ -247,88 +247,13 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
     context.close()
 
 
-class Household:
-    """Requests that come, go on, are changed and are cancelled, in any order and with any draft length."""
-
-    def __init__(self, target: Path, num_slots: int, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.alone = real_engine(target, n_ctx=512)
-        self.engine = real_engine(target, "ngram", num_slots=num_slots, n_ctx=512)
-        self.texts: dict[int, list[int]] = {}
-        knowing = Knowing(self.engine._drafters[0], self.texts, seed)
-        self.engine._drafters = self.engine._caches._drafters = (knowing,)
-        self.running: dict[str, tuple[tuple[int, ...], list[int]]] = {}  # prompt, and what should be said
-        self.told: dict[str, list[int]] = {}
-        self.earlier: list[tuple[int, ...]] = []
-        self.target, self.num_right, self.num_ties = target, 0, 0
-
-    def come(self, name: str) -> None:
-        prompt = self.prompt()
-        request = ask(name, prompt, max_tokens=self.random.randint(3, 40))
-        plain = drive(self.alone, [request])[name].tokens
-        lengths = [AUTO, fixed(1), fixed(3), fixed(16)]
-        self.engine.submit(replace(request, spec=self.random.choice(lengths)))
-        self.running[name], self.told[name] = (prompt, plain), []
-
-    def prompt(self) -> tuple[int, ...]:
-        new = tuple(self.random.randrange(3, 290) for _ in range(self.random.randint(3, 180)))
-        kind = self.random.random() if self.earlier else 1.0
-        if kind > 0.6:
-            return new
-        before = self.random.choice(self.earlier)[:300]
-        return (*before, *new[:15]) if kind > 0.3 else (*before[: len(before) * 3 // 4], *new[:15])
-
-    def step(self) -> None:
-        for answer in self.engine._answers.values():
-            prompt, plain = self.running[answer.request_id]
-            self.texts[answer.sequence.slot] = [*prompt, *plain]
-        for event in self.engine.step():
-            assert not isinstance(event, Failed), event
-            if isinstance(event, Tokens):
-                self.told[event.request_id].extend(piece.token for piece in event.pieces)
-            if isinstance(event, Finished):
-                self.end(event)
-
-    def end(self, event: Finished) -> None:
-        prompt, plain = self.running.pop(event.request_id)
-        said = self.told.pop(event.request_id)
-        if said != plain[: len(said)]:
-            self.check_tie(prompt, plain, said)
-            return
-        assert len(said) == len(plain) or event.reason == "cancelled"
-        self.num_right += event.reason != "cancelled"
-        self.earlier.append((*prompt, *plain))
-
-    def check_tie(self, prompt: tuple[int, ...], plain: list[int], said: list[int]) -> None:
-        """Several rows are computed otherwise than one: where two tokens are equally likely either may be drawn."""
-        at = next(i for i, (one, other) in enumerate(zip(plain, said, strict=False)) if one != other)
-        context = context_of(self.target)
-        decode(context, s0=(0, [*prompt, *plain[:at]]))
-        logits = context._logits(len(prompt) + at - 1).copy()
-        context.close()
-        assert abs(logits[plain[at]] - logits[said[at]]) < 1e-4
-        self.num_ties += 1
-        assert self.num_ties < 3
-
-    def close(self) -> None:
-        self.alone.close()
-        self.engine.close()
-
-
 @pytest.mark.parametrize("num_slots", [3, 5])
 def test_a_household_gets_the_plain_texts(living: Path, num_slots: int) -> None:
-    household = Household(living, num_slots, seed=num_slots)
-    for number in range(40):
-        household.come(f"r{number}")
-        for _ in range(household.random.choice([0, 0, 1, 5, 20])):
-            household.step()
-        if household.random.random() < 0.15 and household.running:
-            household.engine.cancel(household.random.choice(list(household.running)))
-        if household.random.random() < 0.2:
-            assert household.engine.miscounted_slots() == []
-    while household.engine.has_work:
-        household.step()
-    assert household.num_right > 25
+    household = Household(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
+    engine = household.engine
+    knowing = Knowing(engine._drafters[0], household.texts, seed=num_slots)
+    engine._drafters = engine._caches._drafters = (knowing,)
+    household.live(40)
     household.close()
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.household import Household
 from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
@@ -32,6 +33,7 @@ from eaglelocal.gguf.shape import mtp_shape_of, shape_of
 
 PROMPT = tuple(range(30, 60))
 ARCHITECTURES = ["qwen35", "qwen35moe"]
+LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
 def texts_of(engine: Engine, requests: list[ChatRequest]) -> dict[str, list[int]]:
@@ -181,6 +183,17 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
     model.close()
 
 
+@pytest.mark.parametrize("kind", [*ARCHITECTURES, "gemma4"])
+def test_a_household_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.gguf"
+    target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
+    draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
+    household = Household(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
+    household.live(40)
+    assert household.engine.snapshot().speculation.accepted_tokens > 0
+    household.close()
+
+
 def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
     target = write_mtp(tmp_path / "model.gguf", gain=0.03)
     requests = [ask(f"r{i}", PROMPT[i:], max_tokens=12) for i in range(16)]
@@ -221,7 +234,6 @@ def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> N
 
 
 # ---- Gemma 4: layers in a file of their own that read the target's cache
-LIVELY = 4.0  # what makes such drafts right at times
 
 
 @pytest.fixture

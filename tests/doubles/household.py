@@ -1,0 +1,95 @@
+"""Requests as a household has them, to one engine of several slots, beside another that answers each alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from eaglelocal.core.events import Failed, Finished, Tokens
+from eaglelocal.core.request import AUTO, fixed
+from eaglelocal.engine.engine import Engine
+
+from .real_engine import RawLogits, ask, real_engine
+from .rig import drive
+
+
+class Household:
+    """Requests that come, go on, are changed and are cancelled, in any order and with any draft length.
+
+    texts  by slot, what the running answers are going to be, for a drafter that knows
+    """
+
+    def __init__(self, target: Path, engine: Engine, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.alone, self.engine = real_engine(target, n_ctx=512), engine
+        self.texts: dict[int, list[int]] = {}
+        self.running: dict[str, tuple[tuple[int, ...], list[int]]] = {}  # prompt, and what should be said
+        self.told: dict[str, list[int]] = {}
+        self.earlier: list[tuple[int, ...]] = []
+        self.target, self.num_right, self.num_ties = target, 0, 0
+
+    def come(self, name: str) -> None:
+        prompt = self.prompt()
+        request = ask(name, prompt, max_tokens=self.random.randint(3, 40))
+        plain = drive(self.alone, [request])[name].tokens
+        lengths = [AUTO, fixed(1), fixed(3), fixed(16)]
+        self.engine.submit(replace(request, spec=self.random.choice(lengths)))
+        self.running[name], self.told[name] = (prompt, plain), []
+
+    def prompt(self) -> tuple[int, ...]:
+        new = tuple(self.random.randrange(3, 290) for _ in range(self.random.randint(3, 180)))
+        kind = self.random.random() if self.earlier else 1.0
+        if kind > 0.6:
+            return new
+        before = self.random.choice(self.earlier)[:300]
+        return (*before, *new[:15]) if kind > 0.3 else (*before[: len(before) * 3 // 4], *new[:15])
+
+    def step(self) -> None:
+        for answer in self.engine._answers.values():
+            prompt, plain = self.running[answer.request_id]
+            self.texts[answer.sequence.slot] = [*prompt, *plain]
+        for event in self.engine.step():
+            assert not isinstance(event, Failed), event
+            if isinstance(event, Tokens):
+                self.told[event.request_id].extend(piece.token for piece in event.pieces)
+            if isinstance(event, Finished):
+                self.end(event)
+
+    def end(self, event: Finished) -> None:
+        prompt, plain = self.running.pop(event.request_id)
+        said = self.told.pop(event.request_id)
+        if said != plain[: len(said)]:
+            self.check_tie(prompt, plain, said)
+            return
+        assert len(said) == len(plain) or event.reason == "cancelled"
+        self.num_right += event.reason != "cancelled"
+        self.earlier.append((*prompt, *plain))
+
+    def check_tie(self, prompt: tuple[int, ...], plain: list[int], said: list[int]) -> None:
+        """Several rows are computed otherwise than one: where two tokens are equally likely either may be drawn."""
+        at = next(i for i, (one, other) in enumerate(zip(plain, said, strict=False)) if one != other)
+        raw = RawLogits(self.target, n_ctx=512)
+        logits = raw.after([*prompt, *plain[:at]])
+        raw.close()
+        assert abs(logits[plain[at]] - logits[said[at]]) < 1e-4
+        self.num_ties += 1
+        assert self.num_ties < 3
+
+    def live(self, num_requests: int) -> None:
+        """All of it; most requests must have got what they would get alone."""
+        for number in range(num_requests):
+            self.come(f"r{number}")
+            for _ in range(self.random.choice([0, 0, 1, 5, 20])):
+                self.step()
+            if self.random.random() < 0.15 and self.running:
+                self.engine.cancel(self.random.choice(list(self.running)))
+            if self.random.random() < 0.2:
+                assert self.engine.miscounted_slots() == []
+        while self.engine.has_work:
+            self.step()
+        assert self.num_right > num_requests * 5 // 8
+
+    def close(self) -> None:
+        self.alone.close()
+        self.engine.close()
