@@ -13,7 +13,6 @@ from eaglelocal.engine.engine import Engine
 from .real_engine import RawLogits, ask, real_engine
 from .rig import drive
 
-
 TIE_SHARE = 1e-4  # of the largest logit: caches are of 16 bits
 
 
