@@ -5,8 +5,9 @@ What is to be fetched is decided first, from what the hub lists; nothing is fetc
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -294,10 +295,8 @@ def forget(target: Order) -> None:
     from eaglelocal.hub.pulled_drafts import forget_draft
 
     file = locations.pulled_drafts_file()
-    try:
+    with written(file):
         forget_draft(file, target.repo.id)
-    except OSError as problem:
-        raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
 
 
 def remember(draft: Order, target: Order) -> None:
@@ -306,8 +305,15 @@ def remember(draft: Order, target: Order) -> None:
 
     file = locations.pulled_drafts_file()
     tag = draft.reference.partition(":")[2]
-    try:
+    with written(file):
         remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
+
+
+@contextlib.contextmanager
+def written(file: Path) -> Iterator[None]:
+    """Raises ResourceError where it cannot be."""
+    try:
+        yield
     except OSError as problem:
         raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from eaglelocal.core.batch import Features, Floats, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
-from eaglelocal.drafters.eagle3 import PairRows
+from eaglelocal.drafters.base import Committed, Continuation, Node
+from eaglelocal.drafters.pair_rows import PairRows, drafted
 
 
 @dataclass(slots=True)
@@ -59,25 +59,19 @@ class CacheReader:
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         rows = PairRows()
-        able = [node.slot for node in nodes if self._add_row(node, rows)]
-        if not able:
-            return [NOTHING for _ in nodes]
-        said = self._head.decode(rows.batch(), 1, confident=True, depth=depth)
-        found = dict(zip(able, continuations(said, len(able)), strict=True))
-        for slot, state in zip(able, said.states, strict=True):
-            self._slots[slot].state = state
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        for node in nodes:
+            self._add_row(node, rows)
+        return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth)
 
-    def _add_row(self, node: Node, rows: PairRows) -> bool:
-        """False if there is no state for it."""
+    def _add_row(self, node: Node, rows: PairRows) -> None:
+        """None if there is no state for it."""
         slot = self._slots[node.slot]
         if node.is_root:
             if slot.tail is None or node.position != slot.end:
-                return False
+                return
             slot.root, slot.state = node.position, slot.tail
         rows.add(node.slot, slot.root, node.token, slot.state)
         rows.ask()
-        return True
 
     def observe(self, committed: Sequence[Committed]) -> None:
         states = self._head.encode([newest(rows.features) for rows in committed if rows.features is not None])

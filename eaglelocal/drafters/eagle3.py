@@ -23,9 +23,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.batch import PairBatch, State
+from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
+from eaglelocal.drafters.base import Committed, Continuation, Node
+from eaglelocal.drafters.pair_rows import PairRows, drafted
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
 
@@ -94,30 +95,24 @@ class Eagle3:
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
         rows = PairRows()
-        able = [node.slot for node in nodes if self._add_rows(node, rows)]
-        if not able:
-            return [NOTHING for _ in nodes]
-        said = self._head.decode(rows.batch(), self._branches, confident=True, depth=depth)
-        found = dict(zip(able, continuations(said, len(able)), strict=True))
-        for slot, state in zip(able, said.states, strict=True):
-            self._slots[slot].state = state
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        for node in nodes:
+            self._add_rows(node, rows)
+        return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth)
 
-    def _add_rows(self, node: Node, rows: PairRows) -> bool:
-        """Queue the rows whose last one proposes the node's children; False if there is no state for it."""
+    def _add_rows(self, node: Node, rows: PairRows) -> None:
+        """Queue the rows whose last one proposes the node's children; none if there is no state for it."""
         slot = self._slots[node.slot]
         if not node.is_root:
             rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.ask()
-            return True
+            return
         if slot.tail is None or node.position != slot.num_pairs + 1:
-            return False
+            return
         self._forget(node.slot, slot, node.position)
         self._take_waiting(node.slot, slot, rows)
         rows.add(node.slot, node.position - 1, node.token, slot.tail)
         rows.ask()
         slot.num_written = node.position
-        return True
 
     def _forget(self, index: int, slot: SlotState, position: int) -> None:
         """Pairs that the row at position - 1 must not see, written or waiting."""
@@ -238,32 +233,3 @@ class Eagle3:
 
     def close(self) -> None:
         self._head.close()
-
-
-class PairRows:
-    """Rows of one head decode while they are collected."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.states: list[State] = []
-        self.positions: list[int] = []
-        self.sequences: list[int] = []
-        self.outputs: list[int] = []
-
-    def add(self, slot: int, position: int, token: int, state: State) -> None:
-        self.tokens.append(token)
-        self.states.append(state)
-        self.positions.append(position)
-        self.sequences.append(slot)
-
-    def ask(self) -> None:
-        """The last row's proposal is wanted."""
-        self.outputs.append(len(self.tokens) - 1)
-
-    def batch(self) -> PairBatch:
-        return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
-
-    def batches(self, size: int) -> list[PairBatch]:
-        """Pieces of at most `size` rows, none of which asks for anything."""
-        cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
-        return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.eagle_info import NUM_TAPS, EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
@@ -21,7 +21,7 @@ from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
 MTP = "mtp"  # no architecture of llama.cpp's: a layer of one
-NUM_TAPS = {EAGLE: 3, MTP: 1}
+TAPS = {EAGLE: NUM_TAPS, MTP: 1}
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
@@ -99,7 +99,7 @@ class Shape:
     @property
     def is_head(self) -> bool:
         """An EAGLE head or MTP layers."""
-        return self.architecture in NUM_TAPS
+        return self.architecture in TAPS
 
     @property
     def reads_cache(self) -> bool:
@@ -109,7 +109,7 @@ class Shape:
     @property
     def num_taps(self) -> int:
         """Layers of the target whose rows it reads."""
-        return NUM_TAPS.get(self.architecture, 0)
+        return TAPS.get(self.architecture, 0)
 
     @property
     def read_output_bytes(self) -> int:
