@@ -134,7 +134,8 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
     layer_repo = next((repo for repo in layers if repo.lower() in repos), "")
     heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
     if heads or layer_repo:
-        return Wanted(reference, _of_entry(heads[0]) if heads else None, layer_repo=layer_repo, advice=NO_LAYER)
+        head, advice = _of_entry(heads[0]) if heads else None, NO_LAYER if layer_repo else ""
+        return Wanted(reference, head, layer_repo=layer_repo, advice=advice)
     if layers:
         return Wanted(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
     models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]

@@ -74,6 +74,8 @@ def test_models_that_draft_for_themselves() -> None:
     assert plain is not None and not plain.layer_repo
     assert plain.advice == "no draft: the files of unsloth/Qwen3.5-4B-MTP-GGUF have an MTP layer that drafts"
     gemma = wanted("gemma-4-12b", draft="mtp")
+    eagle = wanted("qwen3-8b")
+    assert eagle is not None and eagle.draft is not None and not eagle.advice  # its head may be missing from the hub
     assert gemma is not None and gemma.draft is not None and gemma.draft_is_asked_for and not gemma.layer_is_asked_for
     with pytest.raises(UsageError, match=r"mtp-qwen3\.5-4b is a layer of qwen3\.5-4b"):
         wanted("qwen3-8b", draft="mtp-qwen3.5-4b")
