@@ -55,7 +55,7 @@ class MtpInfo:
         ahead = num_ahead(keys)
         if ahead != 1:
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
-            raise IncompatibleError(f"{header.path.name} has {many}", hint=HINT)
+            raise IncompatibleError(f"{header.path.name} has {many}", hint="`--draft auto`, or another draft")
         block = keys.count("block_count") - 1
         return cls(
             name=name_of(keys),
