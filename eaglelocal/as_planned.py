@@ -31,10 +31,11 @@ EMBEDDED = "demo"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settled:
-    """`note`: what was decided, for people; empty where nothing was."""
+    """`note`: what was decided, for people; empty where nothing was. `fits`: as far as is known."""
 
     wish: Wish
     note: str = ""
+    fits: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _without_target(wish: Wish) -> Settled:
     planned = best_of(options, this_rig(catalog), wish) if options else None
     if planned is None:
         why = "none of the models on disk fits this machine as it is asked" if options else ""
-        return Settled(dataclasses.replace(wish, target=EMBEDDED), why)
+        return Settled(dataclasses.replace(wish, target=EMBEDDED), why, fits=not options)
     reference = planned.way.option.reference
     found = applied(dataclasses.replace(wish, target=reference), planned)
     others = f", of {len(options)} on disk" if len(options) > 1 else ""
@@ -125,7 +126,7 @@ def asked_by(wish: Wish) -> Asked:
 def applied(wish: Wish, planned: Planned | None) -> Settled:
     """What was left open, as the way would have it."""
     if planned is None:
-        return Settled(wish)
+        return Settled(wish, fits=False)
     way = planned.way
     settled = dataclasses.replace(
         wish,

@@ -74,12 +74,13 @@ def single_tasks(prompts: Mapping[str, Sequence[Prompt]], repeats: int) -> list[
 
 
 def wave_tasks(prompts: Mapping[str, Sequence[Prompt]], concurrency: int, repeats: int) -> list[Task]:
-    """All prompts in waves of mixed kinds; the last wave is filled up from the beginning."""
+    """All prompts in waves, of mixed kinds if there are several; the last wave is filled up from the beginning."""
+    category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
     mixed = [prompt for _, _, prompt in by_turns(prompts)]
     num_waves = -(-len(mixed) // concurrency)
     waves = list(batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
     return [
-        Task(MIXED, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
+        Task(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
         for repeat in range(repeats)
         for unit, wave in enumerate(waves)
     ]

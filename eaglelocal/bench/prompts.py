@@ -1,13 +1,14 @@
 """What is asked in a measurement: the corpus's held-out tasks by kind of work, or a file of the user's own.
 
 A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with a
-"category" if wanted; a line that begins with { is JSON. Token ids are asked as they are.
+"category" if wanted, or a bare list of token ids or messages. A line that begins with { is JSON; one that begins with [
+is text unless it is such a list. Token ids are asked as they are.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,10 @@ from eaglelocal.errors import UsageError
 
 SEED = 11
 DEFAULT_CATEGORY = "prompts"
+FORM_OF = {  # as other tools spell them, too
+    "prompt": "prompt", "text": "prompt", "messages": "messages",
+    "tokens": "tokens", "token_ids": "tokens", "prompt_token_ids": "tokens",
+}
 FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"tokens": [1, 2]}'
 
 
@@ -80,6 +85,8 @@ def _of_line(line: str, place: str) -> Prompt:
 
 def parse_line(line: str) -> Prompt:
     """A line of a prompts file. Raises ValueError that says what is wrong with it."""
+    if line.startswith("["):
+        return _of_list(line)
     if not line.startswith("{"):
         return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
@@ -87,21 +94,34 @@ def parse_line(line: str) -> Prompt:
     except ValueError:
         raise ValueError(f"this is not JSON: {line[:60]}") from None
     category = str(entry.get("category") or DEFAULT_CATEGORY)
-    forms = [name for name in ("prompt", "messages", "tokens") if name in entry]
-    if len(forms) != 1:
-        raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(forms) or 'none'}")
-    if forms == ["tokens"]:
-        return Prompt(category, tokens=_tokens(entry["tokens"]))
-    return Prompt(category, _messages(entry))
+    told = {FORM_OF[name]: value for name, value in entry.items() if name in FORM_OF}
+    if len(told) != 1:
+        raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(told) or 'none'}")
+    ((form, value),) = told.items()
+    if form == "tokens" or (form == "prompt" and isinstance(value, list)):  # as /v1/completions takes them
+        return Prompt(category, tokens=_tokens(value))
+    return Prompt(category, _messages(value))
 
 
-def _messages(entry: Mapping[str, object]) -> tuple[Message, ...]:
-    if isinstance(prompt := entry.get("prompt"), str) and prompt:
-        return (Message("user", prompt),)
-    messages = entry.get("messages")
-    if not isinstance(messages, list) or not messages:
+def _of_list(line: str) -> Prompt:
+    """Token ids or messages; else text that begins with a bracket."""
+    try:
+        entries = json.loads(line)
+    except ValueError:
+        entries = []
+    if entries and all(isinstance(entry, dict) for entry in entries):
+        return Prompt(DEFAULT_CATEGORY, _messages(entries))
+    if entries and not any(isinstance(entry, str) for entry in entries):
+        return Prompt(DEFAULT_CATEGORY, tokens=_tokens(entries))
+    return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
+
+
+def _messages(told: object) -> tuple[Message, ...]:
+    if isinstance(told, str) and told:
+        return (Message("user", told),)
+    if not isinstance(told, list) or not told:
         raise ValueError("a prompt is text, and messages are a list of objects; neither is empty")
-    return tuple(map(_message, messages))
+    return tuple(map(_message, told))
 
 
 def _message(entry: object) -> Message:

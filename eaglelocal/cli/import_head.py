@@ -71,13 +71,14 @@ def import_head(
     read = understand(head, found)
     place = place_of(found.header, found.info, read.name, type)
     path = asked_place(out, place.name) if out else place
+    tell = output.message if as_json else output.data
     with written(path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
         for line in head_lines(read, found, warnings):
-            output.data(line)
+            tell(line)
         outcome = None if no_trial else try_head(partial, read, found, settings, output)
     for line in trial_lines(outcome, path):
-        output.data(line)
+        tell(line)
     if as_json:
         output.object(report_object(read, found, outcome, warnings, path))
 

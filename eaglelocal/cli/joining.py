@@ -1,15 +1,17 @@
 """Where a chat is answered: by a server that runs, or by an engine of its own.
 
 `--url URL` joins that server. Without --target a server of ours on this machine that answers in text is joined,
-rather than that a second copy of a model is loaded. What only an engine of one's own can obey (--threads, --draft ...)
-contradicts --url, and without it asks for an engine of one's own; variables and the config file do not.
-With --url, --target names one of the server's models.
+rather than that a second copy of a model is loaded; one that is still loading is waited for. What only an engine of
+one's own can obey (--threads, --draft ...) contradicts --url, and without it asks for an engine of one's own; variables
+and the config file do not. With --url, --target names one of the server's models.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.request import Spec, parse_spec
@@ -21,6 +23,8 @@ from eaglelocal.talk.voice import Voice
 if TYPE_CHECKING:
     from eaglelocal.client.running import RunningServer
 
+PASSING = ("loading", "restarting")  # states
+LOADING_S, POLL_S = 300.0, 0.2
 NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 OF_AN_ENGINE = (
@@ -43,7 +47,7 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
         return model
     if settings.url == NO_SERVER or settings.target is not None:
         return None
-    for server in ready_servers(voice):
+    for server in ready_servers(voice, patience_s=0 if flags else LOADING_S):
         if flags:
             voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
             return None
@@ -76,11 +80,25 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def ready_servers(voice: Voice) -> Iterator[RunningServer]:
+def ready_servers(voice: Voice, *, patience_s: float) -> Iterator[RunningServer]:
     """The servers of ours that can answer, the newest first; says of those before them why they cannot."""
     from eaglelocal.client.running import running_servers, state_of
 
-    return ready_of(((server, state_of(server)) for server in running_servers()), voice)
+    def settled(server: RunningServer) -> str:
+        return settled_state(partial(state_of, server), f"waiting for {server.url}", voice, patience_s=patience_s)
+
+    return ready_of(((server, settled(server)) for server in running_servers()), voice)
+
+
+def settled_state(read_state: Callable[[], str], what: str, voice: Voice, *, patience_s: float) -> str:
+    """What the state is when it is none that passes: a model that is being loaded twice needs twice the memory."""
+    state, give_up_at = read_state(), time.monotonic() + patience_s
+    if state in PASSING and patience_s:
+        voice.aside(f"{what}: {state}")
+    while state in PASSING and time.monotonic() < give_up_at:
+        time.sleep(POLL_S)
+        state = read_state()
+    return state
 
 
 def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iterator[RunningServer]:

@@ -1,15 +1,17 @@
 """The command `eaglelocal`: which commands there are, and how every failure ends.
 
-Knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C) and how typer fails. Does not
+Knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C, 143 a kill) and how typer fails. Does not
 know what a command does; nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -95,6 +97,7 @@ def commands() -> list[str]:
 
 def main() -> int:
     """Run the command line. Returns the exit code; says what went wrong on stderr."""
+    end_in_order()
     output = standard_output()
     try:
         return run(sys.argv[1:])
@@ -105,6 +108,17 @@ def main() -> int:
         return INTERRUPTED
     except Exception as problem:
         return fail(problem, output)
+
+
+def end_in_order() -> None:
+    """A kill and a closed terminal end as Ctrl-C does: no file half written, no terminal in disorder stays behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def run(arguments: Sequence[str]) -> int:

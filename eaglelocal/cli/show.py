@@ -85,7 +85,8 @@ def _shape(look: Look) -> str:
 
 
 def _size(look: Look) -> str:
-    parts = [size_text(look.header.file_bytes), look.about.quant, f"{len(look.paths)} parts" * (len(look.paths) > 1)]
+    state = "not written yet: the first use does that" if look.unwritten_bytes else ""
+    parts = [size_text(look.size_bytes), look.about.quant, state, f"{len(look.paths)} parts" * (len(look.paths) > 1)]
     return ", ".join(part for part in parts if part)
 
 
@@ -150,7 +151,8 @@ def look_object(look: Look) -> dict[str, object]:
         "width": shape.n_embd if shape else None,
         "vocabulary": shape.n_vocab if shape else None,
         "experts": shape.n_expert if shape else None,
-        "size_bytes": look.header.file_bytes,
+        "size_bytes": look.size_bytes,
+        "on_disk": not look.unwritten_bytes,
         "memory": {
             "weights_bytes": shape.weights_bytes if shape else None,
             "cache_bytes": look.cache_bytes(n_ctx),

@@ -65,8 +65,9 @@ def tune(
     finally:
         model.client.close()
     machine = machine_name(probe())
+    tell = output.message if as_json else output.data
     for line in report_lines(costs, model.info, machine):
-        output.data(line)
+        tell(line)
     if as_json:
         output.object(report_object(costs, model.info, machine))
 

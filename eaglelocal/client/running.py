@@ -75,16 +75,23 @@ def this_server(host: str, port: int, *, target: str, api_key: str = "") -> Runn
 @contextlib.contextmanager
 def announced(server: RunningServer) -> Iterator[Path]:
     """Others find the server while the block runs. Raises EngineError when the state folder cannot be written."""
+    path = announce(server)
+    try:
+        yield path
+    finally:
+        left = _read(path)
+        if left is not None and left.started_at == server.started_at:  # another may have taken over port and file
+            path.unlink(missing_ok=True)
+
+
+def announce(server: RunningServer) -> Path:
+    """Say it, or say it anew. Raises EngineError when the state folder cannot be written."""
     path = _path_of(server)
     try:
         write_whole(path, json.dumps(asdict(server)))
     except OSError as error:
         raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
-    try:
-        yield path
-    finally:
-        if _read(path) == server:  # another server may have taken over port and file
-            path.unlink(missing_ok=True)
+    return path
 
 
 def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:

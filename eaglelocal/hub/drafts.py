@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, st
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.heads.light_copy import light_copy
-from eaglelocal.hub.heads.store import heads_for
+from eaglelocal.hub.heads.store import all_heads, heads_for
 from eaglelocal.hub.inflate import Progress
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft
@@ -30,6 +31,7 @@ from eaglelocal.hub.references import draft_reference
 from eaglelocal.hub.targets import FoundTarget, label_of
 
 WORDS = ("auto", "ngram", "mtp", "none")
+NOTHING_KNOWN = "no head is known for this target"
 UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
 
 
@@ -56,7 +58,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "none":
             return FoundDraft(reason="switched off")
         case "auto":
-            return _imported(target) or _pulled_with(target) or _automatic(target)
+            return _chosen(target)
         case "ngram":
             return lookup(target, reason="")
         case "mtp":
@@ -126,29 +128,43 @@ def lookup(target: FoundTarget, reason: str) -> FoundDraft:
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
 
 
+def _chosen(target: FoundTarget) -> FoundDraft:
+    """What a person brought for it first. What of that cannot draft is said, whatever does in its place."""
+    problems = []
+    for found_by in (_imported, _pulled_with):
+        try:
+            if found := found_by(target):
+                return found
+        except (IncompatibleError, ModelFileError) as error:
+            problems.append(error.message)
+    draft = _automatic(target)
+    if not problems:
+        return draft
+    if draft.reason == NOTHING_KNOWN:
+        return dataclasses.replace(draft, reason=problems[0])
+    return dataclasses.replace(draft, note=problems[0])
+
+
 def _imported(target: FoundTarget) -> FoundDraft | None:
-    """A head that was tried with this model, or with one of its kind."""
+    """A head that was tried with this model, or with one of its kind. Raises as draft_at where none can draft."""
     if head_obstacle(target.info):
         return None
-    heads = heads_for(target.header, target.info)
-    return draft_at(heads[0].path, target) if heads else None
+    heads = [head.path for head in heads_for(target.header, target.info)] or all_heads(target.header, target.info)
+    return draft_at(heads[0], target) if heads else None
 
 
 def _pulled_with(target: FoundTarget) -> FoundDraft | None:
-    """What was fetched to draft for it; None where nothing was, or where it does not fit this file."""
+    """What was fetched to draft for it; None where nothing was. Raises as draft_at."""
     path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
-    if path is None:
-        return None
-    try:
-        return draft_at(path, target)
-    except (IncompatibleError, ModelFileError):
-        return None
+    return None if path is None else draft_at(path, target)
 
 
 def _pulled_layer(target: FoundTarget) -> FoundDraft | None:
-    """MTP layers in a file of their own."""
-    found = _pulled_with(target)
-    return found if found and found.kind == "mtp" else None
+    """MTP layers in a file of their own; None where the target's own layer is the one to be tried."""
+    with suppress(IncompatibleError, ModelFileError):
+        found = _pulled_with(target)
+        return found if found and found.kind == "mtp" else None
+    return None
 
 
 def _automatic(target: FoundTarget) -> FoundDraft:
@@ -161,4 +177,4 @@ def _automatic(target: FoundTarget) -> FoundDraft:
         return lookup(target, reason=problem)
     if target.head is not None:
         return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
-    return lookup(target, reason="no head is known for this target")
+    return lookup(target, reason=NOTHING_KNOWN)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -31,6 +31,7 @@ __all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_pat
 METHOD = "1"  # part of every name: raise it when the same sources would give other files
 SPARE_DISK_BYTES = 256 << 20  # a home disk that is full to the last byte helps nobody
 _TEMPORARY = ".partial"
+_PARTIALS = f"demo-*{_TEMPORARY}"
 _LOCK = ".inflate.lock"
 
 Progress = Callable[[float, str], None]  # fraction 0..1, what is being done
@@ -70,6 +71,7 @@ def inflate(
     """
     paths = inflated_paths(reference, source_target=source_target, source_head=source_head, folder=folder)
     if paths.complete:
+        _tidy(folder)
         return paths
     with _lock_file(folder) as lock, _only_writer(folder, lock):
         if not paths.complete:  # the process we waited for may have made it
@@ -115,8 +117,17 @@ def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
         _remove_partial(folder)
 
 
+def _tidy(folder: Path) -> None:
+    """What a killed process left is gigabytes that nothing else would ever remove; who still writes is let be."""
+    if not any(folder.glob(_PARTIALS)):
+        return
+    with suppress(ResourceError, BlockingIOError), _lock_file(folder) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_partial(folder)
+
+
 def _remove_partial(folder: Path) -> None:
-    for path in folder.glob(f"demo-*{_TEMPORARY}"):
+    for path in folder.glob(_PARTIALS):
         path.unlink(missing_ok=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
@@ -18,12 +18,13 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.hub.cache import models_of
 from eaglelocal.hub.files import existing_file
-from eaglelocal.hub.inflate import parse_demo_reference
+from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
 from eaglelocal.hub.on_disk import find_cached
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.references import any_reference, draft_reference, known_target
-from eaglelocal.hub.targets import NATIVE
+from eaglelocal.hub.sketch import sketch
+from eaglelocal.hub.targets import NATIVE, demo_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class KnownDraft:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there is to know of a model without loading it."""
+    """What there is to know of a model without loading it. `unwritten_bytes`: of a file that the first use writes."""
 
     reference: str
     paths: tuple[Path, ...]
@@ -51,6 +52,11 @@ class Look:
     shape: Shape | None  # None: of an architecture whose shape is not known
     repo: str = ""
     commit: str = ""
+    unwritten_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.unwritten_bytes or self.header.file_bytes
 
     @property
     def has_mtp(self) -> bool:
@@ -82,7 +88,7 @@ def look_at(reference: str) -> Look:
     match parsed:
         case Embedded():
             entry = _own(reference)
-            return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1])
+            return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1]) if entry else _sketched(reference)
         case File():
             return _look(reference, (existing_file(reference),))
         case Profile() | Repo():
@@ -91,14 +97,24 @@ def look_at(reference: str) -> Look:
             return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
 
 
-def _own(reference: str) -> Entry:
+def _own(reference: str) -> Entry | None:
+    """None: it is not written yet."""
     if reference == NATIVE:
         return embedded()[0]
     wanted = reference_of(parse_demo_reference(reference))
-    for entry in generated():
-        if entry.reference == wanted and not entry.is_outdated:
-            return entry
-    raise ModelFileError(f"{wanted} is not written yet", hint=f"eaglelocal chat --target {wanted} writes it")
+    return next((entry for entry in generated() if entry.reference == wanted and not entry.is_outdated), None)
+
+
+def _sketched(reference: str) -> Look:
+    """As it will be."""
+    size, (target, head) = parse_demo_reference(reference), demo_sources()
+    paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    shape, header = sketch(size, target, head).target, read_header(target)
+    name = f"embedded guide at the cost of a {size.label} model"
+    about = replace(describe(header), name=name, quant=size.type.upper())
+    return Look(
+        reference_of(size), (paths.target,), header, about, paths.head, (), shape, unwritten_bytes=shape.weights_bytes
+    )
 
 
 def _look(

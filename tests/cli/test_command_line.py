@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from doubles.patience import PATIENCE_S, wait_until
 from typer.main import get_command
 
 from eaglelocal.cli.main import app
@@ -177,6 +179,18 @@ BUG = (
     "program.run = broken\n"
     "sys.exit(program.main())"
 )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_killed_leaves_no_half_written_model(environ: dict[str, str], number: signal.Signals) -> None:
+    """Nor does a terminal that is closed: gigabytes that nobody would find."""
+    command = [sys.executable, "-m", "eaglelocal", "chat", "--target", "demo@8b:bf16", "hi"]
+    folder = Path(environ["XDG_CACHE_HOME"]) / "eaglelocal" / "generated"
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+        wait_until(lambda: bool(list(folder.glob("*.partial"))), "a file that is being written")
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 128 + number
+    assert [path.name for path in folder.iterdir()] == [".inflate.lock"]
 
 
 def test_an_unexpected_failure_says_that_it_is_a_bug(environ: dict[str, str]) -> None:

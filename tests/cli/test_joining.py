@@ -17,7 +17,7 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.joining import engine_flags, joined_model, key_of, ready_of, spec_of
+from eaglelocal.cli.joining import engine_flags, joined_model, key_of, ready_of, settled_state, spec_of
 from eaglelocal.cli.output import Output
 from eaglelocal.client.running import RunningServer, announced, this_server
 from eaglelocal.core.plan import Plan
@@ -184,6 +184,15 @@ def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output
     assert next(ready_of([(one, "loading"), (other, "ready")], output)) is other
     assert lines.text == "not joining http://127.0.0.1:1: loading\n"
     assert list(ready_of([(one, "no answer")], output)) == []
+
+
+def test_a_server_that_is_loading_is_waited_for(lines: Lines, output: Output) -> None:
+    states = iter(["loading", "restarting", "ready", "loading"])
+    assert settled_state(states.__next__, "waiting", output, patience_s=60) == "ready"
+    assert lines.text == "waiting: loading\n"
+    assert settled_state(lambda: "loading", "waiting", output, patience_s=0) == "loading"
+    assert settled_state(lambda: "no answer", "waiting", output, patience_s=60) == "no answer"
+    assert lines.text == "waiting: loading\n"
 
 
 def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path, lines: Lines, output: Output) -> None:

@@ -58,14 +58,17 @@ def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
 
 def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
     """Heads that fit this target, those made for it first, then the newest. A file that is damaged is passed over."""
-    if not locations.heads_dir().is_dir():
-        return []
     found = []
-    for path in _newest_first(folder_of(beside, target)):
+    for path in all_heads(beside, target):
         info = _fitting(path, target)
         if info is not None:
             found.append(StoredHead(path, info, is_same_model(info.target_name, target.name)))
     return sorted(found, key=lambda head: not head.is_own)
+
+
+def all_heads(beside: Header, target: ModelInfo) -> list[Path]:
+    """Those in the folder of this kind of target, the newest first, also such as cannot draft."""
+    return _newest_first(folder_of(beside, target)) if locations.heads_dir().is_dir() else []
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -58,6 +58,7 @@ def test_each_level_warms_up_before_it_counts() -> None:
     assert [(t.concurrency, t.counts, len(t.prompts)) for t in planned] == [
         (1, False, 1), (1, False, 1), (1, True, 1), (1, True, 1), (1, True, 1), (3, False, 3), (3, True, 3),
     ]  # fmt: skip
+    assert planned[-1].category == "x"  # of one kind, and so not mixed
 
 
 def test_modes() -> None:

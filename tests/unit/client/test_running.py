@@ -17,7 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal import locations
-from eaglelocal.client.running import NO_ANSWER, RunningServer, announced, running_servers, state_of, this_server
+from eaglelocal.client.running import (
+    NO_ANSWER,
+    RunningServer,
+    announce,
+    announced,
+    running_servers,
+    state_of,
+    this_server,
+)
 from eaglelocal.errors import EngineError
 
 
@@ -63,9 +71,17 @@ def test_the_newest_comes_first() -> None:
         assert [each.port for each in running_servers()] == [2000, 1000]
 
 
+def test_what_is_said_anew_goes_with_the_server() -> None:
+    own = server()
+    with announced(own) as path:
+        announce(dataclasses.replace(own, target="loaded by now"))
+        assert [each.target for each in running_servers()] == ["loaded by now"]
+    assert not path.exists()
+
+
 def test_what_took_over_the_file_keeps_it() -> None:
     with announced(server()) as path:
-        successor = dataclasses.replace(server(), target="another")
+        successor = dataclasses.replace(server(), started_at=1.0)
         write(json.dumps(dataclasses.asdict(successor)), path.name)
     assert path.exists()
     assert running_servers() == [successor]

@@ -77,6 +77,14 @@ def test_one_for_this_name_comes_before_a_newer_one_of_a_sibling(tmp_path: Path)
     assert names(theirs) == ["sibling", "own"]
 
 
+def test_a_damaged_head_is_told_and_does_not_draft(target: Path, tmp_path: Path) -> None:
+    path = keep("one", target, tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    found = find_draft("auto", read_target(target))
+    assert (found.kind, found.path) == ("ngram", None)
+    assert path.name in found.reason and "cut short" in found.reason
+
+
 @pytest.mark.parametrize("other", [replace(SHAPE, n_embd=64), replace(SHAPE, n_layer=5), replace(SHAPE, n_vocab=320)])
 def test_targets_of_another_kind_have_other_heads(other: TargetShape, target: Path, tmp_path: Path) -> None:
     keep("one", target, tmp_path)

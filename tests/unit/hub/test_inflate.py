@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,19 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
         paths.head.name,
         "notes.partial",
     }
+
+
+def test_it_is_cleared_too_where_nothing_is_to_be_written(tmp_path: Path) -> None:
+    target, head = DemoSources(layers=2).write(tmp_path)
+    folder = tmp_path / "grown"
+    grow = partial(inflate, DemoSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=folder)
+    paths = grow()
+    half = folder / "demo-8b-bf16-0123456789ab.gguf.partial"
+    half.write_bytes(b"half")
+    with (folder / ".inflate.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert grow() == paths and half.exists()  # somebody writes it
+    assert grow() == paths and not half.exists()
 
 
 def test_a_full_disk_is_told_before_writing(tmp_path: Path) -> None:
