@@ -1,7 +1,7 @@
 """Which tensors of an EAGLE head are kept in fewer bits than they were published in.
 
 A drafted token costs a pass over the head, and what it proposes is verified anyway: bits that hardly change the
-proposals are better not read. Measured in ARCHITECTURE.md. Knows tensors by name, type and shape, no weights.
+proposals are better not read. Measured in docs/architecture/step.md. Knows tensors by name, type and shape, no weights.
 """
 
 from __future__ import annotations
