@@ -28,7 +28,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.pair import DraftInfo, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.pair import DraftInfo, branch_problem, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_as, shape_of
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
@@ -91,7 +91,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
-    plan = with_attention(with_caches(plan, sources[0].shape, there), sources[0], there)
+    plan = with_attention(with_caches(plan, sources, there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
@@ -150,11 +150,16 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
     return Source(header, draft, shape_as(header, plan.draft_kind))
 
 
-def with_caches(plan: Plan, target: Shape, there: Sequence[Room]) -> Plan:
-    """The plan, with one cache for all slots or one for each; shared for the sake of trees, where there can be any."""
+def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) -> Plan:
+    """The plan, with one cache for all slots or one for each; shared for the sake of trees, where there can be any.
+
+    Where a layer has a window, llama.cpp lets a slot take the cells that lie behind another's window, though that other
+    may go back there: of such a target, or draft model, each slot keeps a cache of its own.
+    """
     if plan.unified is not None:
         return plan
-    may_branch = not target.has_state and is_on_gpu(plan, there)
+    shapes = [source.shape for source in sources if source is sources[0] or plan.draft_kind == "draft_model"]
+    may_branch = not any(map(branch_problem, shapes)) and is_on_gpu(plan, there)
     return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
 
 

@@ -60,6 +60,7 @@ class Settings:
     port: int = 8421
     web_port: int = 8422  # of the monitor in a browser
     models: tuple[str, ...] = ()  # that a server loads when they are asked for
+    alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
     api_key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
@@ -277,6 +278,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "port": _whole(0, 65535),
         "web_port": _whole(0, 65535),
         "models": _list,
+        "alias": _list,
         "api_key_file": _text,
         "allowed_hosts": _list,
         "cors_origins": _list,

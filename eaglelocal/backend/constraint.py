@@ -138,18 +138,24 @@ def grammar_of(constraint: Constraint) -> str:
 def _bare_grammar(constraint: Constraint) -> str:
     match constraint.syntax:
         case Syntax.JSON_OBJECT:
-            return _schema_grammar(ANY_OBJECT)
+            return _schema_grammar(ANY_OBJECT, is_strict=True)
         case Syntax.JSON_SCHEMA:
             _check_schema(constraint.source)
-            return _schema_grammar(constraint.source)
+            return _schema_grammar(constraint.source, is_strict=constraint.is_strict)
         case Syntax.REGEX:
             return str(LLMatcher.grammar_from_regex(constraint.source))
         case Syntax.LARK:
             return str(LLMatcher.grammar_from_lark(constraint.source))
 
 
-def _schema_grammar(schema: str) -> str:
-    return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": JSON_SPACE}))
+def _schema_grammar(schema: str, *, is_strict: bool) -> str:
+    """Strict: what llguidance cannot bind is an error; else it binds nothing."""
+    return str(
+        LLMatcher.grammar_from_json_schema(
+            schema,
+            overrides={"whitespace_pattern": JSON_SPACE, "lenient": not is_strict, "coerce_one_of": not is_strict},
+        )
+    )
 
 
 def _check_schema(source: str) -> None:

@@ -80,14 +80,17 @@ def bound_page(settings: Settings, access: Access, output: Output, *, new_key: s
 def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output) -> None:
     """Until Ctrl-C. Where the watched server wants a key and none was given for the page, the page gets a new one."""
     from eaglelocal.client.servers.connection import Connection
-    from eaglelocal.server.access import Access, check_bind, names_of, read_keys
+    from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, read_keys
     from eaglelocal.tui.keys import check_look
     from eaglelocal.tui.look import look_of
 
     check_look(look_of(settings))
     watched_url = Connection(url).url
-    keys = read_keys(Path(settings.api_key_file).expanduser() if settings.api_key_file else None, os.environ)
+    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    keys = read_keys(key_file, os.environ)
     check_bind(settings.host, keys)
+    for warning in key_warnings(key_file, keys):
+        output.message(f"warning: {warning}")
     new_key = "" if keys or not api_key else secrets.token_urlsafe(24)
     if new_key:
         keys = Keys((("this page", new_key),))

@@ -50,6 +50,7 @@ Slots = Annotated[str | None, typer.Option("--parallel", metavar="N", help="Slot
 Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Any but loopback needs a key.")]
 Port = Annotated[str | None, typer.Option(metavar="N", help="8421 if unset.")]
 Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when asked for.")]
+Alias = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of the first model; '*': any.")]
 ApiKeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Lines `name: key`; a new file gets a key.")]
 AllowedHosts = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of this server.")]
 CorsOrigins = Annotated[str | None, typer.Option(metavar="URL,URL", help="Web pages that may ask.")]

@@ -1,6 +1,7 @@
 """`eaglelocal serve`: from flags to a server in the foreground.
 
-Checks what can be checked before anything is loaded: settings, keys, the address, the files of every model.
+Checks what can be checked before the address is taken: settings, keys, what is wanted. The files of every model are
+found by the first load, which may have to write them, so that /health answers meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from eaglelocal.cli.loading import (
     make_plan,
     sampling_of,
     settings_of,
-    settle,
     start_engine,
     wish_of,
 )
@@ -31,8 +31,9 @@ from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
+    from eaglelocal.hub.wish import Wish
     from eaglelocal.server.access import Access
-    from eaglelocal.server.models import Models
+    from eaglelocal.server.models import Loaded, Models
     from eaglelocal.server.serving import Serving
 
 DEFAULT_PARALLEL = 4
@@ -49,6 +50,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     parallel: flags.Parallel = None,
     ctx: flags.Ctx = None,
     models: flags.Models = None,
+    alias: flags.Alias = None,
     api_key_file: flags.ApiKeyFile = None,
     allowed_hosts: flags.AllowedHosts = None,
     cors_origins: flags.CorsOrigins = None,
@@ -94,8 +96,8 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     """web: the monitor is shown in browsers too."""
     from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import Said, log_to
-    from eaglelocal.client.running import announced, this_server
-    from eaglelocal.server.access import Access, check_bind, names_of, origins_of, read_keys, with_own_key
+    from eaglelocal.client.running import announce, announced, this_server
+    from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, origins_of, read_keys, with_own_key
     from eaglelocal.server.app import create_app
     from eaglelocal.server.run import Runtime, bound, run
 
@@ -104,6 +106,8 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     named = read_keys(key_file, os.environ)
     keys, own_key = with_own_key(named)
     check_bind(settings.host, keys)
+    for warning in key_warnings(key_file, named):
+        output.message(f"warning: {warning}")
     if is_new:
         output.message(f"a new key was written to {key_file}")
     access = Access(
@@ -112,20 +116,25 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         names=names_of((*settings.allowed_hosts, settings.host)),
         origins=origins_of(settings.cors_origins),
     )
+    wishes = wishes_of(settings, output)
     listening = bound(settings.host, settings.port)
     page = bound_page(settings, access, output) if web else None
-    plans = plans_of(settings, output)
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
-    serving = serving_of(settings, plans, access, output)
+    serving = serving_of(settings, wishes, access, output)
     said = Said(output, serving, status, address=listening.getsockname()[:2])
     said.starting(keys=[name for name, _ in named.by_name])
     host, port = listening.getsockname()[:2]
-    server = this_server(host, port, target=plans[next(iter(plans))].target_label, api_key=own_key)
+    server = this_server(host, port, target=next(iter(wishes)), api_key=own_key)
+
+    def on_ready(loaded: Loaded) -> None:
+        announce(dataclasses.replace(server, target=loaded.info.target))
+        said.ready(loaded)
+
     beside = said.watch if screen is None else partial(screen.show, server, said.watch)
     if page is not None:
         beside = page.beside(server.url, beside)
-    runtime = Runtime(on_ready=said.ready, beside=beside, drain_s=settings.drain)
+    runtime = Runtime(on_ready=on_ready, beside=beside, drain_s=settings.drain)
     try:
         with announced(server):
             run(create_app(serving, access), serving, listening, runtime)
@@ -133,27 +142,48 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         said.ended()
 
 
-def plans_of(settings: Settings, output: Output) -> dict[str, Plan]:
-    """By the name under which each model is asked for, the first to be loaded first; what is missing is found now."""
-    parallel = settings.parallel or DEFAULT_PARALLEL
-    first = settle(wish_of(settings, Choice(), parallel=parallel), output)
-    plans = {str(first.target): find_files(first, output)}
-    for name in dict.fromkeys(settings.models):
-        if name not in plans:
-            plans[name] = make_plan(wish_of(settings, Choice(target=name), parallel=parallel), output)
+def wishes_of(settings: Settings, output: Output) -> dict[str, Wish]:
+    """By the name under which each model is asked for, the first to be loaded first; only that one is settled."""
+    first = settle_first(settings, output)
+    others = {name: wish_of(settings, Choice(target=name), parallel=first.parallel) for name in settings.models}
+    return {str(first.target): first} | {name: wish for name, wish in others.items() if name != first.target}
+
+
+def settle_first(settings: Settings, output: Output) -> Wish:
+    """Fewer answers at once, where nobody said how many, rather than a model that does not fit, or a smaller one."""
+    from eaglelocal.as_planned import as_planned
+
+    most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
+    settled = as_planned(wish_of(settings, Choice(), parallel=most))
+    for num_slots in fewer:
+        if settled.fits:
+            break
+        other = as_planned(wish_of(settings, Choice(), parallel=num_slots))
+        settled = other if other.fits else settled
+    notes = [settled.note, f"{settled.wish.parallel} at once, for want of memory" * (settled.wish.parallel < most)]
+    if any(notes):
+        output.aside(f"as planned: {'; '.join(filter(None, notes))}")
+    return settled.wish
+
+
+def plans_of(wishes: dict[str, Wish], output: Output) -> dict[str, Plan]:
+    """What is missing of any of them is found now, not when somebody asks for it."""
+    first, *others = wishes
+    plans = {first: find_files(wishes[first], output)}
+    plans |= {name: make_plan(wishes[name], output) for name in others}
     return {name: dataclasses.replace(plan, binds_answers=True) for name, plan in plans.items()}
 
 
-def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, output: Output) -> Serving:
+def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, output: Output) -> Serving:
     from eaglelocal.server.admission import Admission
     from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.serving import Limits, Serving
 
     limits = Limits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return Serving(
-        models=models_of(plans, settings.idle_unload, output),
+        models=models_of(wishes, settings, output),
         admission=Admission(
-            num_slots=settings.parallel or DEFAULT_PARALLEL,
+            num_slots=next(iter(wishes.values())).parallel,
             max_waiting=limits.max_waiting,
             # the key of this machine's own `chat` counts: who sits there gets in, however much the others ask
             is_shared=len(access.keys.by_name) > 1,
@@ -164,14 +194,18 @@ def serving_of(settings: Settings, plans: dict[str, Plan], access: Access, outpu
     )
 
 
-def models_of(plans: dict[str, Plan], idle_s: float, output: Output) -> Models:
+def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Models:
     from eaglelocal.server.models import Models, Opened
 
+    plans: dict[str, Plan] = {}
+
     def load(name: str) -> Opened:
+        if not plans:
+            plans.update(plans_of(wishes, output))
         client, info = start_engine(plans[name], output)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
             output.aside(f"note: {note}")
         return Opened(client, info)
 
-    return Models(list(plans), load, idle_s=idle_s)
+    return Models(list(wishes), load, idle_s=settings.idle_unload, aliases=settings.alias)

@@ -26,3 +26,4 @@ class Constraint:
     syntax: Syntax
     source: str = ""
     frame: str = ""  # a grammar in Lark in which it stands as `@answer`; empty: it is the whole answer
+    is_strict: bool = False  # what of a schema cannot be bound is an error; else it binds nothing

@@ -88,6 +88,7 @@ class ChatRequest:
     suffix              what stands behind the answer: text or tokens are what stands before it (fill in the middle)
     continues_last      the last message is an answer's beginning, and what is told goes on behind it
     is_counted          only the prompt's tokens are counted: it starts and finishes without an answer
+    reuses_cache        what a cache holds of the prompt is not computed again
     """
 
     id: str
@@ -105,6 +106,7 @@ class ChatRequest:
     suffix: str = ""
     continues_last: bool = False
     is_counted: bool = False
+    reuses_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,7 @@ class Request:
     owner: str = ""
     constraint: Constraint | None = None
     split: Split | None = None
+    reuses_cache: bool = True
 
     @property
     def goes_on_behind_end(self) -> bool:

@@ -54,7 +54,7 @@ class DraftModel:
         pass
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
-        self._write_long_queues()  # of slots that have slept
+        self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
         asked = [row for node in nodes for row in self._add_rows(node, rows)]
         if not asked:
@@ -83,17 +83,18 @@ class DraftModel:
 
     def observe(self, committed: Sequence[Committed]) -> None:
         self.doze(committed)
-        self._write_long_queues()
+        self._write_long_queues([rows.slot for rows in committed])
 
     def doze(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             self._commit(rows)
 
-    def _write_long_queues(self) -> None:
+    def _write_long_queues(self, slots: Sequence[int]) -> None:
+        """Of these alone: those that sleep may never be drafted for, and others would be charged for their rows."""
         most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
-        for index, slot in self._slots.items():
-            if len(slot.waiting) > most:  # the next drafts of all slots must fit one batch together
-                self._write(index, slot)
+        for index in slots:
+            if len(self._slots[index].waiting) > most:  # the next drafts of all slots must fit one batch together
+                self._write(index, self._slots[index])
 
     def _commit(self, rows: Committed) -> None:
         slot = self._slots[rows.slot]

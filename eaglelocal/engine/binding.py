@@ -1,7 +1,7 @@
 """What a request's answer is bound to, compiled once to see that it can be.
 
-One odd schema among many tools must not keep anybody from asking: tools that are not strict are loosened until they
-can be bound, which is remembered of each tool. Does not know prompts.
+One odd schema among many tools must not keep anybody from asking: tools and formats that are not strict are loosened
+until they can be bound, which is remembered of each tool. Does not know prompts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Constraints
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
+from eaglelocal.text.bindable_schemas import looser, ways_to_bind, with_any_arguments
 from eaglelocal.text.tool_grammar import constraint_of
-from eaglelocal.text.tool_schemas import looser, with_any_arguments
 
 MAX_KNOWN = 512  # tools that were loosened
 A_CALL = ToolChoice(use=ToolUse.REQUIRED)
@@ -49,26 +49,29 @@ class Binding:
         self._loosened: OrderedDict[Tool, Tool] = OrderedDict()
 
     def of_text(self, wanted: Constraint | None) -> Constraint | None:
-        """Of the whole text. Raises RequestError."""
-        if wanted is not None:
-            self._check(wanted, "response_format")
-        return wanted
+        """Of the whole text, as tightly as it can be bound. Raises RequestError, of the loosest way."""
+        if wanted is None:
+            return None
+        for way in ways_to_bind(wanted):
+            refusal = self._refusal(way)
+            if refusal is None:
+                return way
+        assert refusal is not None
+        raise blamed_on("response_format", refusal)
 
     def of_split(self, wish: Wish) -> Constraint | None:
         """Of tools as tightly as they can be bound. Raises RequestError."""
+        if wish.choice.use is not ToolUse.REQUIRED:
+            wish = replace(wish, wanted=self.of_text(wish.wanted))
         refusal: RequestError | None = None
         for tools in self._ways(wish):
             made = wish.bound(tools)
             if made is None or made is wish.wanted:
-                return self.of_text(made)
-            try:
-                self._check(made, "tools" if tools else "response_format")
-            except RequestError as error:
-                refusal = refusal or error
-            else:
                 return made
-            if wish.choice.use is not ToolUse.REQUIRED:
-                self.of_text(wish.wanted)  # named, if it is to blame
+            found = self._refusal(made)
+            if found is None:
+                return made
+            refusal = refusal or blamed_on("tools" if tools else "response_format", found)
         assert refusal is not None
         raise self._blaming(wish) or refusal
 
@@ -113,8 +116,6 @@ class Binding:
             return error
         return None
 
-    def _check(self, constraint: Constraint, parameter: str) -> None:
-        try:
-            self._constraints.check(constraint)
-        except RequestError as error:
-            raise RequestError(error.message, hint=error.hint, parameter=parameter) from None
+
+def blamed_on(parameter: str, refusal: RequestError) -> RequestError:
+    return RequestError(refusal.message, hint=refusal.hint, parameter=parameter)

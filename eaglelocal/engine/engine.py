@@ -115,7 +115,8 @@ class Engine:
 
     def set_spec(self, spec: Spec) -> None:
         """Another spec for requests without a wish of their own; whose drafting that switches is told."""
-        before = {slot: self._state(slot)[0] for slot in self._answers}
+        told = [slot for slot in self._answers if not self._scheduler.is_waiting(slot)]  # the others start with it
+        before = {slot: self._state(slot)[0] for slot in told}
         self._controller.respec(spec)
         for slot, state in before.items():
             if self._state(slot)[0] != state:
@@ -226,17 +227,22 @@ class Engine:
         if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
+        longest = max(decoding.values(), default=0)
+        if not all(self._has_room(slot, longest) for slot in decoding):  # rows that are cut short spare no pass
+            return []
         # slots that draft can take rows back; of others only those whose caches can be cut anywhere
         idle = [slot for slot in range(self.info.num_slots) if slot not in decoding and self._scheduler.can_cut]
+        idle = [slot for slot in idle if self._has_room(slot, longest)]
         counts = self._controller.fillers(decoding, idle, self._context.undivided)
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []
-        found = [self._filler(slot, decoding.get(slot, 0), count) for slot, count in counts.items()]
-        return [filler for filler in found if filler.count > 0]
+        return [
+            Filler(slot, self._scheduler.num_cached(slot) + decoding.get(slot, 0), count, token=0)
+            for slot, count in counts.items()
+        ]
 
-    def _filler(self, slot: int, num_rows: int, count: int) -> Filler:
-        first = self._scheduler.num_cached(slot) + num_rows
-        return Filler(slot, first, min(count, self._context.n_ctx - first), token=0)
+    def _has_room(self, slot: int, num_rows: int) -> bool:
+        return self._scheduler.num_cached(slot) + num_rows <= self._context.n_ctx
 
     def _learn(
         self,

@@ -76,6 +76,7 @@ class Intake:
             owner=asked.owner,
             constraint=self._constraint(asked, split),
             split=split if asked.is_split and split and markers_of(split) else None,
+            reuses_cache=asked.reuses_cache,
         )
 
     def count(self, asked: ChatRequest) -> int:
@@ -86,7 +87,8 @@ class Intake:
         """No more tokens than there is room for: the answer then ends for its length, as the context's end ends it."""
         wanted, room = asked.params.max_tokens, self._n_ctx - num_prompt
         max_tokens = None if wanted is None else min(wanted, room)
-        return dataclasses.replace(asked.params, stop=self.stops(asked), max_tokens=max_tokens)
+        looked_at = min(asked.params.repeat_last_n, self._n_ctx)
+        return dataclasses.replace(asked.params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
 
     # ---- the prompt
     def _prompt(self, asked: ChatRequest) -> Prompt:

@@ -17,6 +17,7 @@ from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
+from eaglelocal.gguf.pair import branch_problem
 from eaglelocal.planner.jobs import rollback_of, target_job
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
@@ -178,7 +179,7 @@ class Scale:
         )
 
     def _shares_cache(self, option: Option, gpu_layers: int | None) -> bool:
-        may_branch = not option.shape.has_state and self._is_on_gpu(gpu_layers)
+        may_branch = not branch_problem(option.shape) and self._is_on_gpu(gpu_layers)
         return shares_cache(self._num_slots, on_gpu=may_branch)
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:

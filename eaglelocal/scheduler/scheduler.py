@@ -147,7 +147,7 @@ class Scheduler:
     def _admit(self, request: Request) -> Admission:
         slot = self._best_slot(request)
         sequence = Sequence(request, slot, self._n_ctx)
-        common = common_prefix(self._cached[slot], request.prompt)
+        common = self._common(slot, request)
         unchanged = min(common, len(request.prompt) - 1)  # the last prompt row gives the first logits
         is_cut = unchanged < len(self._cached[slot]) or not self._is_seen[slot]
         if is_cut and not self.can_cut:
@@ -179,10 +179,14 @@ class Scheduler:
         """
 
         def worth(slot: int) -> tuple[int, int]:
-            common = common_prefix(self._cached[slot], request.prompt)
+            common = self._common(slot, request)
             return (common if 2 * common >= len(self._cached[slot]) else 0, -self._last_used[slot])
 
         return max((slot for slot in range(len(self._cached)) if slot not in self._running), key=worth)
+
+    def _common(self, slot: int, request: Request) -> int:
+        """Tokens of the slot's cache that a request may begin with."""
+        return common_prefix(self._cached[slot], request.prompt) if request.reuses_cache else 0
 
     # ---- what another slot's cache is good for
     def resume(self) -> list[Admission]:
@@ -196,6 +200,10 @@ class Scheduler:
             if not admission.is_waiting:
                 resumed.append(admission)
         return resumed
+
+    def is_waiting(self, slot: int) -> bool:
+        """Does its sequence wait for another's prefix?"""
+        return slot in self._leads
 
     def _is_coming(self, lead: Lead) -> bool:
         """Is the reader still there, and still short of it?"""
@@ -215,7 +223,7 @@ class Scheduler:
 
     def _lead(self, sequence: Sequence) -> Lead | None:
         """The slot that has most of the prompt, or will have so much more of it that waiting is worth while."""
-        if self._min_fork is None:
+        if self._min_fork is None or not sequence.request.reuses_cache:
             return None
         prompt = sequence.request.prompt
         best = None

@@ -1,7 +1,8 @@
 """Who may ask: keys, the Host header, origins. Plain decisions; doors.py puts them in front of the routes.
 
 Loopback is no trust boundary by itself: any web page can send a browser there, under a name that it has rebound.
-So Host is checked always and first, and requests that a foreign page sends are refused, not only left unreadable.
+So Host is checked first, wherever a page could ask without a key or guess one, and requests that a foreign page sends
+are refused, not only left unreadable.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
+import re
 import secrets
+import shlex
 import socket
 import stat
 from collections.abc import Iterable, Mapping
@@ -21,8 +24,12 @@ from eaglelocal.errors import UsageError
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
 LOCAL = "local"  # the name of who asks where no key is needed
-SANDBOXED = "null"  # the origin of files and of pages that are kept apart
 THIS_MACHINE = "this machine"  # and of who found the key in the state folder
+# of this machine in a container; nobody can rebind them, for .internal is reserved and in no public DNS
+NAMES_IN_CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
+# null: files, and pages that are kept apart; *: any host of a scheme whose hosts are random, such as an editor's
+ORIGIN = re.compile(r"null|file://|https?://[^\s,/?#*]+|(?!https?:)[a-z][a-z0-9+.-]*://(\*|[^\s,/?#*]+)")
+MAX_QUOTED_CHARS = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,11 @@ class Keys:
                 found = name
         return found
 
+    @property
+    def short(self) -> tuple[str, ...]:
+        """The names of those that can be found by trying."""
+        return tuple(name for name, key in self.by_name if len(key) < MIN_KEY_CHARS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
@@ -49,7 +61,7 @@ class Access:
 
     host     the address that is listened on
     names    more names under which this server is known
-    origins  web pages that may ask (CORS), such as http://localhost:3000; "*" is not among them
+    origins  web pages that may ask (CORS), such as http://localhost:3000 or vscode-webview://*; "*" is not among them
     """
 
     host: str = "127.0.0.1"
@@ -63,6 +75,11 @@ class Access:
         named = {name for name, _ in self.keys.by_name} - {THIS_MACHINE}
         return frozenset({LOCAL, THIS_MACHINE} | (named if len(named) == 1 else set()))
 
+    @property
+    def checks_host(self) -> bool:
+        """A page under a rebound name knows no key: where one is wanted, any name will do. Short ones it could try."""
+        return not self.keys or bool(self.keys.short)
+
     def admits_host(self, header: str) -> bool:
         """Is this Host one of ours? Addresses are: a name is what can be rebound."""
         name = host_name(header)
@@ -70,7 +87,8 @@ class Access:
 
     def admits_origin(self, origin: str, host: str) -> bool:
         """May a page of this origin ask? Our own pages and those listed."""
-        return origin in self.origins or origin.partition("://")[2] == host
+        of_scheme = re.sub("://.*", "://*", origin)
+        return not {origin, of_scheme}.isdisjoint(self.origins) or origin in (f"http://{host}", f"https://{host}")
 
 
 def is_loopback(host: str) -> bool:
@@ -83,12 +101,27 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, keys: Keys) -> None:
-    """Raises UsageError for an address that others can reach, where there is no key."""
-    if not keys and not is_loopback(host):
+    """Raises UsageError for an address that others can reach, where there is no key or one that can be guessed."""
+    if is_loopback(host):
+        return
+    if not keys:
         raise UsageError(
             f"--host {host} can be reached by others, and there is no key",
             hint="`--api-key-file FILE` (a new file gets a new key), or EAGLELOCAL_API_KEY",
         )
+    if keys.short:
+        raise UsageError(
+            f"--host {host} can be reached by others, and the key {keys.short[0]!r} is too short",
+            hint=f"at least {MIN_KEY_CHARS} characters; `--api-key-file FILE` writes a good one into a new file",
+        )
+
+
+def key_warnings(path: Path | None, keys: Keys) -> list[str]:
+    """What is less safe than it could be, yet no reason to refuse: for whoever reads the keys to say."""
+    found = [f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short]
+    if path is not None and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        found.append(f"the key file {path} can be read by others: chmod 600 {shlex.quote(str(path))}")
+    return found
 
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
@@ -124,25 +157,21 @@ def write_key(path: Path) -> None:
 def keys_of(path: Path) -> list[tuple[str, str]]:
     """Lines of `name: key`, or a key alone; empty lines and # comments are skipped."""
     try:
-        mode = path.stat().st_mode
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the key file {path} cannot be read: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(f"the key file {path} can be read by others", hint=f"chmod 600 {path}")
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        name, colon, key = line.strip().partition(":")
-        if not colon:
-            name, key = "", name
-        if not line.strip() or line.lstrip().startswith("#"):
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
             continue
-        name = name.strip() or f"key {len(found) + 1}"
+        place = f"{path}:{number}"
+        name, key = named_key(line, place)
+        name = name or f"key {len(found) + 1}"
         if name in (LOCAL, THIS_MACHINE):
-            raise UsageError(f"{path}:{number}: the name {name!r} is the server's own")
+            raise UsageError(f"{place}: the name {name!r} is the server's own")
         if name in found:
-            raise UsageError(f"{path}:{number}: the name {name!r} is taken")
-        found[name] = checked_key(key.strip(), f"{path}:{number}")
+            raise UsageError(f"{place}: the name {name!r} is taken")
+        found[name] = checked_key(key, place)
     if not found:
         raise UsageError(
             f"the key file {path} holds no key", hint="a line `name: key`, or another file name for a new one"
@@ -150,10 +179,20 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+def named_key(line: str, place: str) -> tuple[str, str]:
+    """The parts of `name: key`; no name where there is no colon. Raises UsageError for what may be either."""
+    name, colon, key = line.partition(":")
+    if not colon:
+        return "", line
+    if key and not key[0].isspace():
+        hint = "`name: key`, with a space; a key that has colons in it needs a name"
+        raise UsageError(f"{place}: nothing tells whether the colon is a part of the key", hint=hint)
+    return name.rstrip(), key.lstrip()
+
+
 def checked_key(key: str, place: str) -> str:
-    if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key or ":" in key:
-        what = f"a key needs at least {MIN_KEY_CHARS} letters, digits and signs, without spaces and colons"
-        raise UsageError(f"{place}: {what}")
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(f"{place}: a key is made of letters, digits and signs, without spaces")
     return key
 
 
@@ -181,18 +220,37 @@ def is_address(name: str) -> bool:
 
 def is_own_name(name: str) -> bool:
     own = socket.gethostname().lower()
-    return name in ("localhost", own, f"{own}.local") or name.endswith(".localhost")
+    short = own.partition(".")[0]
+    ours = ("localhost", own, short, f"{short}.local")
+    return name in ours or name in NAMES_IN_CONTAINERS or name.endswith(".localhost")
+
+
+def host_refusal(header: str) -> str:
+    name = host_name(header)
+    if name is None:
+        return "this request names no Host"
+    name = name[:MAX_QUOTED_CHARS]
+    return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 
 
 def origins_of(origins: Iterable[str]) -> tuple[str, ...]:
     """As browsers send them. Raises UsageError for what no page has as its origin."""
-    found = tuple(origin.removesuffix("/") for origin in origins)
+    found = tuple(re.sub("(?<!:/)/$", "", origin) for origin in origins)
     for origin in found:
-        _, separator, host = origin.partition("://")
-        if origin != SANDBOXED and (not separator or not host or set("/?#*") & set(host)):
-            hint = "origins are listed one by one, without a path: http://localhost:3000,https://chat.example"
-            raise UsageError(f"--cors-origins: {origin!r} is not the origin of a page", hint=hint)
+        if not ORIGIN.fullmatch(origin):
+            hint = "origins are listed one by one, without a path: http://localhost:3000,https://chat.example; "
+            more = "all of a kind only where they are no web pages: vscode-webview://*"
+            raise UsageError(f"--cors-origins: {origin!r} is not the origin of a page", hint=hint + more)
     return found
+
+
+def origin_refusal(origin: str) -> str:
+    origin = origin[:MAX_QUOTED_CHARS]
+    scheme, separator, host = origin.partition("://")
+    told = f"pages of the origin {origin!r} may not ask; `--cors-origins {shlex.quote(origin)}` admits them"
+    if not separator or not host or scheme in ("http", "https"):
+        return told
+    return f"{told}, or {shlex.quote(f'{scheme}://*')} where it changes"
 
 
 def names_of(names: Iterable[str]) -> frozenset[str]:

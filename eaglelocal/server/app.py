@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,7 +31,8 @@ from eaglelocal.server.api import (
     responses_routes,
 )
 from eaglelocal.server.api.replies import ERRORS
-from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor
+from eaglelocal.server.api.responses_memory import Memory
+from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor
 from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.metrics import Gauges
 from eaglelocal.server.serving import Serving
@@ -50,6 +52,7 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.state.serving = serving
+    app.state.memories = defaultdict[str, Memory](Memory)  # of responses, by owner
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
     for routes in ROOMS:
@@ -57,9 +60,9 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     behind: ASGIApp = KeyDoor(BodyDoor(app, max_bytes=max_body_bytes), access)
-    if access.origins:
-        behind = CORSMiddleware(behind, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
-    return LogDoor(HostDoor(behind, access))
+    if access.origins:  # whom HostDoor has let in
+        behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
+    return PathDoor(LogDoor(HostDoor(behind, access)))
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:

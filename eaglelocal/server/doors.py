@@ -1,4 +1,5 @@
-"""What every request passes before a route: Host, origin, CORS, key, and its body's size and time, in this order.
+"""What every request passes before a route: its path, Host, origin, CORS, key, and its body's size and time, in this
+order.
 
 Plain ASGI, so that streams pass untouched. Decisions are in access.py.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import MutableMapping
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglelocal.server.access import LOCAL, Access, key_in
+from eaglelocal.server.access import LOCAL, Access, host_refusal, key_in, origin_refusal
 from eaglelocal.server.errors import AUTHENTICATION, PERMISSION, Problem
 
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
@@ -25,7 +27,20 @@ MAX_BODY_BYTES = 4 * 2**20
 BODY_TIMEOUT_S = 20.0
 MAX_LOGGED_BYTES = 200
 
+_BASE = re.compile("/+(v1/+)*")
 _log = logging.getLogger("eaglelocal.server")
+
+
+class PathDoor:
+    """Understands base URLs that end with a slash or a /v1 too many; first, so that every check sees what is routed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": routed_path(scope["path"])}
+        await self._app(scope, receive, send)
 
 
 class HostDoor:
@@ -44,12 +59,10 @@ class HostDoor:
         if version not in VERSIONS:
             return Problem(505, "this server speaks HTTP 1.0 and 1.1")
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._access.admits_host(host):
-            return Problem(
-                421, "this server does not answer to this Host; --allowed-hosts lists more names", PERMISSION
-            )
+        if self._access.checks_host and not self._access.admits_host(host):
+            return Problem(421, host_refusal(host), PERMISSION)
         if origin is not None and not self._access.admits_origin(origin, host):
-            return Problem(403, "web pages of this origin may not ask; --cors-origins lists those that may", PERMISSION)
+            return Problem(403, origin_refusal(origin), PERMISSION)
         return None
 
 
@@ -148,6 +161,12 @@ class LogDoor:
                     "seconds": round(time.perf_counter() - started_at, 3),
                 },
             )
+
+
+def routed_path(path: str) -> str:
+    """`//v1//v1/messages` -> `/v1/messages`. Only its beginning: further on, slashes may belong to a model's name."""
+    base = _BASE.match(path)
+    return path if base is None else ("/v1/" if base[1] else "/") + path[base.end() :]
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

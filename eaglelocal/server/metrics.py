@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.server.choice import Choice
 
 PREFIX = "eaglelocal:"
@@ -21,6 +22,17 @@ FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 WHOLE_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 STATES = ("on", "asleep", "off")
+NOTHING = EngineSnapshot(  # of a server that has not loaded a model yet: a counter that is not there has no rate
+    running=0,
+    waiting=0,
+    steps=0,
+    prompt_tokens=0,
+    generated_tokens=0,
+    speculation=SpeculationStats(),
+    host_s=0.0,
+    native_s=0.0,
+    peak_rss_bytes=0,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class Totals(Collector):
         self._gauges = gauges
         self._lock = threading.Lock()  # several may read at once, each on a thread of its own
         self._before: dict[str, float] = {}  # of engines that are gone
-        self._last: dict[str, float] = {}
+        self._last = counted(NOTHING)
         self._engine_pid = self._restarts = self._restarts_before = 0
 
     def describe(self) -> Iterator[Metric]:
@@ -120,10 +132,9 @@ class Totals(Collector):
         return family
 
     def _moment(self, gauges: Gauges) -> Iterator[Metric]:
-        snapshot = gauges.snapshot
-        usage = snapshot.cached_tokens / snapshot.cache_cells if snapshot and snapshot.cache_cells else 0.0
-        stats = snapshot.speculation if snapshot else None
-        drafts = stats.drafts if stats else 0
+        snapshot = gauges.snapshot or NOTHING
+        usage = snapshot.cached_tokens / snapshot.cache_cells if snapshot.cache_cells else 0.0
+        stats = snapshot.speculation
         for name, what, value in (
             ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
@@ -131,7 +142,7 @@ class Totals(Collector):
             (
                 "draft_length",
                 "Drafted tokens a draft, on the average.",
-                stats.draft_tokens / drafts if stats and drafts else 0.0,
+                stats.draft_tokens / stats.drafts if stats.drafts else 0.0,
             ),
             (
                 "predicted_speedup",
@@ -142,7 +153,7 @@ class Totals(Collector):
             yield GaugeMetricFamily(PREFIX + name, what, value=value)
         state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the state that holds.", labels=["state"])
         for name in STATES:
-            state.add_metric([name], float((stats.state if stats else "off") == name))
+            state.add_metric([name], float(stats.state == name))
         yield state
 
 

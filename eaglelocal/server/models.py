@@ -1,5 +1,6 @@
 """The models of a server: one is loaded, others are loaded when they are asked for, an idle one is unloaded.
 
+A model may have more names: those given to the first one (`--alias`), and of a file also what is left of its path.
 Who uses a model keeps it loaded; who wants another one waits until it is free, and whoever comes then waits behind
 (first come, first served, so that nobody is starved). Knows how to load by being given a function.
 """
@@ -9,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import posixpath
+import shlex
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.request import Spec
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.server.asking import Answerer, Line
 from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
 
@@ -27,6 +32,8 @@ _log = logging.getLogger("eaglelocal.server")
 
 RETRY_FAILED_S = 30.0
 DEFAULT_NAMES = frozenset({"", "default"})
+ANY_NAME = "*"  # as an alias
+MAX_QUOTED_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +78,16 @@ async def aside(work: Callable[[], Opened]) -> Opened:
 class Models:
     """The names that may be asked for; the first one is loaded at the start."""
 
-    def __init__(self, names: Sequence[str], load: Load, *, idle_s: float = 0.0) -> None:
-        """`idle_s`: unload after so long without a request; 0: never."""
+    def __init__(self, names: Sequence[str], load: Load, *, idle_s: float = 0.0, aliases: Sequence[str] = ()) -> None:
+        """`idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
+
+        Raises UsageError for an alias that is the name of another model.
+        """
         self.names = tuple(dict.fromkeys(names))
+        if taken := set(aliases) & set(self.names[1:]):
+            raise UsageError(f"--alias {min(taken)}: that is another model of this server")
+        self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
+        self._meant = meant_by(self.names) | dict.fromkeys(aliases, self.names[0])
         self._load, self._idle_s = load, idle_s
         self._turn = asyncio.Lock()
         self._is_free = asyncio.Event()
@@ -111,16 +125,13 @@ class Models:
         """The model that a request means. Raises Problem (404)."""
         if asked in DEFAULT_NAMES:
             return self.names[0]
-        if asked not in self.names:
-            there = ", ".join(self.names)
-            raise Problem(
-                404,
-                f"there is no model {asked[:100]!r} here, only: {there}",
-                NOT_FOUND,
-                parameter="model",
-                code="model_not_found",
-            )
-        return asked
+        name = self._meant.get(asked) or self._meant.get(ANY_NAME)
+        if name is None:
+            asked = asked[:MAX_QUOTED_CHARS]
+            there = f"there is no model {asked!r} here, only: {', '.join(self.listed)}"
+            way_out = f"--alias {shlex.quote(asked)} gives the first one this name, --alias '*' any"
+            raise Problem(404, f"{there} ({way_out})", NOT_FOUND, parameter="model", code="model_not_found")
+        return name
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:
@@ -244,6 +255,21 @@ class Models:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             await asyncio.to_thread(loaded.line.close)
+
+
+def meant_by(names: Sequence[str]) -> dict[str, str]:
+    """Each name, and what else means one of these models and no other, by what is meant."""
+    others = [(other, name) for name in names for other in names_of_file(name)]
+    count = Counter(other for other, _ in others)
+    return {other: name for other, name in others if count[other] == 1} | {name: name for name in names}
+
+
+def names_of_file(name: str) -> set[str]:
+    """`./models/x.gguf` -> `x.gguf`, `x`, and `models/x.gguf`, as clients that tidy their URLs have it."""
+    if not name.endswith(".gguf"):
+        return set()
+    path = PurePosixPath(name)
+    return {path.name, path.stem, posixpath.normpath(name).lstrip("/")}
 
 
 def nothing() -> None:

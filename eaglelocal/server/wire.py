@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with what it lacks: a request's head must arrive in time (slow loris), and what is no HTTP
-is refused in the same shape as everything else.
+"""uvicorn's HTTP protocol with what it lacks: a request's head must arrive in time (slow loris), what is no HTTP is
+refused in the same shape as everything else, and who hangs up is noticed, whatever was sent behind the request.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from eaglelocal.server.errors import Problem
 
 HEAD_TIMEOUT_S = 15.0
+MAX_AHEAD_BYTES = 64 * 1024  # of requests that come before the one before is answered
 
 
 class Protocol(H11Protocol):
@@ -31,6 +32,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
         if not self._is_between_requests:
             self._unwatch_head()
+            self._read_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
@@ -43,6 +45,16 @@ class Protocol(H11Protocol):
         for event in (h11.Response(status_code=400, headers=head), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _should_upgrade(self) -> bool:
+        """To no other protocol (Java's clients offer h2c with every request); uvicorn would warn of each offer."""
+        return False
+
+    def _read_on(self) -> None:
+        """uvicorn stops where a request is followed by anything, and would not see the end of the connection."""
+        is_heard = self.conn.their_state is not h11.SEND_BODY
+        if is_heard and len(self.conn.trailing_data[0]) <= MAX_AHEAD_BYTES:
+            self.flow.resume_reading()
 
     @property
     def _is_between_requests(self) -> bool:

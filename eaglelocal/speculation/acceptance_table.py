@@ -12,12 +12,13 @@ from bisect import bisect
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglelocal.speculation.stored import within
+from eaglelocal.speculation.stored import bounded, within
 
 LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # log-odds that bins cover
 NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
 DEPTH_GROUPS = (0, 0, 1, 2, 3, 4)  # depth -> group: 1, 2, 3, 4, beyond
 NUM_GROUPS = 5
+LEVELS, SLOPES = (-20.0, 20.0), (-5.0, 10.0)  # that are stored and read
 
 BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
 BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth
@@ -191,7 +192,10 @@ class Table:
     def state(self) -> dict[str, object]:
         line = self.line
         return {
-            "line": [line.level, line.slope, line.level_variance, line.covariance, line.slope_variance],
+            "line": [
+                *(bounded(line.level, LEVELS), bounded(line.slope, SLOPES)),
+                *(line.level_variance, line.covariance, line.slope_variance),
+            ],
             "bins": [list(each) for each in zip(self.bins.sums, self.bins.trials, strict=True)],
             "groups": [[list(each) for each in zip(g.sums, g.trials, strict=True)] for g in self.groups],
             "spread": self.spread.state(),
@@ -205,8 +209,8 @@ class Table:
         level, slope, level_variance, covariance, slope_variance = (within(v, -100.0, 100.0) for v in state["line"])
         # variances that are raised leave the two correlated at most as much as they were
         table.line = Line(
-            within(level, -20.0, 20.0),
-            within(slope, -5.0, 10.0),
+            within(level, *LEVELS),
+            within(slope, *SLOPES),
             max(within(level_variance, 0.0, 10.0), STORED_LEVEL_VARIANCE),
             within(covariance, -1.0, 1.0) if covariance**2 <= level_variance * slope_variance else 0.0,
             max(within(slope_variance, 0.0, 10.0), STORED_SLOPE_VARIANCE),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, Drafting, Spec, fixed
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, Drafting, Spec, fixed
 from eaglelocal.speculation.acceptance import Acceptance
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.costs import StepCosts
@@ -150,6 +150,9 @@ class Controller:
         self._guesses.forget(slot)
 
     def _bounded(self, spec: Spec) -> Spec:
+        """What can be had of it here: without drafters there is nothing to decide, learn or leave rows for."""
+        if not self._drafters.names:
+            return OFF
         most = self._max_draft
         return spec if most is None or spec.num_draft_tokens <= most else fixed(most)
 
@@ -220,7 +223,8 @@ class Controller:
         hope, costs = self.acceptance.mean(drafter), self.costs
         overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_seats)
         speed, reach, tokens = 1.0, 1.0, 1.0
-        for length in range(1, MAX_DRAFT_TOKENS + 1):
+        most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
+        for length in range(1, most + 1):
             reach *= hope
             tokens += reach
             seconds = costs.seconds(num_seats * (1 + length), num_cells) + length * step_s + overhead_s

@@ -20,3 +20,8 @@ def count(value: Any, least: int) -> int:
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{value!r} is no count")
     return value
+
+
+def bounded(number: float, limits: tuple[float, float]) -> float:
+    """What `within` will take, however odd the text was that taught it."""
+    return min(max(number, limits[0]), limits[1])

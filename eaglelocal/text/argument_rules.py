@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm, Notation, Tool
+from eaglelocal.text.bindable_schemas import tidied
 from eaglelocal.text.call_forms import IS_TEXT, KEY, VALUE
 from eaglelocal.text.gemma_calls import QUOTE
 from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, texts_of
@@ -45,7 +46,7 @@ def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, toke
 def json_rule(schema: Schema, *, is_strict: bool) -> str:
     """Strict: what llguidance cannot bind is an error; else such parts of a schema bind nothing."""
     ways = {} if is_strict else {"lenient": True, "coerce_one_of": True}
-    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': JSON_SPACE, **ways}})}"
+    return f"%json {json.dumps({**tidied(schema), 'x-guidance': {'whitespace_pattern': JSON_SPACE, **ways}})}"
 
 
 class _Rules:

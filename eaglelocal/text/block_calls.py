@@ -23,10 +23,10 @@ from eaglelocal.text.tool_calls import Block, tell_all
 from eaglelocal.text.tool_schemas import has_required
 
 Read = Callable[[str], list[ToolCall] | None]
-_HEAD = re.compile(r"[\s\w.:`>-]*")
+_HEAD = re.compile(r"[\s\w./:`>-]*")
 # how the text of a block may begin; what does not is given up at once
 _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
-    Notation.TAGS: re.compile(r"<|[\w.-]{1,64}\s*(<|$)"),
+    Notation.TAGS: re.compile(r"<|[\w./:-]{1,64}\s*(<|$)"),
     Notation.PYTHON: re.compile(r"[\[\w]"),
     Notation.GEMMA: re.compile(r"c"),
 }

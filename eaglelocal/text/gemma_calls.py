@@ -12,7 +12,7 @@ from eaglelocal.core.json_text import MAX_DEPTH, read_json
 from eaglelocal.core.tools import ToolCall
 
 QUOTE = '<|"|>'
-_BEGIN = re.compile(r"\s*call:\s*([\w.-]+)\s*(?=\{)")
+_BEGIN = re.compile(r"\s*call:\s*([\w./:-]+)\s*(?=\{)")
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"[^:{}\[\],]+")
 _WORD = re.compile(r"[^,\]}]*")

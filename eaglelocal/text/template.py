@@ -27,18 +27,13 @@ from eaglelocal.text.turns import (
     in_hermes_form,
     tools_of,
     turns_of,
-    with_argument_objects,
-    with_argument_texts,
-    with_joined_turns,
-    with_remarks_in_results,
     with_short_ids,
     with_single_calls,
     with_system_for_developer,
-    with_system_for_user,
     with_tools_in_system,
     with_written_calls,
-    without_empty_contents,
 )
+from eaglelocal.text.ways import sketch_of, ways_of
 
 MAX_TEMPLATE_BYTES = 256 * 1024
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
@@ -107,7 +102,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": not continues,
         }
-        text = self._first_of(self._ways(turns), variables)
+        text = self._first_of(self._ways(turns, variables), variables)
         return self._up_to_here(text) if continues else text
 
     def _up_to_here(self, text: str) -> str:
@@ -137,25 +132,32 @@ class ChatTemplate:
             turns = with_tools_in_system(turns, offered)
         return turns, offered
 
-    def _ways(self, turns: list[Turn]) -> Iterator[list[Turn]]:
-        """The same conversation in the ways in which templates want it, the usual one first."""
-        contents = [without_empty_contents(turns), list(turns)] if self._wants_none else [list(turns)]
-        for plain in (*contents, *map(with_system_for_user, contents), *map(with_joined_turns, contents)):
-            yield plain
-            yield with_argument_texts(plain)
-            yield with_argument_objects(plain)
-        yield with_joined_turns(with_system_for_user(turns))
-        yield with_remarks_in_results(turns)
-        yield with_remarks_in_results(with_system_for_user(turns))
+    def _ways(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
+        """In their order, but first those in which the template shows what every system says."""
+        sketch, marks = sketch_of(turns)
+        known, poor = list[list[Turn]](), list[list[Turn]]()
+        ways, sketches = (ways_of(same, wants_none=self._wants_none) for same in (turns, sketch))
+        for way, sketched in zip(ways, sketches, strict=True):
+            if way in known:
+                continue
+            known.append(way)
+            if not marks or self._shows(marks, sketched, variables):
+                yield way
+            else:
+                poor.append(way)
+        yield from poor
+
+    def _shows(self, marks: list[str], sketched: list[Turn], variables: Mapping[str, object]) -> bool:
+        try:
+            text = self._generate(sketched, variables)
+        except EagleLocalError as error:
+            return isinstance(error.__cause__, LimitExceeded)  # which the conversation itself will tell
+        return all(mark in text for mark in marks)
 
     def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
-        """Of the first way that the template takes; its objection to the usual one, if it takes none."""
-        tried: list[list[Turn]] = []
+        """Of the first way that the template takes; its objection to the first of all, if it takes none."""
         objection: EagleLocalError | None = None
         for turns in ways:
-            if turns in tried:
-                continue
-            tried.append(turns)
             try:
                 return self._generate(turns, variables)
             except (ModelFileError, RequestError) as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -62,7 +63,7 @@ def constraint_of(
     if not is_split:
         return wanted
     if wanted is not None:
-        return Constraint(wanted.syntax, wanted.source, _Frame(split, choice, tokens, Beside.ANSWER).text())
+        return replace(wanted, frame=_Frame(split, choice, tokens, Beside.ANSWER).text())
     if any(tool.is_strict for tool in split.tools) and can_bind_beside_text(split):
         return Constraint(Syntax.LARK, _Frame(split, choice, tokens, Beside.TEXT).text())
     return None

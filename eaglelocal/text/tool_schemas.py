@@ -1,13 +1,12 @@
 """What the schema of a tool's arguments says of each of them, as far as reading and writing them needs it.
 
-Schemas come from anyone: what cannot be read says nothing, and what nothing can be bound to is loosened (`looser`).
+Schemas come from anyone: what cannot be read says nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from eaglelocal.core.tools import Tool
 
@@ -77,38 +76,3 @@ def texts_of(schema: Schema) -> list[str]:
 def definitions_of(schema: Schema) -> Schema:
     """What its references refer to."""
     return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-
-
-# ---- schemas that cannot be bound as they are
-_MAPS = ("properties", "$defs", "definitions", "dependentSchemas")  # names, each with a schema
-_VALUES = ("enum", "const", "default", "examples")  # data, in which a word of schemas is none
-_PATTERNS = ("pattern", "patternProperties")
-
-
-def looser(tool: Tool) -> Iterator[Tool]:
-    """The tool with less and less of its schema: without regular expressions, which others write in other dialects,
-    then with any arguments. A strict one stays what it is."""
-    if tool.is_strict:
-        return
-    yield replace(tool, parameters=json.dumps(without_patterns(json.loads(tool.parameters or "{}"))))
-    yield with_any_arguments(tool)
-
-
-def with_any_arguments(tool: Tool) -> Tool:
-    return tool if tool.is_strict else replace(tool, parameters='{"type": "object"}')
-
-
-def without_patterns(schema: object) -> object:
-    if isinstance(schema, list):
-        return [without_patterns(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _without_patterns(key, value) for key, value in schema.items() if key not in _PATTERNS}
-
-
-def _without_patterns(key: str, value: object) -> object:
-    if key in _VALUES:
-        return value
-    if key in _MAPS and isinstance(value, dict):
-        return {name: without_patterns(one) for name, one in value.items()}
-    return without_patterns(value)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import Message
@@ -19,10 +20,11 @@ from eaglelocal.text.literals import Literals
 from eaglelocal.text.written_calls import written_calls
 
 Turn = dict[str, object]
-ROLES = ("system", "developer", "user", "assistant", "tool")
+SYSTEMS = ("system", "developer")
+ROLES = (*SYSTEMS, "user", "assistant", "tool")
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 UNREAD = "arguments"  # the name under which arguments that are no object are shown
-TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # as long as the longest that an API allows
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # as long as the longest that an API allows
 
 HERMES_TOOLS = """\
 # Tools
@@ -121,9 +123,23 @@ def with_system_for_developer(turns: Sequence[Turn]) -> list[Turn]:
 
 def with_system_for_user(turns: Sequence[Turn]) -> list[Turn]:
     """For templates that know no system: it begins the first question."""
-    if len(turns) < 2 or turns[0]["role"] not in ("system", "developer") or turns[1]["role"] != "user":
+    if len(turns) < 2 or turns[0]["role"] not in SYSTEMS or turns[1]["role"] != "user":
         return list(turns)
     return [{**turns[1], "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}, *turns[2:]]
+
+
+def with_joined_systems(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that show one system in front: the texts of those that stand there are one."""
+    leading = list(takewhile(lambda turn: turn["role"] in SYSTEMS, turns))
+    if len(leading) < 2:
+        return list(turns)
+    texts = [str(turn["content"]) for turn in leading if turn["content"]]
+    return [{**leading[0], "content": "\n\n".join(texts)}, *turns[len(leading) :]]
+
+
+def with_users_for_systems(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that show no system there: the person says it, in the same place."""
+    return [{**turn, "role": "user"} if turn["role"] in SYSTEMS else turn for turn in turns]
 
 
 def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
@@ -219,7 +235,7 @@ def in_hermes_form(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     if not tools:
         return plain
     described = HERMES_TOOLS.format(tools="\n".join(_json(tool) for tool in tools))
-    if plain[0]["role"] in ("system", "developer"):
+    if plain[0]["role"] in SYSTEMS:
         first = {**plain[0], "content": f"{plain[0]['content']}\n\n{described}"}
         return [first, *plain[1:]]
     return [{"role": "system", "content": described}, *plain]

@@ -116,6 +116,7 @@ def chat(**more: object) -> dict[str, object]:
         (("--parallel", "0"), 2, "parallel", ""),
         (("--target", "./nowhere.gguf"), 1, "nowhere.gguf", ""),
         (("--models", "demo,./nowhere.gguf"), 1, "nowhere.gguf", ""),
+        (("--models", "demo@1b:bf16", "--alias", "x,demo@1b:bf16"), 2, "that is another model of this server", ""),
         (("--prot", "1"), 2, "no such option: --prot", "serve --help"),
         (("--log", "xml"), 2, "log", ""),
         (("--max-waiting", "-1"), 2, "max", ""),
@@ -143,14 +144,17 @@ def test_a_port_that_is_taken_is_told_with_another(environ: dict[str, str]) -> N
     assert f"--port {port + 1}" in done.stderr
 
 
-def test_a_bad_key_file_is_told_without_its_keys(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_doubtful_key_file_is_told_without_its_keys(environ: dict[str, str], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("secret-secret-secret\n")
+    keys.write_text("anna: secret-secret\n")
     keys.chmod(0o644)
-    done = refused(environ, "--api-key-file", str(keys))
-    assert done.returncode == 2
-    assert f"chmod 600 {keys}" in done.stderr
+    done = refused(environ, "--api-key-file", str(keys), "--target", "./nowhere.gguf")
+    assert done.returncode == 1  # for want of the model, not for the keys
+    assert f"warning: the key file {keys} can be read by others: chmod 600 {keys}" in done.stderr
+    assert "warning: the key 'anna' has fewer than 16 characters" in done.stderr
     assert "secret-secret" not in done.stderr
+    done = refused(environ, "--api-key-file", str(keys), "--host", "0.0.0.0")
+    assert (done.returncode, "'anna' is too short" in done.stderr) == (2, True)
 
 
 # ---- a life

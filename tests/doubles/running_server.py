@@ -47,6 +47,7 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
     defaults: SamplingParams = DEFAULTS
     idle_s: float = 0.0
+    aliases: tuple[str, ...] = ()
     restart: RestartPolicy = DEFAULT_POLICY
     num_slots: int = 4
     is_shared: bool = False
@@ -138,7 +139,7 @@ def served(setup: Setup) -> Iterator[Server]:
 
 def serving_of(setup: Setup, load: Callable[[str], Opened]) -> Serving:
     return Serving(
-        models=Models(list(setup.plans), load, idle_s=setup.idle_s),
+        models=Models(list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases),
         admission=Admission(num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared),
         metrics=Metrics(),
         defaults=setup.defaults,

@@ -1,4 +1,4 @@
-"""Tools of anyone's: whatever their schemas say, a call of them can be required of any family."""
+"""Schemas of anyone's: whatever they say, a call can be required of any family, and a format binds or is refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
+from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
+from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
@@ -77,3 +79,18 @@ def test_a_call_can_be_required_whatever_the_schemas_say(
     wish = Wish(split=Split(form=form, tools=tools), choice=choice, wanted=None, tokens={}, is_split=True)
     made = Binding(constraints).of_split(wish)
     assert made is not None and all(tool.name in made.source for tool in tools)
+
+
+@settings(max_examples=120, deadline=None)
+@given(SCHEMAS, st.booleans())
+def test_a_format_binds_or_is_refused_whatever_its_schema_says(
+    constraints: LlamaConstraints, schema: object, is_strict: bool
+) -> None:
+    wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(schema), is_strict=is_strict)
+    try:
+        made = Binding(constraints).of_text(wanted)
+    except RequestError as error:
+        assert error.parameter == "response_format" and "\n" not in error.message
+    else:
+        assert made is not None
+        constraints.matcher(made)

@@ -172,7 +172,9 @@ REFUSED = {
     "far too deep": Constraint(Syntax.JSON_SCHEMA, "[" * 50_000 + "]" * 50_000),
     "too large": Constraint(Syntax.JSON_SCHEMA, json.dumps({"enum": ["x" * 140_000]})),
     "unknown type": Constraint(Syntax.JSON_SCHEMA, '{"type": "intger"}'),
-    "keyword that cannot be met": Constraint(Syntax.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}'),
+    "keyword that cannot be met": Constraint(
+        Syntax.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}', is_strict=True
+    ),
     "refers to itself alone": Constraint(Syntax.JSON_SCHEMA, '{"$ref": "#"}'),
     "refers elsewhere": Constraint(Syntax.JSON_SCHEMA, '{"$ref": "https://example.com/a.json"}'),
     "refers to nothing": Constraint(Syntax.JSON_SCHEMA, '{"$ref": "#/$defs/a"}'),

@@ -120,6 +120,15 @@ def test_a_switch_is_told_to_every_answer_that_it_changes() -> None:
     assert states(rigged, "again", {3: OFF}) == [("on", "begun"), ("on", "finished")]
 
 
+def test_who_waits_for_anothers_prefix_is_told_when_it_starts() -> None:
+    rigged = rig(2)
+    prompt = tuple(range(1, 24)) * 4  # more than one step reads
+    rigged.engine.submit(asked("reads", prompt))
+    rigged.engine.submit(asked("waits", prompt))
+    told = states(rigged, "waits", {1: OFF})
+    assert told == [("on", "begun"), ("off", "switched off"), ("off", "finished")]
+
+
 def test_an_answer_that_begins_without_drafting_says_so_at_once() -> None:
     rigged = rig(1)
     rigged.engine.set_spec(OFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.server.access import Access, Keys, check_bind, key_in, names_of, origins_of, read_keys
+from eaglelocal.server.access import (
+    Access,
+    Keys,
+    check_bind,
+    host_refusal,
+    key_in,
+    key_warnings,
+    names_of,
+    origin_refusal,
+    origins_of,
+    read_keys,
+)
 from eaglelocal.server.serving import Limits
 
 KEY, OTHER = "k" * 20, "o" * 20
 KEYS = Keys((("anna", KEY), ("bert", OTHER)))
+SHORT = Keys((("anna", KEY), ("bert", "1234")))
 PAGE = "http://localhost:3000"
 
 
@@ -42,6 +55,11 @@ PAGE = "http://localhost:3000"
         ("app.localhost:3000", True),
         ("box.lan", True),
         ("BOX.LAN.:99", True),
+        ("host.docker.internal:8421", True),
+        ("host.containers.internal", True),
+        ("host.docker.internal.evil.example", False),
+        ("docker.internal", False),
+        ("evil.internal", False),
         ("evil.example", False),
         ("evil.example:8421", False),
         ("localhost.evil.example", False),
@@ -61,9 +79,28 @@ def test_hosts_that_are_ours(header: str, is_ours: bool) -> None:
     assert Access(names=names_of([" Box.LAN. ", ""])).admits_host(header) is is_ours
 
 
+@pytest.mark.parametrize(
+    ("own", "header", "is_ours"),
+    [
+        ("nas", "nas:8421", True),
+        ("nas", "NAS.local", True),
+        ("nas", "nas.home.lan", False),
+        ("Nas.home.lan", "nas:8421", True),
+        ("Nas.home.lan", "nas.local", True),
+        ("Nas.home.lan", "nas.home.lan:8421", True),
+        ("Nas.home.lan", "home.lan", False),
+        ("Nas.home.lan", "nas.evil.example", False),
+    ],
+)
+def test_names_of_this_machine_are_ours(monkeypatch: pytest.MonkeyPatch, own: str, header: str, is_ours: bool) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: own)
+    assert Access().admits_host(header) is is_ours
+
+
 @given(st.text(max_size=40))
 def test_no_header_breaks_a_decision(text: str) -> None:
     access = Access(keys=KEYS, origins=(PAGE,))
+    assert host_refusal(text) and origin_refusal(text)
     assert access.admits_host(text) in (True, False)
     assert access.admits_origin(text, "localhost") in (True, False)
     assert access.keys.owner(text) is None
@@ -77,9 +114,38 @@ def test_rebound_names_are_misdirected(actor: Server, host: str) -> None:
         assert (answer.status, answer.error["type"]) == (421, "permission_error")
 
 
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("Open-WebUI:8421", "Host 'open-webui'; `--allowed-hosts open-webui` admits it"),
+        ("a b;c", "`--allowed-hosts 'a b;c'`"),
+        (":8421", "names no Host"),
+    ],
+)
+def test_a_host_that_is_refused_is_told_what_would_admit_it(actor: Server, header: str, told: str) -> None:
+    assert told in exchange(actor.port, request("/v1/models", method="GET", host=header)).error["message"]
+
+
 @pytest.mark.parametrize("host", ["localhost", "[::1]:99", "LOCALHOST.:1", "10.0.0.9"])
 def test_own_names_and_addresses_are_answered(actor: Server, host: str) -> None:
     assert exchange(actor.port, request("/v1/models", method="GET", host=host)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent", "status"),
+    [
+        (KEYS, KEY, 200),
+        (KEYS, "wrong", 401),
+        (KEYS, "", 401),
+        (SHORT, KEY, 421),  # who rebinds a name could try them all
+        (SHORT, "1234", 421),
+        (Keys(), "", 421),
+    ],
+)
+def test_any_name_will_do_for_whoever_has_a_key_that_cannot_be_guessed(keys: Keys, sent: str, status: int) -> None:
+    with served(directed(access=Access(keys=keys), loads=False)) as server:
+        asked = request("/v1/models", b"", f"x-api-key: {sent}", method="GET", host="nas.example:8421")
+        assert exchange(server.port, asked).status == status
 
 
 # ---- Origin and CORS
@@ -121,11 +187,67 @@ def test_listed_pages_may_ask_with_a_key(guarded: Server) -> None:
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
 
 
+@pytest.mark.parametrize(
+    ("listed", "origin", "may"),
+    [
+        ("file://", "file://", True),
+        ("file://", "null", False),
+        ("null", "null", True),
+        ("vscode-webview://*", "vscode-webview://1k2j3", True),
+        ("vscode-webview://*", "vscode-webview-2://1k2j3", False),
+        ("vscode-webview://*", "vscode-webview", False),
+        ("vscode-webview://*", "https://evil.example", False),
+        ("chrome-extension://abcd", "chrome-extension://abcd", True),
+        ("chrome-extension://abcd", "chrome-extension://abce", False),
+        ("http://a.example", "http://a.example", True),
+        ("http://a.example", "https://a.example", False),
+        ("http://a.example", "http://box:8421", True),  # our own page, under the Host below
+        ("http://a.example", "https://box:8421", True),
+        ("http://a.example", "http://box", False),
+        ("http://a.example", "app://box:8421", False),
+    ],
+)
+def test_origins_that_may_ask(listed: str, origin: str, may: bool) -> None:
+    assert Access(origins=origins_of([listed])).admits_origin(origin, "box:8421") is may
+
+
+def test_pages_of_a_listed_scheme_are_answered_and_may_read_it() -> None:
+    origin = "moz-extension://0c2a-42"
+    with served(directed(access=Access(origins=("moz-extension://*",)), loads=False)) as server:
+        assert preflight(server, origin).headers["access-control-allow-origin"] == origin
+        answer = server.http.get("/v1/models", headers={"Origin": origin})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+        assert preflight(server, "https://evil.example").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        (PAGE, f"'{PAGE}' may not ask; `--cors-origins {PAGE}` admits them"),
+        ("file://", "`--cors-origins file://` admits them"),
+        ("null", "`--cors-origins null` admits them"),
+        ("vscode-webview://1k2", "`--cors-origins vscode-webview://1k2` admits them, or 'vscode-webview://*' where"),
+    ],
+)
+def test_an_origin_that_is_refused_is_told_what_would_admit_it(actor: Server, origin: str, told: str) -> None:
+    message = actor.http.get("/v1/models", headers={"Origin": origin}).json()["error"]["message"]
+    assert told in message
+    assert ("://*" in message) is ("webview" in origin)
+    assert origins_of([message.split("`")[1].split()[1]]) == (origin,)  # what is said is understood
+
+
 def test_origins_are_those_that_browsers_send() -> None:
-    assert origins_of((f"{PAGE}/", "app://obsidian.md", "null")) == (PAGE, "app://obsidian.md", "null")
+    listed = (f"{PAGE}/", "app://obsidian.md", "null", "file://", "file:///", "moz-extension://*")
+    assert origins_of(listed) == (PAGE, "app://obsidian.md", "null", "file://", "file://", "moz-extension://*")
 
 
-@pytest.mark.parametrize("origin", ["*", "https://*.example", f"{PAGE}/chat", f"{PAGE}//", "localhost:3000", "http://"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("*", "https://*.example", f"{PAGE}/chat", f"{PAGE}//", "localhost:3000", "http://"),
+        *("http://*", "https://*", "https://*/", "*://*", "://x", "file:", "app://", "moz-extension://a*", "a b://x"),
+    ],
+)
 def test_what_is_no_origin_is_refused(origin: str) -> None:
     with pytest.raises(UsageError, match="is not the origin of a page") as caught:
         origins_of((PAGE, origin))
@@ -214,6 +336,10 @@ def test_what_others_can_reach_needs_a_key(host: str) -> None:
         check_bind(host, Keys())
     assert "--api-key-file" in caught.value.hint
     check_bind(host, KEYS)
+    with pytest.raises(UsageError, match="the key 'bert' is too short") as caught:
+        check_bind(host, SHORT)
+    assert "16 characters" in caught.value.hint
+    assert "1234" not in caught.value.message + caught.value.hint
 
 
 def test_a_key_file_that_is_not_there_is_made_for_its_owner_alone(tmp_path: Path) -> None:
@@ -232,9 +358,13 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c: {'x' * 16}\n")
-    found = read_keys(path, {"EAGLELOCAL_API_KEY": "e" * 16}).by_name
-    assert found == (("anna", KEY), ("key 2", OTHER), ("b c", "x" * 16), ("environment", "e" * 16))
+    path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c:\t{'x' * 16}\n: y\nd: a:b: c:\n")
+    with pytest.raises(UsageError, match=":7: a key is made of"):
+        read_keys(path, {})
+    write(path, path.read_text().replace("b: c:", "b:c:"))
+    found = read_keys(path, {"EAGLELOCAL_API_KEY": "e:" * 8}).by_name
+    named = (("anna", KEY), ("key 2", OTHER), ("b c", "x" * 16), ("key 4", "y"), ("d", "a:b:c:"))
+    assert found == (*named, ("environment", "e:" * 8))
 
 
 def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
@@ -248,13 +378,14 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
     [
         ("", "holds no key"),
         ("# nothing\n", "holds no key"),
-        ("anna: short", ":1: a key needs at least 16"),
+        ("anna:", ":1: a key is made of"),
         (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' is taken"),
         (f"local: {KEY}", ":1: the name 'local' is the server's own"),
         (f"this machine: {KEY}", ":1: the name 'this machine' is the server's own"),
-        ("anna: " + "ü" * 20, ":1: a key needs"),
-        (f"anna: {KEY} {KEY}", ":1: a key needs"),
-        (f"{KEY}:{KEY}:{KEY}", ":1: a key needs"),
+        ("anna: " + "ü" * 20, ":1: a key is made of"),
+        (f"anna: {KEY} {KEY}", ":1: a key is made of"),
+        (f"anna:{KEY}", ":1: nothing tells whether the colon"),
+        (f"{KEY}:{KEY}:{KEY}", ":1: nothing tells whether the colon"),
     ],
 )
 def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> None:
@@ -263,11 +394,22 @@ def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> 
     assert KEY not in caught.value.message
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
-def test_key_files_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(UsageError, match="can be read by others") as caught:
-        read_keys(write(tmp_path / "keys", f"anna: {KEY}", mode), {})
-    assert caught.value.hint.startswith("chmod 600")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o666])
+def test_key_files_that_others_can_read_are_warned_of(tmp_path: Path, mode: int) -> None:
+    path = write(tmp_path / "keys", f"anna: {KEY}", mode)
+    keys = read_keys(path, {})
+    assert keys.by_name == (("anna", KEY),)
+    assert key_warnings(path, keys) == [f"the key file {path} can be read by others: chmod 600 {path}"]
+    path.chmod(0o600)
+    assert key_warnings(path, keys) == []
+
+
+def test_short_keys_are_warned_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "keys", f"anna: 12:34\n{KEY}")
+    warnings = key_warnings(path, read_keys(path, {"EAGLELOCAL_API_KEY": "short"}))
+    assert [warning.split(" has fewer")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
+    assert "12:34" not in "".join(warnings)
+    assert key_warnings(None, Keys()) == []
 
 
 def test_key_files_that_are_none(tmp_path: Path) -> None:
@@ -281,6 +423,8 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
         with pytest.raises(UsageError, match="cannot be written"):
             read_keys(tmp_path / "new", {})
-    with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key needs"):
-        read_keys(None, {"EAGLELOCAL_API_KEY": "short"})
+    for key in ("a key of several words", " ", "ü" * 20):
+        with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key is made of"):
+            read_keys(None, {"EAGLELOCAL_API_KEY": key})
     assert not read_keys(None, {})
+    assert not read_keys(None, {"EAGLELOCAL_API_KEY": ""})

@@ -196,6 +196,14 @@ def test_reading_beside_answers_is_safe(actor: Server) -> None:
     assert {one.result().status_code for one in (*reads, *answers)} == {200}
 
 
+def test_counters_begin_with_nothing() -> None:
+    metrics = Metrics()
+    metrics.read_from(lambda: gauges_of(0, 0, 0))
+    told = samples(metrics.text().decode())
+    labelled = "spec_decode_num_accepted_tokens_per_pos_total"
+    assert {told[f"eaglelocal:{name}"] for name in COUNTERS if name != labelled} == {0.0}
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/v1/snapshot", "/health", "/v1/models"])
 def test_everything_can_be_read_while_nothing_is_loaded(path: str) -> None:
     with served(directed(loads=False)) as server:

@@ -16,7 +16,7 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
-from eaglelocal.errors import EngineError
+from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.server import models as models_module
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.models import Models, Opened
@@ -101,6 +101,60 @@ def test_names_that_are_not_there_are_404() -> None:
         assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
     run(test)
+
+
+def never(name: str) -> Opened:
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("names", "aliases", "asked", "meant"),
+    [
+        (["a", "b"], ["gpt-4o", "x/y:z"], "gpt-4o", "a"),
+        (["a", "b"], ["gpt-4o", "x/y:z"], "x/y:z", "a"),
+        (["a", "b"], ["gpt-4o"], "b", "b"),
+        (["a", "b"], ["gpt-4o"], "gpt-4", None),
+        (["a", "b"], ["a"], "a", "a"),
+        (["a", "b"], ["*"], "gpt-4", "a"),
+        (["a", "b"], ["*"], "b", "b"),
+        (["a"], [], "*", None),
+        (["./model.gguf"], [], "./model.gguf", "./model.gguf"),
+        (["./model.gguf"], [], "model.gguf", "./model.gguf"),
+        (["./model.gguf"], [], "model", "./model.gguf"),
+        (["b", "/home/me/v1.5.gguf"], [], "v1.5", "/home/me/v1.5.gguf"),
+        (["b", "/home/me/v1.5.gguf"], [], "home/me/v1.5.gguf", "/home/me/v1.5.gguf"),
+        (["./sub/../m.gguf"], [], "sub/m.gguf", None),
+        (["user/repo:dir/m.gguf"], [], "m", "user/repo:dir/m.gguf"),
+        (["user/model"], [], "model", None),
+        (["q4/m.gguf", "q8/m.gguf"], [], "m.gguf", None),  # which of them is not said
+        (["q4/m.gguf", "q8/m.gguf"], [], "q8/m.gguf", "q8/m.gguf"),
+        (["q4/m.gguf", "m"], [], "m", "m"),
+        (["a", "q4/m.gguf"], ["m"], "m", "a"),
+    ],
+)
+def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: str, meant: str | None) -> None:
+    models = Models(names, never, aliases=aliases)
+    if meant is None:
+        with pytest.raises(Problem) as caught:
+            models.name_of(asked)
+        assert caught.value.code == "model_not_found"
+    else:
+        assert models.name_of(asked) == meant
+    assert models.listed == tuple(dict.fromkeys(names + [name for name in aliases if name != "*"]))
+
+
+def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
+    with pytest.raises(Problem) as caught:
+        Models(["a", "b"], never, aliases=["c"]).name_of("GPT 4o")
+    assert caught.value.message == (
+        "there is no model 'GPT 4o' here, only: a, b, c "
+        "(--alias 'GPT 4o' gives the first one this name, --alias '*' any)"
+    )
+
+
+def test_an_alias_that_is_another_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="--alias b: that is another model"):
+        Models(["a", "b"], never, aliases=["x", "b"])
 
 
 def test_who_uses_a_model_keeps_it() -> None:
@@ -268,6 +322,19 @@ def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
     assert server.ask("say x", model="two").json()["model"] == "two"
     told = server.openai().models.retrieve("two")
     assert (told.id, told.model_extra and told.model_extra["max_model_len"]) == ("two", 4096)
+
+
+def test_aliases_are_listed_told_and_answered() -> None:
+    with served(directed("./one.gguf", "two", aliases=("gpt-4o", "*"))) as server:
+        listed = {model.id: (model.model_extra or {})["loaded"] for model in server.openai().models.list()}
+        assert listed == {"./one.gguf": True, "two": False, "gpt-4o": True}
+        told = {name: server.openai().models.retrieve(name).id for name in ("gpt-4o", "two", "one.gguf", "other")}
+        assert told == {"gpt-4o": "gpt-4o", "two": "two", "one.gguf": "./one.gguf", "other": "./one.gguf"}
+        tidied = server.http.get("/v1/models/./one.gguf")  # by the client, on the way
+        assert (tidied.request.url.path, tidied.json()["id"]) == ("/v1/models/one.gguf", "./one.gguf")
+        for name in ("gpt-4o", "one", "anything"):
+            assert server.ask("say x", model=name).json()["model"] == "./one.gguf"
+        assert len(server.clients) == 1
 
 
 def test_a_switch_waits_for_the_answer_that_runs(pool: tuple[Server, Path]) -> None:

@@ -12,6 +12,7 @@ from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server import doors, wire
+from eaglelocal.server.errors import Problem
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
 CHAT = request("/v1/chat/completions", BODY)
@@ -129,6 +130,58 @@ def test_one_who_speaks_no_further_is_still_answered(actor: Server) -> None:
     assert answer.status in (0, 200)
     actor.wait_until_idle()
     assert is_well(actor)
+
+
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+FOREVER = json.dumps({"messages": [{"role": "user", "content": "forever"}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "then"),
+    [
+        ((), b""),
+        (H2C, b""),
+        ((), b"\r\n"),
+        (H2C, b"\r\n"),
+        ((), CHAT * 3),
+        (("Content-Type: application/json", "Connection: Upgrade", "Upgrade: websocket"), CHAT),
+    ],
+    ids=["plain", "h2c", "an end of line", "h2c and an end of line", "more requests", "websocket and another"],
+)
+def test_who_hangs_up_is_noticed_whatever_was_sent_behind_the_request(
+    actor: Server, headers: tuple[str, ...], then: bytes
+) -> None:
+    with connected(actor.port) as sock:
+        sock.sendall(request("/v1/chat/completions", FOREVER, *headers))
+        wait_until(lambda: actor.snapshot()["running"] == 1, "it is being answered")
+        sock.sendall(then)
+        assert is_well(actor)  # by now it has been read
+        assert actor.snapshot()["running"] == 1
+    actor.wait_until_idle()
+
+
+def test_what_comes_ahead_of_its_turn_is_not_read_without_end(actor: Server) -> None:
+    with connected(actor.port) as sock:
+        sock.settimeout(0.5)
+        sock.sendall(request("/v1/chat/completions", FOREVER))
+        with pytest.raises(TimeoutError):
+            for _ in range(1000):
+                sock.sendall(b"x" * 65536)
+    actor.snapshot()
+    for call, _ in list(actor.serving.active.values()):
+        assert actor.loop is not None
+        actor.loop.call_soon_threadsafe(call.cancel, Problem(503, "enough"))
+    actor.wait_until_idle()
+
+
+def test_an_offer_of_another_protocol_is_passed_over_in_silence(
+    actor: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(actor.port) as sock:
+        for _ in range(2):  # and the connection goes on
+            sock.sendall(request("/v1/chat/completions", BODY, *H2C))
+            assert read_answer(sock).status == 200
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 def test_slow_heads_and_bodies_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:

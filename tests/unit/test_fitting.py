@@ -106,10 +106,16 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
     plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
-    shape = shape_of(read_header(asked.target))
-    assert with_caches(asked, shape, there).is_unified is unified
-    assert not with_caches(replace(asked, unified=False), shape, there).is_unified
-    assert with_caches(asked, replace(shape, architecture="lfm2"), there).is_unified is (num_slots == 1)
+    target, head = sources_of(asked)
+    assert with_caches(asked, [target, head], there).is_unified is unified
+    assert not with_caches(replace(asked, unified=False), [target, head], there).is_unified
+    alone = num_slots == 1
+    for other in ({"architecture": "lfm2"}, {"windows": (512,) * target.shape.n_layer}):
+        odd = replace(target, shape=replace(target.shape, **other))
+        assert with_caches(asked, [odd, head], there).is_unified is alone
+        assert with_caches(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
+        drafting = replace(asked, draft_kind="draft_model")
+        assert with_caches(drafting, [target, odd], there).is_unified is alone
 
 
 def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:

@@ -60,6 +60,7 @@ def test_flag_over_environment_over_file_over_default(config: Path) -> None:
         ("colour", "never", "never"),
         ("theme", "terminal", "terminal"),
         ("glyphs", "ascii", "ascii"),
+        ("alias", "gpt-4o, *", ("gpt-4o", "*")),
         ("keys", "quit=q,ctrl+q pause=p", (("quit", "q,ctrl+q"), ("pause", "p"))),
     ],
 )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
 import psutil
@@ -18,8 +21,12 @@ import pytest
 from doubles.pages_server import Pages, serving, vllm_pages
 from doubles.serve_process import free_port
 
+from eaglelocal.cli.browser import watch_in_browser
+from eaglelocal.cli.output import Output
+from eaglelocal.errors import ResourceError
 from eaglelocal.server.access import Access, Keys
 from eaglelocal.server.run import bound
+from eaglelocal.settings import Settings
 from eaglelocal.web import site as site_module
 from eaglelocal.web.site import MonitorSite, Watched
 
@@ -164,6 +171,28 @@ def test_other_hosts_and_origins_are_refused() -> None:
         assert await handshake(browser, url, Host=f"localhost:{port}", Origin=f"http://localhost:{port}") == 101
 
     play(scenario)
+
+
+def test_a_key_makes_no_other_host_welcome() -> None:
+    """The server's API may be asked under any name by who has a key. A browser has it in a cookie, so not here."""
+
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        for path in ("/", f"/?key={ANNA}"):
+            assert await status(browser, url + path, Host="evil.example") == 421
+
+    play(scenario, KEYED)
+
+
+def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
+    keys, stderr = tmp_path / "keys", io.StringIO()
+    keys.write_text("anna: 1234\n")
+    keys.chmod(0o644)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(web_port=taken.getsockname()[1], api_key_file=str(keys))
+        with pytest.raises(ResourceError, match="is taken"):
+            watch_in_browser("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
+    assert stderr.getvalue().count("warning: the key") == 2
+    assert "1234" not in stderr.getvalue()
 
 
 def test_nothing_is_shown_without_a_key_where_there_are_keys() -> None:

@@ -17,6 +17,7 @@ from eaglelocal.server.api.anthropic_schema import (
     CountBody,
     MessagesBody,
     OutputConfig,
+    TranslatedBody,
     Turn,
 )
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
@@ -40,6 +41,7 @@ FIELDS = {
     "response_format.json_schema": "output_config.format.schema",
 }
 SERVER_TOOLS = "only tools of the caller's can be called here"
+BILLING = "x-anthropic-billing-header:"  # Claude Code's: new with every request, so no prompt began like the one before
 
 
 class MessagesReply(BaseModel):
@@ -101,7 +103,7 @@ def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str)
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
         chat = chat_of(body, [message for _, message in placed]) | sampled
-        return chat_question(as_chat(chat), serving.defaults, owner), names
+        return chat_question(as_chat(chat, TranslatedBody), serving.defaults, owner), names
 
 
 def thinks(body: CountBody) -> bool:
@@ -145,13 +147,19 @@ def tool_of(tool: AnthropicTool, index: int) -> dict[str, Any]:
 def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     """The system's message and the turns, with their places in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
-    if body.system:
-        system = body.system if isinstance(body.system, str) else text_in(body.system, "system")
-        placed.append(("system", {"role": "system", "content": system}))
+    if system := system_of(body.system or ""):
+        content = system if isinstance(system, str) else text_in(system, "system")
+        placed.append(("system", {"role": "system", "content": content}))
     for i, turn in enumerate(body.messages):
         place = f"messages.{i}"
         placed += [(place, message) for message in messages_of(turn, place)]
     return placed
+
+
+def system_of(given: str | list[Block]) -> str | list[Block]:
+    if isinstance(given, str):
+        return given
+    return [block for block in given if not (block.text or "").startswith(BILLING)]
 
 
 def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:
@@ -175,7 +183,7 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
         match block.type:
             case "tool_result":
                 content = block.content or ""
-                text = content if isinstance(content, str) else text_in(content, at)
+                text = content if isinstance(content, str) else result_in(content, at)
                 text = f"Error: {text}" if block.is_error else text  # templates have no other way to say so
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": text})
             case "tool_use":
@@ -198,3 +206,22 @@ def text_in(blocks: list[Block], place: str) -> str:
         if block.type != "text" or block.text is None:
             raise unsupported(place, f"only text can be read here, not blocks of type {block.type!r}")
     return "".join(block.text or "" for block in blocks)
+
+
+def result_in(blocks: list[Block], place: str) -> str:
+    """What a tool gave. What cannot be read there is said instead of refused: it would end the session with all that
+    it asks from then on, and nobody could take it back."""
+    return text_in([stand_in(block) for block in blocks], place)
+
+
+def stand_in(block: Block) -> Block:
+    match block.type:
+        case "image":
+            text = "[an image, which this model cannot see]"
+        case "document":
+            text = "[a document, which this model cannot read]"
+        case "tool_reference":
+            text = f"[the tool {block.tool_name or ''}]"
+        case _:
+            return block
+    return Block(type="text", text=text)

@@ -10,15 +10,18 @@ from eaglelocal.server.api.schema import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
-    MAX_TOOLS,
     STRICT,
     Body,
+    ChatBody,
     Count,
     Name,
     Stop,
     Text,
+    ToolGiven,
     Word,
 )
+
+MAX_TOOLS = 1024  # OpenAI's limit is 128, Anthropic has none, and clients with many servers of tools send more
 
 
 class Block(Body):
@@ -31,6 +34,7 @@ class Block(Body):
     name: Name | None = None
     input: dict[str, Any] | None = None
     tool_use_id: Name | None = None
+    tool_name: Name | None = None
     content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
     is_error: bool | None = None
 
@@ -93,3 +97,9 @@ class MessagesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+
+
+class TranslatedBody(ChatBody):
+    """A chat with as many tools as can be given here."""
+
+    tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None

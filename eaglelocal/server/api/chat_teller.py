@@ -27,7 +27,7 @@ class ChatTeller:
             "object": "chat.completion",
             "choices": told,
             "usage": usage(choices),
-            "timings": timings(choices[0]),
+            "timings": timings(*choices),
             "speculation": speculation(stats_of(choices[0])),
         }
 

@@ -32,7 +32,7 @@ class CompletionTeller:
             **self._head,
             "choices": told,
             "usage": usage(choices, num_prompts=self._num_prompts),
-            "timings": timings(choices[0]),
+            "timings": timings(*choices),
             "speculation": speculation(stats_of(choices[0])),
         }
 

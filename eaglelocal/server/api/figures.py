@@ -28,26 +28,39 @@ def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, objec
     }
 
 
-def timings(choice: Choice) -> dict[str, object]:
-    """llama.cpp's object; its rates are tokens a second from the first to the last token, prefill excluded."""
-    told, stats = choice.finished.timings if choice.finished else Timings(), stats_of(choice)
-    prompt_n = choice.prompt_tokens - choice.cached_tokens
-    prompt_s = max(told.prefill_s, 0.0)
+def timings(first: Choice, *more: Choice) -> dict[str, object]:
+    """llama.cpp's object: of the first choice what concerns the prompt, of all choices together what concerns answers.
+
+    predicted_ms          from the first to the last token of each answer, prefill excluded
+    predicted_per_second  (predicted_n - answers) / predicted_ms * 1000: the first token of an answer comes of its
+                          prompt, and is not counted; llama.cpp counts it
+    """
+    choices = (first, *more)
+    told, every, stats = timings_of(first), list(map(timings_of, choices)), list(map(stats_of, choices))
+    prompt_n, decode_s = first.prompt_tokens - first.cached_tokens, sum(one.decode_s for one in every)
     return {
-        "cache_n": choice.cached_tokens,
+        "cache_n": first.cached_tokens,
         "prompt_n": prompt_n,
-        "prompt_ms": round(prompt_s * 1000, 3),
-        "prompt_per_second": round(prompt_n / prompt_s, 3) if prompt_s else 0.0,
-        "predicted_n": choice.num_tokens,
-        "predicted_ms": round(told.decode_s * 1000, 3),
-        "predicted_per_second": round(told.decode_tok_s, 3),
-        "draft_n": stats.draft_tokens,
-        "draft_n_accepted": stats.accepted_tokens,
-        "ttft_ms": round(told.ttft_s * 1000, 3),
-        "draft_ms": round(told.draft_s * 1000, 3),
-        "verify_ms": round(told.verify_s * 1000, 3),
-        "host_ms": round(told.host_s * 1000, 3),
+        "prompt_ms": _ms(told.prefill_s),
+        "prompt_per_second": _rate(prompt_n, told.prefill_s),
+        "predicted_n": sum(choice.num_tokens for choice in choices),
+        "predicted_ms": _ms(decode_s),
+        "predicted_per_second": _rate(sum(max(choice.num_tokens - 1, 0) for choice in choices), decode_s),
+        "draft_n": sum(map(_drafted, stats)),
+        "draft_n_accepted": sum(map(_accepted, stats)),
+        "ttft_ms": _ms(told.ttft_s),
+        "draft_ms": _ms(sum(one.draft_s for one in every)),
+        "verify_ms": _ms(sum(one.verify_s for one in every)),
+        "host_ms": _ms(sum(one.host_s for one in every)),
     }
+
+
+def _ms(seconds: float) -> float:
+    return round(max(seconds, 0.0) * 1000, 3)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0
 
 
 def speculation(stats: SpeculationStats) -> dict[str, object]:
@@ -63,6 +76,10 @@ def speculation(stats: SpeculationStats) -> dict[str, object]:
         "accepted_per_position": list(stats.accepted_per_position),
         "speedup_estimate": stats.speedup_estimate,
     }
+
+
+def timings_of(choice: Choice) -> Timings:
+    return choice.finished.timings if choice.finished else Timings()
 
 
 def stats_of(choice: Choice) -> SpeculationStats:

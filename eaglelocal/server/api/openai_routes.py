@@ -69,17 +69,18 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
 @router.get("/v1/models")
 async def models(serving: There) -> ModelList:
     """The models that may be asked for, and which one is loaded."""
-    return ModelList(data=[card_of(serving, name) for name in serving.models.names])
+    return ModelList(data=[card_of(serving, name) for name in serving.models.listed])
 
 
 @router.get("/v1/models/{name:path}", responses={404: {"model": ErrorReply}})
 async def model(name: str, serving: There) -> ModelCard:
-    return card_of(serving, serving.models.name_of(name))
+    return card_of(serving, name if name in serving.models.listed else serving.models.name_of(name))
 
 
 def card_of(serving: Serving, name: str) -> ModelCard:
+    """Of a model under one of its names."""
     loaded = serving.models.loaded
-    is_loaded = loaded is not None and loaded.name == name
+    is_loaded = loaded is not None and loaded.name == serving.models.name_of(name)
     return ModelCard(
         id=name,
         created=int(serving.started_at),

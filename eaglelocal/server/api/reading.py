@@ -16,7 +16,9 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.schema import (
+    MAX_STOPS_CHARS,
     Asked,
     CallGiven,
     ChatBody,
@@ -30,35 +32,14 @@ from eaglelocal.server.api.schema import (
 )
 from eaglelocal.server.errors import Problem, unsupported
 
-REFUSED = {
-    "audio": "audio is out of scope here",
-    "functions": "functions are called tools now",
-    "lora": "LoRA adapters are out of scope here",
-    **dict.fromkeys(
-        (
-            "grammar",
-            "json_schema",
-            "structured_outputs",
-            "guided_choice",
-            "guided_grammar",
-            "guided_json",
-            "guided_regex",
-        ),
-        "answers are bound by response_format here: json_schema, regex or grammar (Lark)",
-    ),
-    **dict.fromkeys(
-        ("dry_multiplier", "mirostat", "top_n_sigma", "xtc_probability"), "this server has no such sampler"
-    ),
-    "min_tokens": "answers have no least length here; ignore_eos lets them go on to max_tokens",
-    "stop_token_ids": "answers are ended by texts here: stop",
-    "web_search_options": "this server searches nothing",
-}
-OFF = {"top_n_sigma": -1}  # values that are nothing, besides 0 and what is empty
 ONLY_FUNCTIONS = "only functions of the caller's can be called here"
+USES = {**{use.value: use for use in ToolUse}, "any": ToolUse.REQUIRED}
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 MAX_ANSWERS = 128  # of a call
 RANDOM_SEED = -1  # as llama-server and vLLM have it
-PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "repeat_last_n", "frequency_penalty", "presence_penalty")
+LOOK_BACK = 1_000_000  # tokens: further than any context reaches
+NO_EFFORT = (None, "", "default")
+PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +57,7 @@ class Question:
 
 
 def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Question:
-    _refuse(body)
+    refuse(body)
     if any(modality != "text" for modality in body.modalities or ()):
         raise unsupported("modalities", "only text comes out of this server")
     params = params_of(body, defaults)
@@ -84,7 +65,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         raise unsupported("function_call", "function_call is called tool_choice now")
     if body.max_completion_tokens is not None:
         params = dataclasses.replace(params, max_tokens=limit_of(body.max_completion_tokens))
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
@@ -101,19 +82,20 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         template_values=template_values(body),
         is_split=True,
         continues_last=continues_last(body),
+        reuses_cache=body.cache_prompt is not False,
     )
     return _question(body, _choices(request, body.n or 1))
 
 
 def completion_question(body: CompletionBody, defaults: SamplingParams, owner: str) -> Question:
-    _refuse(body)
+    refuse(body)
     if body.echo:
         raise unsupported("echo", "the prompt is not told again by this server")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of", "this server does not choose among answers; n gives several")
     params = params_of(body, defaults)
-    if body.logprobs is not None:
-        params = dataclasses.replace(params, logprobs=body.logprobs)
+    if body.logprobs is not None and body.logprobs is not False:
+        params = dataclasses.replace(params, logprobs=0 if body.logprobs is True else body.logprobs)
     prompts = prompts_of(body.prompt)
     if len(prompts) * (body.n or 1) > MAX_ANSWERS:
         raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
@@ -128,6 +110,7 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
             spec=spec_of(body),
             owner=owner,
             constraint=constraint_of(body.response_format),
+            reuses_cache=body.cache_prompt is not False,
         )
         requests += _choices(request, body.n or 1)
     return dataclasses.replace(_question(body, requests), num_prompts=len(prompts))
@@ -159,15 +142,6 @@ def _choices(request: ChatRequest, count: int) -> list[ChatRequest]:
     return made
 
 
-def _refuse(body: Asked) -> None:
-    """What is there and more than nothing: clients send switches that are off."""
-    for name, why in REFUSED.items():
-        value = getattr(body, name, None)
-        is_kept = name == "min_tokens" and body.ignore_eos  # no answer is shorter then
-        if value and value != OFF.get(name) and not is_kept:
-            raise unsupported(name, why)
-
-
 def new_id() -> str:
     return uuid.uuid4().hex
 
@@ -184,12 +158,22 @@ def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
         given["logit_bias"] = tuple((int(token), bias) for token, bias in body.logit_bias.items())
     if body.seed is not None:
         given["seed"] = None if body.seed == RANDOM_SEED else body.seed % 2**32
+    if body.repeat_last_n is not None:
+        given["repeat_last_n"] = LOOK_BACK if body.repeat_last_n < 0 else body.repeat_last_n
     if body.stop is not None:
-        given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+        given["stop"] = stops_of(body.stop)
     limit = body.max_tokens if body.max_tokens is not None else body.n_predict
     if limit is not None:
         given["max_tokens"] = limit_of(limit)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), **given)
+
+
+def stops_of(given: str | list[str]) -> tuple[str, ...]:
+    stops = tuple(filter(None, [given] if isinstance(given, str) else given))
+    if (size := sum(map(len, stops))) > MAX_STOPS_CHARS:
+        what = f"stop strings must have at most {MAX_STOPS_CHARS} characters together, not {size}"
+        raise Problem(400, what, parameter="stop")
+    return stops
 
 
 def limit_of(given: int) -> int | None:
@@ -260,7 +244,8 @@ def tool_of(given: ToolGiven, index: int) -> Tool:
 
 def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
-    match body.tool_choice:
+    given = body.tool_choice
+    match given.type if isinstance(given, NamedTool) and given.type in USES else given:
         case NamedTool(type=kind, function=function):
             if kind != "function":
                 raise unsupported("tool_choice", f"a tool_choice names a function here, it cannot be of type {kind!r}")
@@ -271,10 +256,10 @@ def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
                     400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"
                 )
             return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=parallel)
-        case "required" if not tools:
+        case "required" | "any" if not tools:
             raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
         case str(use):
-            return ToolChoice(use=ToolUse(use), parallel=parallel)
+            return ToolChoice(use=USES[use], parallel=parallel)
     return ToolChoice(parallel=parallel)
 
 
@@ -282,8 +267,9 @@ def constraint_of(given: ResponseFormat | None) -> Constraint | None:
     match given:
         case None | ResponseFormat(type="text"):
             return None
-        case ResponseFormat(type="json_schema", json_schema=JsonSchema(schema_=schema)):
-            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.json_schema"))
+        case ResponseFormat(type="json_schema", json_schema=JsonSchema(schema_=schema, strict=strict)):
+            source = as_json(schema, "response_format.json_schema")
+            return Constraint(Syntax.JSON_SCHEMA, source, is_strict=bool(strict))
         case ResponseFormat(type="json_schema", schema_=dict(schema)):
             return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.schema"))
         case ResponseFormat(type="json_object", schema_=schema) if schema:  # an empty one says less than the type
@@ -301,7 +287,7 @@ def constraint_of(given: ResponseFormat | None) -> Constraint | None:
 
 def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
     values = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
+    if body.reasoning_effort not in NO_EFFORT:
         values.setdefault("reasoning_effort", body.reasoning_effort)
         if body.reasoning_effort == "none":
             values.setdefault("enable_thinking", False)

@@ -1,22 +1,25 @@
-"""POST /v1/responses, as a translation of a chat completion. A conversation is sent whole each time."""
+"""POST /v1/responses, as a translation of a chat completion. What was told before may be named by its id."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.api.exchange import conversation
-from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import ONLY_FUNCTIONS, chat_question, text_of
+from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
+from eaglelocal.server.api.openai_routes import Owner, There, owner_of
+from eaglelocal.server.api.reading import chat_question, text_of
 from eaglelocal.server.api.replies import STREAMED
+from eaglelocal.server.api.responses_memory import Memory
 from eaglelocal.server.api.responses_schema import FunctionTool, Item, NamedTool, ResponsesBody, TextFormat
 from eaglelocal.server.api.responses_teller import ResponsesTeller
-from eaglelocal.server.api.schema import SamplingGiven
+from eaglelocal.server.api.schema import Part, SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
-from eaglelocal.server.errors import Problem, unsupported
+from eaglelocal.server.errors import NOT_FOUND, Problem, unsupported
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -30,6 +33,21 @@ FIELDS = {
     "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
+LATEST = "only the latest are, in memory, and none with store: false"
+UNSEEN = {
+    "input_image": "[an image, which this model cannot see]",
+    "input_file": "[a file, which this model cannot read]",
+}
+Placed = list[tuple[str, Item]]  # with their places in the body
+
+
+def memory_of(request: Request) -> Memory:
+    """What this caller was told lately."""
+    found: Memory = request.app.state.memories[owner_of(request)]
+    return found
+
+
+Known = Annotated[Memory, Depends(memory_of)]
 
 
 class ResponsesReply(BaseModel):
@@ -38,20 +56,49 @@ class ResponsesReply(BaseModel):
     output: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A talk of which stays known what was asked and, however it ends, what was told. Implements Talk."""
+
+    talk: Talk
+    teller: ResponsesTeller
+    memory: Memory
+    previous: str | None
+    asked: list[Item]
+
+    async def answer(self, wire: Wire) -> None:
+        try:
+            await self.talk.answer(wire)
+        finally:  # who hangs up in the middle may name what came until then
+            if self.teller.is_told:
+                asked = [item.model_dump(exclude_none=True) for item in self.asked]
+                self.memory.keep(self.teller.id, self.previous, asked, self.teller.items())
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return self.talk.refusal(problem)
+
+    def breaking(self, problem: Problem) -> str:
+        return self.talk.breaking(problem)
+
+
 @router.post("/v1/responses", response_model=ResponsesReply, responses=STREAMED)
-async def responses(body: ResponsesBody, serving: There, owner: Owner) -> Response:
+async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: Known) -> Response:
     """Answer a conversation in the shape of OpenAI's responses."""
-    for name in ("previous_response_id", "conversation", "prompt"):
+    for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise unsupported(name, KEEPS_NOTHING)
     if body.background:
         raise unsupported("background", "answers are given at once, not in the background")
-    placed = messages_of(body)
+    before, asked = items_before(body.previous_response_id, memory), items_of(body, memory)
+    placed = messages_of(body.instructions, [*before, *asked])
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
         question = chat_question(as_chat(chat_of(body, [message for _, message in placed])), serving.defaults, owner)
-    name = serving.models.name_of(question.model)
-    return conversation(serving, question, ResponsesTeller(question.requests[0].id, name, body), names)
+    teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), body)
+    talk: Talk = Conversation(serving, question, teller, names)
+    if body.is_kept:
+        talk = Remembered(talk, teller, memory, body.previous_response_id, [item for _, item in asked])
+    return Exchange(talk, serving.limits)
 
 
 def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,41 +118,73 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         function = {"name": body.tool_choice.name} if body.tool_choice.name else None
         chat["tool_choice"] = {"type": body.tool_choice.type, "function": function}
     if body.tools is not None:
-        chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
+        chat["tools"] = [tool_of(tool) for tool in body.functions]
     return chat
 
 
-def tool_of(tool: FunctionTool, index: int) -> dict[str, Any]:
-    if tool.type != "function":
-        raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {tool.type!r}")
-    if tool.name is None:
-        raise Problem(400, "a function needs a name", parameter=f"tools.{index}.name")
+def tool_of(tool: FunctionTool) -> dict[str, Any]:
     return {"type": "function", "function": tool.model_dump(exclude={"type"})}
 
 
-def messages_of(body: ResponsesBody) -> list[tuple[str, dict[str, Any]]]:
-    """Instructions, then the items, with their places; calls that follow each other belong to one message, and a
-    thought to what the assistant says or calls next."""
-    messages: list[tuple[str, dict[str, Any]]] = []
-    if body.instructions:
-        messages.append(("instructions", {"role": "system", "content": body.instructions}))
+def items_before(id: str | None, memory: Memory) -> Placed:
+    """What was asked and told up to the end of that response; its instructions are not among it."""
+    found, place = memory.conversation(id), "previous_response_id"
+    if found is None:
+        why = f"this response is not remembered ({LATEST}): send the whole conversation as input instead"
+        raise Problem(400, why, parameter=place, code="previous_response_not_found")
+    return [(place, item_of(values, place)) for values in found]
+
+
+def items_of(body: ResponsesBody, memory: Memory) -> Placed:
     if isinstance(body.input, str):
-        return [*messages, ("input", {"role": "user", "content": body.input})]
+        return [("input", Item(role="user", content=body.input))]
+    return [(f"input.{i}", recalled(item, f"input.{i}", memory)) for i, item in enumerate(body.input)]
+
+
+def recalled(item: Item, place: str, memory: Memory) -> Item:
+    """The item itself, where only its id was sent."""
+    if item.type != "item_reference":
+        return item
+    found = memory.items.find(item.id or "")
+    if found is None:
+        why = f"this item is not remembered ({LATEST}): send the item itself, as clients do with store: false"
+        raise Problem(404, why, NOT_FOUND, parameter=f"{place}.id", code="item_not_found")
+    return item_of(found, place)
+
+
+def item_of(values: dict[str, Any], place: str) -> Item:
+    """Raises Problem for what a model told and nobody could send: a call to a name without end."""
+    try:
+        return Item.model_validate(values)
+    except ValidationError:
+        raise Problem(400, "what the model told there cannot be read again: leave it out", parameter=place) from None
+
+
+def messages_of(instructions: str | None, items: Placed) -> list[tuple[str, dict[str, Any]]]:
+    """Instructions, then the items, with their places; calls that follow each other belong to one message, and a
+    thought to what the assistant says or calls next. Instructions alone are followed by nothing that a person said."""
+    messages: list[tuple[str, dict[str, Any]]] = []
+    if instructions:
+        messages.append(("instructions", {"role": "system", "content": instructions}))
     thought = ""
-    for i, item in enumerate(body.input):
+    for place, item in items:
         if item.type == "reasoning":
-            thought += thought_of(item, f"input.{i}")
+            thought += thought_of(item, place)
             continue
-        message = message_of(item, f"input.{i}")
+        message = message_of(item, place)
         last = messages[-1][1] if messages else {}
         if item.type == "function_call" and last.get("role") == "assistant":
             last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
             message = last
         else:
-            messages.append((f"input.{i}", message))
+            messages.append((place, message))
         if thought and message["role"] == "assistant":
             message["reasoning_content"] = message.get("reasoning_content", "") + thought
         thought = ""
+    if not messages:
+        raise Problem(400, "there is nothing to answer: no message in input, and no instructions", parameter="input")
+    if instructions and len(messages) == 1:  # many templates ask for a turn of a person
+        messages.append(("input", {"role": "user", "content": ""}))
     return messages
 
 
@@ -130,11 +209,16 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
             return {
                 "role": "tool",
                 "tool_call_id": item.call_id or "",
-                "content": text_of(item.output, f"{place}.output"),
+                "content": text_of(shown(item.output), f"{place}.output"),
             }
-    if item.type == "item_reference":
-        raise unsupported(f"{place}.type", KEEPS_NOTHING)
     raise unsupported(f"{place}.type", f"items of type {item.type!r} cannot be read here")
+
+
+def shown(output: str | list[Part] | None) -> str | list[Part] | None:
+    """What a call gave; where that is a picture it is said so, for one picture must not end a session."""
+    if not isinstance(output, list):
+        return output
+    return [Part(type="input_text", text=UNSEEN[part.type]) if part.type in UNSEEN else part for part in output]
 
 
 def format_of(given: TextFormat | None) -> dict[str, Any] | None:
@@ -144,4 +228,4 @@ def format_of(given: TextFormat | None) -> dict[str, Any] | None:
         return {"type": given.type}
     if given.schema_ is None:
         raise Problem(400, "text.format of type json_schema needs a schema", parameter="text.format.schema")
-    return {"type": "json_schema", "json_schema": {"name": given.name or "", "schema": given.schema_}}
+    return {"type": "json_schema", "json_schema": {"schema": given.schema_, "strict": given.strict}}

@@ -74,19 +74,34 @@ class ResponsesTeller:
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
-        self._created_at = time.time()
+        self._created_at = int(time.time())  # some clients read whole numbers only
         self._done: list[Event] = []  # items
         self._open: OpenItem | OpenCall | None = None
         self._number = 0  # of the next event
+        self._told: Event = {}  # the response, as a stream began with it or whole
+
+    @property
+    def id(self) -> str:
+        return f"resp_{self._id}"
+
+    @property
+    def is_told(self) -> bool:
+        """Does the caller know of it?"""
+        return bool(self._told)
+
+    def items(self) -> list[Event]:
+        """What was told so far, the last of it perhaps in part."""
+        return [*self._done, *([self._open.told("incomplete")] if self._open else [])]
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         choice = choices[0]
         self.delta(choice, choice.news())
         self._close(is_cut=was_cut(choice))
-        return self._response(choice)
+        self._told = self._response(choice)
+        return self._told
 
     def opening(self, choices: Sequence[Choice]) -> str:
-        response = self._response(choices[0])
+        response = self._told = self._response(choices[0])
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -113,8 +128,12 @@ class ResponsesTeller:
         return PING
 
     def breaking(self, problem: Problem) -> str:
+        """Some clients raise what the first event says, others wait for a last response and ask again without one."""
         told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
-        return self._event("error", **told, error=problem.body()["error"]) + DONE
+        error = self._event("error", **told, error=problem.body()["error"])
+        why = {"code": failure_code(problem), "message": problem.message}
+        failed = self._told | {"status": "failed", "error": why, "output": self.items()}
+        return error + self._event("response.failed", response=failed) + DONE
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.body()
@@ -176,7 +195,7 @@ class ResponsesTeller:
         finished, body = choice.finished, self._body
         is_cut = was_cut(choice)
         told: Event = {
-            "id": f"resp_{self._id}",
+            "id": self.id,
             "object": "response",
             "created_at": self._created_at,
             "status": "in_progress" if finished is None else "incomplete" if is_cut else "completed",
@@ -188,11 +207,11 @@ class ResponsesTeller:
             "model": self._model,
             "output": list(self._done),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
-            "store": False,
+            "previous_response_id": body.previous_response_id,
+            "store": body.is_kept,
             "temperature": choice.params.temperature,
             "tool_choice": body.model_dump()["tool_choice"] or "auto",
-            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "tools": [tool.model_dump() for tool in body.functions],
             "top_p": choice.params.top_p,
             "usage": None,
         }
@@ -207,6 +226,11 @@ class ResponsesTeller:
 
 def was_cut(choice: Choice) -> bool:
     return choice.finished is not None and choice.finished.reason == "length"
+
+
+def failure_code(problem: Problem) -> str:
+    """Of a response: one of the codes that OpenAI has for it where the failure is ours."""
+    return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 
 def usage_of(choice: Choice) -> Event:

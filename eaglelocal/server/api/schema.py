@@ -1,21 +1,23 @@
 """What may be asked in OpenAI's shapes, checked field by field; the OpenAPI document is made from these.
 
 Unknown fields are ignored, as clients send many. Fields that would change the answer and that we cannot honour are
-named here too, so that reading.py can refuse them instead of ignoring them.
+named here too, so that refused.py can refuse them instead of ignoring them.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
-MAX_STOPS = 16
+MAX_STOPS = 128
+MAX_STOPS_CHARS = 16_000  # together: what looks for them has a node for each
 MAX_CHOICES = 16
 MAX_TOOLS = 128
 MAX_NAME_CHARS = 256
+MAX_ID_CHARS = 1024  # of a call: some clients keep a state in it
 MAX_PARTS = 1024  # of a message
 MAX_PROMPTS = 64  # of a call
 MAX_INPUTS = 2048  # of a call for embeddings
@@ -33,8 +35,10 @@ def encodable(text: str) -> str:
 
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(encodable)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(encodable)]
+ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients put a server's before
+CallId = Annotated[str, Field(max_length=MAX_ID_CHARS), AfterValidator(encodable)]
 Word = Annotated[str, Field(max_length=64)]  # one of a few, of which others may know more
-Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
+Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is none
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Limit = Count | Literal[-1]  # -1: no limit but the context
@@ -43,10 +47,22 @@ Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
+def whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Body(BaseModel):
     """Strict: a number is no text. Extra fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def whole_numbers(cls, given: Any) -> Any:
+        """Some languages write 100 as 100.0."""
+        if not isinstance(given, dict):
+            return given
+        return {name: whole(value) for name, value in given.items()}
 
 
 class Part(Body):
@@ -66,8 +82,8 @@ class FunctionCall(Body):
 
 
 class CallGiven(Body):
-    id: Name | None = None
-    type: Literal["function"] = "function"
+    id: CallId | None = None
+    type: Literal["function", ""] | None = "function"
     function: FunctionCall
 
 
@@ -76,7 +92,7 @@ class MessageGiven(Body):
     content: Text | Parts | None = None
     name: Name | None = None
     tool_calls: Annotated[list[CallGiven], Field(max_length=MAX_TOOLS)] | None = None
-    tool_call_id: Name | None = None
+    tool_call_id: CallId | None = None
     reasoning_content: Text | None = None
 
 
@@ -88,7 +104,7 @@ STRICT = (
 
 
 class FunctionGiven(Body):
-    name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: ToolName
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: Annotated[bool | None, Field(description=STRICT)] = None
@@ -110,10 +126,15 @@ class NamedTool(Body):
     function: NamedFunction | None = None
 
 
+STRICT_FORMAT = (
+    "What of the schema cannot be bound is refused; otherwise it binds nothing, and the answer fits all the rest."
+)
+
+
 class JsonSchema(Body):
-    name: Name = ""
+    name: Name | None = None
     schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
-    strict: bool | None = None
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
 
 
 class ResponseFormat(Body):
@@ -140,7 +161,7 @@ class SamplingGiven(Body):
     typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
-    repeat_last_n: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None  # -1: the whole context
     frequency_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias] | None = None
@@ -150,24 +171,35 @@ class SamplingGiven(Body):
 
 
 class Unsupported(Body):
-    """What other servers understand and would change the answer. Refused where it is more than nothing (reading.py)."""
+    """What other servers understand and would change the answer. Refused where it is more than nothing (refused.py)."""
 
+    allowed_token_ids: Any = None
     audio: Any = None
+    bad_words: Any = None
     dry_multiplier: Any = None
+    dynatemp_range: Any = None
     grammar: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
     guided_json: Any = None
     guided_regex: Any = None
+    include_stop_str_in_output: Any = None
     json_schema: Any = None
+    length_penalty: Any = None
     lora: Any = None
     min_tokens: Any = None
     mirostat: Any = None
+    prompt_logprobs: Any = None
     stop_token_ids: Any = None
     structured_outputs: Any = None
     top_n_sigma: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
     web_search_options: Any = None
     xtc_probability: Any = None
+
+
+CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
 
 
 class Asked(SamplingGiven, Unsupported):
@@ -181,10 +213,11 @@ class Asked(SamplingGiven, Unsupported):
     n_predict: Limit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
-    user: Name | None = None  # read and forgotten
+    cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
+    user: Any = None  # forgotten
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default", ""]  # the last two: none said
 CONTINUED = (
     "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
     "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."
@@ -199,13 +232,14 @@ class ChatBody(Asked):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     chat_template_kwargs: dict[Name, Any] | None = None
     tell_drafted: bool | None = None  # ours: streams say of each chunk whether its tokens were drafted
     modalities: list[str] | None = None
+    chat_template: Any = None
     functions: Any = None
     function_call: Any = None
 
@@ -219,7 +253,7 @@ class CompletionBody(Asked):
         | Tokens
         | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS)]
     )
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None  # true: of the tokens themselves
     best_of: int | None = None
     echo: bool | None = None
     suffix: Text | None = None  # behind the answer, for models that can fill in the middle
@@ -243,4 +277,4 @@ class EmbeddingBody(Body):
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    user: Name | None = None
+    user: Any = None

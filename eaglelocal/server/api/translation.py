@@ -58,9 +58,9 @@ class Names:
         return parameter
 
 
-def as_chat(values: dict[str, Any]) -> ChatBody:
+def as_chat(values: dict[str, Any], shape: type[ChatBody] = ChatBody) -> ChatBody:
     """Raises Problem where the translation breaks a rule that the original shape does not have."""
     try:
-        return ChatBody.model_validate(values)
+        return shape.model_validate(values)
     except ValidationError as error:
         raise told(error.errors(), values) from None

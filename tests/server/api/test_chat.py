@@ -199,6 +199,16 @@ def test_a_prompt_asked_twice_comes_from_the_cache(typist: Server) -> None:
     assert 0 < (answer.usage.prompt_tokens_details.cached_tokens or 0) < answer.usage.prompt_tokens
 
 
+def test_a_prompt_is_computed_anew_where_that_is_asked_for(typist: Server) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Twice upon a time there was a cache."}]
+    for _ in range(5):
+        answer = typist.openai().chat.completions.create(
+            model="typist", messages=messages, max_tokens=2, extra_body={"cache_prompt": False}
+        )
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        assert answer.usage.prompt_tokens_details.cached_tokens == 0
+
+
 def test_a_prompt_that_is_too_long_is_the_callers_error(typist: Server) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         typist.openai().chat.completions.create(model="typist", messages=told("long " * 200))
@@ -269,10 +279,40 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
         ({"extra_body": {"typical_p": 0.9}}, "typical_p", 0.9),
         ({"extra_body": {"repetition_penalty": 1.1}}, "repeat_penalty", 1.1),
         ({"extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 5}}, "repeat_last_n", 5),
+        ({"extra_body": {"repeat_last_n": 0}}, "repeat_last_n", 0),
+        ({"extra_body": {"repeat_last_n": -1}}, "repeat_last_n", 1_000_000),
+        ({"extra_body": {"max_tokens": 7.0}}, "max_tokens", 7),
+        ({"extra_body": {"max_tokens": -1.0}}, "max_tokens", None),
+        ({"extra_body": {"max_completion_tokens": 1e1}}, "max_tokens", 10),
+        ({"extra_body": {"top_k": 40.0}}, "top_k", 40),
+        ({"extra_body": {"seed": 1.0}}, "seed", 1),
+        ({"extra_body": {"temperature": 1.0}}, "temperature", 1.0),
+        ({"extra_body": {"logprobs": True, "top_logprobs": 2.0}}, "logprobs", 2),
+        ({"extra_body": {"top_logprobs": 0}}, "logprobs", None),
+        ({"extra_body": {"logprobs": False, "top_logprobs": 0}}, "logprobs", None),
+        ({"stop": ""}, "stop", []),
+        ({"stop": ["", "a", ""]}, "stop", ["a"]),
+        ({"stop": ["ab"] * 128}, "stop", ["ab"] * 128),
     ],
 )
 def test_sampling_reaches_the_engine(actor: Server, asked: dict[str, Any], field: str, value: object) -> None:
     assert seen(actor, **asked)["params"][field] == value
+
+
+def test_a_number_of_choices_may_be_written_with_a_point(actor: Server) -> None:
+    assert len(actor.ask("say x", n=2.0).json()["choices"]) == 2
+
+
+@pytest.mark.parametrize("user", ["me", 5, 1.5, {"id": 1}, None, [], "x" * 500])
+def test_whoever_the_user_is_is_forgotten(actor: Server, user: object) -> None:
+    assert actor.ask("say x", user=user).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "reuses"), [({}, True), ({"cache_prompt": True}, True), ({"cache_prompt": False}, False)]
+)
+def test_whether_a_cache_may_be_used_reaches_the_engine(actor: Server, asked: Any, reuses: bool) -> None:
+    assert seen(actor, extra_body=asked)["reuses_cache"] is reuses
 
 
 def test_what_is_not_said_is_as_the_server_was_started(actor: Server) -> None:
@@ -304,6 +344,15 @@ def test_response_formats_reach_the_engine(
 
 
 @pytest.mark.parametrize(
+    ("said", "is_strict"),
+    [({}, False), ({"strict": None}, False), ({"strict": False}, False), ({"strict": True}, True)],
+)
+def test_how_strict_a_format_is_reaches_the_engine(actor: Server, said: dict[str, Any], is_strict: bool) -> None:
+    given = {"type": "json_schema", "json_schema": {"name": None, "schema": {}} | said}
+    assert seen(actor, extra_body={"response_format": given})["constraint"]["is_strict"] is is_strict
+
+
+@pytest.mark.parametrize(
     ("spec", "drafting", "length"), [("off", "off", 0), ("auto", "auto", 0), (5, "fixed", 5), (0, "off", 0)]
 )
 def test_spec_reaches_the_engine(actor: Server, spec: object, drafting: str, length: int) -> None:
@@ -322,6 +371,11 @@ def test_template_values_reach_the_engine_as_json(actor: Server) -> None:
         ("auto", "auto", ""),
         ("none", "none", ""),
         ("required", "required", ""),
+        ("any", "required", ""),
+        ({"type": "auto"}, "auto", ""),
+        ({"type": "none"}, "none", ""),
+        ({"type": "any"}, "required", ""),
+        ({"type": "required"}, "required", ""),
         ({"type": "function", "function": {"name": "weather"}}, "required", "weather"),
     ],
 )
@@ -342,6 +396,11 @@ def test_every_effort_that_the_client_knows_reaches_the_template(actor: Server, 
     assert values == ({"enable_thinking": "false"} if effort == "none" else {})
 
 
+@pytest.mark.parametrize("effort", ["default", "", None])
+def test_no_effort_is_said_in_several_ways(actor: Server, effort: object) -> None:
+    assert seen(actor, extra_body={"reasoning_effort": effort})["template_values"] == []
+
+
 @pytest.mark.parametrize("choice", ["none", "auto", None])
 def test_the_older_word_for_a_tool_choice_may_be_said_where_it_says_nothing(actor: Server, choice: object) -> None:
     assert seen(actor, extra_body={"function_call": choice})["tool_choice"]["use"] == "auto"
@@ -354,6 +413,9 @@ def test_the_older_word_for_a_tool_choice_may_be_said_where_it_says_nothing(acto
         ({"function": {"name": "f", "arguments": {"a": [1, "ü"]}}}, ("", '{"a": [1, "ü"]}')),
         ({"id": "a", "function": {"name": "f", "arguments": None}}, ("a", "{}")),
         ({"id": "a", "function": {"name": "f", "arguments": '{"cut'}}, ("a", '{"cut')),
+        ({"id": "a" * 1024, "function": {"name": "f"}}, ("a" * 1024, "{}")),
+        ({"id": "a", "type": None, "function": {"name": "f"}}, ("a", "{}")),
+        ({"id": "a", "type": "", "function": {"name": "f"}}, ("a", "{}")),
     ],
 )
 def test_calls_as_careless_clients_send_them_reach_the_engine(
@@ -363,6 +425,17 @@ def test_calls_as_careless_clients_send_them_reach_the_engine(
     answer = actor.openai().chat.completions.create(model="", messages=[before, *told("show")])
     (found,) = json.loads(answer.choices[0].message.content or "")["messages"][0]["tool_calls"]
     assert (found["id"], found["arguments"]) == expected
+
+
+def test_names_of_tools_may_begin_with_a_servers(actor: Server) -> None:
+    tools: Any = [{"type": "function", "function": {"name": name}} for name in ("mcp:files/read", "a.b-c_d", "x::y")]
+    assert [tool["name"] for tool in seen(actor, tools=tools)["tools"]] == ["mcp:files/read", "a.b-c_d", "x::y"]
+
+
+def test_the_result_of_a_call_with_a_long_id_reaches_the_engine(actor: Server) -> None:
+    result: Any = {"role": "tool", "tool_call_id": "a" * 1024, "content": "12"}
+    answer = actor.openai().chat.completions.create(model="", messages=[result, *told("show")])
+    assert json.loads(answer.choices[0].message.content or "")["messages"][0]["tool_call_id"] == "a" * 1024
 
 
 @pytest.mark.parametrize(
@@ -472,8 +545,25 @@ def test_figures_are_those_of_the_engine(actor: Server) -> None:
         STATS.draft_tokens - STATS.accepted_tokens
     )
     extra = answer.model_extra or {}
-    assert (extra["timings"]["draft_n"], extra["timings"]["predicted_per_second"]) == (STATS.draft_tokens, 20.0)
+    assert (extra["timings"]["draft_n"], extra["timings"]["predicted_per_second"]) == (STATS.draft_tokens, 4.0)
     assert extra["speculation"]["accepted_per_position"] == list(STATS.accepted_per_position)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_timings_of_several_choices_are_those_of_all(typist: Server, count: int) -> None:
+    """As the usage beside them; the first token of each comes of its prompt, and is in no rate."""
+    answer = typist.openai().chat.completions.create(
+        model="typist", messages=HELLO, n=count, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
+    )
+    timings: dict[str, float] = answer.model_extra["timings"]  # type: ignore[index]
+    assert answer.usage is not None and answer.usage.completion_tokens_details is not None
+    accepted = answer.usage.completion_tokens_details.accepted_prediction_tokens or 0
+    rejected = answer.usage.completion_tokens_details.rejected_prediction_tokens or 0
+    assert accepted > 10 * count
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (accepted + rejected, accepted)
+    assert timings["predicted_n"] == answer.usage.completion_tokens == 20 * count
+    rate = 19 * count / timings["predicted_ms"] * 1000
+    assert timings["predicted_per_second"] == pytest.approx(rate, rel=0.01)
 
 
 def test_unicode_passes_unharmed(actor: Server) -> None:

@@ -104,6 +104,26 @@ def test_the_request_reaches_the_engine(actor: Server) -> None:
     assert request["spec"]["drafting"] == "off"
 
 
+@pytest.mark.parametrize(("asked", "expected"), [(None, None), (False, None), (True, 0), (0, 0), (1, 1), (3.0, 3)])
+def test_log_probabilities_may_be_switched_on_and_off(actor: Server, asked: Any, expected: int | None) -> None:
+    answer = actor.openai().completions.create(model="", prompt="show", logprobs=asked)
+    assert json.loads(answer.choices[0].text)["params"]["logprobs"] == expected
+
+
+def test_a_prompt_is_computed_anew_where_that_is_asked_for(actor: Server) -> None:
+    answer = actor.openai().completions.create(model="", prompt="show", extra_body={"cache_prompt": False})
+    assert json.loads(answer.choices[0].text)["reuses_cache"] is False
+
+
+def test_the_timings_of_several_prompts_are_those_of_all(typist: Server) -> None:
+    answer = typist.openai().completions.create(model="typist", prompt=["a", "b"], n=2, max_tokens=9)
+    timings: dict[str, float] = answer.model_extra["timings"]  # type: ignore[index]
+    assert answer.usage is not None and answer.usage.completion_tokens_details is not None
+    details = answer.usage.completion_tokens_details
+    assert timings["draft_n_accepted"] == details.accepted_prediction_tokens
+    assert timings["predicted_n"] == answer.usage.completion_tokens
+
+
 @pytest.mark.parametrize("prompt", ["", [], [[]], [""]])
 def test_an_empty_prompt_is_refused(typist: Server, prompt: Any) -> None:
     answer = typist.http.post("/v1/completions", json={"prompt": prompt})

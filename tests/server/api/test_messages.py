@@ -11,6 +11,8 @@ import pytest
 from doubles.directed_server_engine import CACHED_TOKENS
 from doubles.running_server import Server
 
+from eaglelocal.server.api.anthropic_schema import MAX_TOOLS
+
 TOOLS: list[Any] = [{"name": "weather", "description": "of a city", "input_schema": {"type": "object"}}]
 COLD = {"temperature": 0}  # newer clients know no temperature
 
@@ -181,6 +183,33 @@ def test_a_tool_s_failure_is_told_as_one(actor: Server, is_error: bool) -> None:
     assert tool["content"] == ("Error: no such city" if is_error else "no such city")
 
 
+IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+DOCUMENT: Any = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}
+
+
+def with_result(content: list[Any]) -> list[Any]:
+    return [
+        *told("Look."),
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": content}]},
+        *told("show"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([IMAGE], "[an image, which this model cannot see]"),
+        ([{"type": "text", "text": "Page 1: "}, DOCUMENT], "Page 1: [a document, which this model cannot read]"),
+        ([{"type": "tool_reference", "tool_name": "weather"}], "[the tool weather]"),
+    ],
+)
+def test_what_cannot_be_read_of_a_result_is_said_in_its_place(actor: Server, content: list[Any], text: str) -> None:
+    messages = with_result(content)
+    assert seen(actor, messages=messages)["messages"][2]["content"] == text
+    assert actor.anthropic().messages.count_tokens(model="", messages=messages).input_tokens > 0
+
+
 def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> None:
     messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
     request = seen(actor, messages=messages, tools=[{**TOOLS[0], "strict": True}])
@@ -241,6 +270,36 @@ def test_system_may_be_blocks(actor: Server) -> None:
     assert request["messages"][0]["content"] == "Be brief."
 
 
+BILLED = "x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={};"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kept"), [([], []), (["You are a guide.", "Be brief."], ["You are a guide.Be brief."])]
+)
+def test_what_is_new_in_every_request_does_not_begin_the_prompt(
+    actor: Server, blocks: list[str], kept: list[str]
+) -> None:
+    for mark in ("0a1b2", "3c4d5"):
+        system: Any = [{"type": "text", "text": text} for text in (BILLED.format(mark), *blocks)]
+        messages = seen(actor, system=system)["messages"]
+        assert [one["content"] for one in messages if one["role"] == "system"] == kept
+
+
+def test_it_is_not_counted_either(typist: Server) -> None:
+    count = typist.anthropic().messages.count_tokens
+    blocks: list[Any] = [{"type": "text", "text": text} for text in (BILLED.format("0a1b2"), "Be brief.")]
+    asked: dict[str, Any] = {"model": "", "messages": told("Say hello.")}
+    assert count(system=blocks, **asked) == count(system=blocks[1:], **asked)
+
+
+def test_there_may_be_more_tools_than_openai_allows(actor: Server) -> None:
+    tools = [{**TOOLS[0], "name": f"tool_{i}"} for i in range(MAX_TOOLS + 1)]
+    assert len(seen(actor, tools=tools[1:])["tools"]) == MAX_TOOLS == 1024
+    assert actor.anthropic().messages.count_tokens(model="", messages=told("show"), tools=tools[1:]).input_tokens
+    with pytest.raises(anthropic.BadRequestError, match="tools"):
+        seen(actor, tools=tools)
+
+
 def test_stop_sequences_end_the_answer(typist: Server) -> None:
     ask = typist.anthropic().messages.create
     text = ask(model="", max_tokens=30, messages=told("Hi."), extra_body=COLD).content[0].text  # type: ignore[union-attr]
@@ -255,6 +314,8 @@ def test_stop_sequences_end_the_answer(typist: Server) -> None:
         ({"extra_body": {"temperature": 1.5}}, "temperature"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only text"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "only text"),
+        ({"system": [{"type": "image"}]}, "only text"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"tools": [{"name": "a"}]}, "input_schema"),

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import openai
 import pytest
-from doubles.running_server import Server
+from doubles.running_server import Server, directed, served
+from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
+
+from eaglelocal.server.api.responses_routes import messages_of
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "of a city", "parameters": {"type": "object"}}
+]
+
+
+SKIPPED: list[Any] = [
+    {"type": "web_search", "external_web_access": True, "search_content_types": ["text", "image"]},
+    {
+        "type": "namespace",
+        "name": "mcp/files",
+        "description": "",
+        "tools": [{"type": "function", "name": "list_files"}],
+    },
+    {
+        "type": "custom",
+        "name": "apply_patch",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
+    },
+    {"type": "image_generation", "output_format": "png", "name": 7, "parameters": "none"},
+    {"type": "local_shell"},
+    {"type": "of_tomorrow"},
 ]
 
 
@@ -31,6 +54,11 @@ def test_a_whole_answer(typist: Server) -> None:
     assert answer.usage is not None
     assert answer.usage.output_tokens == 20
     assert answer.usage.total_tokens == answer.usage.input_tokens + 20
+
+
+def test_the_time_is_a_whole_number_as_some_clients_read_no_other(actor: Server) -> None:
+    told = actor.http.post("/v1/responses", json={"input": "say x"}).json()["created_at"]
+    assert isinstance(told, int) and abs(told - time.time()) < 60
 
 
 def test_an_answer_that_is_complete_says_so(actor: Server) -> None:
@@ -99,6 +127,8 @@ def test_formats_and_effort_reach_the_engine(actor: Server) -> None:
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}
     assert seen(actor, text={"format": schema})["constraint"]["source"] == '{"type": "integer"}'
     assert seen(actor, text={"format": {"type": "json_object"}})["constraint"]["syntax"] == "json_object"
+    for strict in (True, False, None):
+        assert seen(actor, text={"format": schema | {"strict": strict}})["constraint"]["is_strict"] is bool(strict)
     assert seen(actor, reasoning={"effort": "high"})["template_values"] == [["reasoning_effort", '"high"']]
     assert seen(actor, tools=TOOLS, tool_choice="required")["tool_choice"]["use"] == "required"
     named: Any = {"type": "function", "name": "weather"}
@@ -159,7 +189,16 @@ def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": [{"type": "message", "content": "x"}]}, "input.0.role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
+        ({"tools": [{"type": "web_search"}, {"type": "function"}]}, "tools.1.name"),
+        ({"tools": [{"name": "a"}]}, "tools.0.type"),
+        ({"tools": SKIPPED, "tool_choice": {"type": "image_generation"}}, "tool_choice"),
+        ({"tools": SKIPPED, "tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice"),
+        ({"tools": SKIPPED, "tool_choice": {"type": "function", "name": "list_files"}}, "tool_choice"),
+        ({"tools": SKIPPED, "tool_choice": "required"}, "tool_choice"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"input": [{"type": "function_call_output", "output": [{"type": "input_audio"}]}]}, "input.0.output.0"),
         ({"metadata": {"a": float("inf")}}, "metadata.a"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": float("nan")}}}}, "text.format"),
         ({"max_output_tokens": 10**9}, "max_output_tokens"),
@@ -173,7 +212,56 @@ def test_what_cannot_be_honoured_is_refused(actor: Server, asked: dict[str, Any]
     assert answer.json()["error"]["param"] == parameter
 
 
+def test_tools_that_are_run_elsewhere_are_left_out(actor: Server) -> None:
+    assert [tool["name"] for tool in seen(actor, tools=[*SKIPPED, *TOOLS])["tools"]] == ["weather"]
+    named: Any = {"type": "function", "name": "weather"}
+    assert seen(actor, tools=[*SKIPPED, *TOOLS], tool_choice=named)["tool_choice"]["name"] == "weather"
+    assert seen(actor, tools=SKIPPED, tool_choice="auto")["tools"] == []
+    answer = actor.openai().responses.create(model="", input="say x", tools=[*SKIPPED, *TOOLS])
+    assert [tool.type for tool in answer.tools] == ["function"]
+
+
+def test_instructions_alone_are_answered(actor: Server, typist: Server) -> None:
+    answer = actor.openai().responses.create(model="", input=[], instructions="Be brief.")
+    assert answer.status == "completed"
+    typed = typist.openai().responses.create(model="", input=[], instructions="Be brief.", max_output_tokens=5)
+    assert len(typed.output_text) == 5
+    told = messages_of("Be brief.", [])
+    assert [(place, message["role"]) for place, message in told] == [("instructions", "system"), ("input", "user")]
+
+
+def test_a_picture_that_a_call_gave_ends_nothing(actor: Server) -> None:
+    output: list[Any] = [
+        {"type": "input_text", "text": "Here: "},
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"},
+        {"type": "input_file", "filename": "a.pdf"},
+    ]
+    conversation: list[Any] = [
+        {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": output},
+        {"role": "user", "content": "show"},
+    ]
+    _, result, _ = seen(actor, input=conversation)["messages"]
+    assert result["content"] == "Here: [an image, which this model cannot see][a file, which this model cannot read]"
+
+
 def test_a_failure_in_the_stream_is_an_event(actor: Server) -> None:
     stream = actor.openai().responses.create(model="", input="say so far\nsleep 0.2\nfail full", stream=True)
     with pytest.raises(openai.APIError, match="no room"):
         list(stream)
+
+
+@pytest.mark.parametrize("script", ["say so far\nsleep 0.2\nfail full", "say so far\nsleep 0.2\nkill"])
+def test_a_response_that_fails_in_the_stream_says_so_at_last(script: str) -> None:
+    asked = {"input": script, "stream": True, "temperature": 0.5, "metadata": {"trace": "7"}}
+    with served(directed()) as server:
+        read = server.http.post("/v1/responses", json=asked).text
+    events = [json.loads(line[6:]) for line in read.splitlines() if line.startswith("data: {")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    error, failed = ResponseErrorEvent(**events[-2]), ResponseFailedEvent(**events[-1])
+    response = failed.response
+    assert (response.id, response.status) == (events[0]["response"]["id"], "failed")
+    assert (response.temperature, response.metadata) == (0.5, {"trace": "7"})
+    assert response.error is not None
+    assert (response.error.code, response.error.message) == ("server_error", error.message)
+    assert (response.output[0].status, response.output_text) == ("incomplete", "so far")

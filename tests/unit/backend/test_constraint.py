@@ -16,6 +16,7 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, joined
+from eaglelocal.engine.binding import Binding
 from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import markers_of
@@ -375,3 +376,68 @@ def test_reasons_are_one_line(told: str, reason: str) -> None:
 def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: Model) -> None:
     with pytest.raises(RequestError, match=r"look-around, .* is not supported"):
         model.constraints.check(schema(type="string", pattern="(?=a)b"))
+
+
+# ---- response formats as Zod and Pydantic write them
+TEXT = {"type": "string"}
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+FORMATS = ("path", "binary", "password", "decimal", "url", "regex", "cuid")
+UNBOUND: dict[str, tuple[dict[str, object], str]] = {  # what of a field cannot be bound, and a value that fits the rest
+    "propertyNames": ({"type": "object", "propertyNames": {"enum": ["k"]}, "additionalProperties": TEXT}, '{"k": "v"}'),
+    "uniqueItems": ({"type": "array", "items": TEXT, "uniqueItems": True}, '["v", "w"]'),
+    "not": ({**TEXT, "not": {"const": "x"}}, '"v"'),
+    "oneOf": ({"oneOf": [{"type": "object", "properties": {name: TEXT}} for name in "ab"]}, '{"a": "v"}'),
+    "dependentRequired": ({"type": "object", "properties": {"a": TEXT}, "dependentRequired": {"a": ["b"]}}, "{}"),
+    "look-around": ({**TEXT, "format": "email", "pattern": EMAIL}, '"a@b.de"'),
+    **{f"Unknown format: {name}": ({**TEXT, "format": name}, '"v"') for name in FORMATS},
+}
+SURE = {"type": "string", "pattern": "^[a-z]{2}$"}
+
+
+def format_with(field: object, **more: object) -> Constraint:
+    fields = {"sure": SURE, "odd": field}
+    return schema(type="object", properties=fields, required=["sure", "odd"], additionalProperties=False, **more)
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_what_a_format_says_that_cannot_be_bound_binds_nothing(model: Model, judge: Judge, name: str) -> None:
+    """All else stays bound, other patterns too."""
+    field, fits = UNBOUND[name]
+    bound = Binding(model.constraints).of_text(format_with(field))
+    assert judge.accepts(bound, f'{{"sure": "ab", "odd": {fits}}}')
+    for wrong in (f'{{"sure": "abc", "odd": {fits}}}', f'{{"odd": {fits}}}', '{"sure": "ab", "odd": 1}', fits):
+        assert not judge.accepts(bound, wrong), wrong
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_in_a_strict_format_it_is_refused_by_its_name(model: Model, name: str) -> None:
+    with pytest.raises(RequestError, match=name) as caught:
+        Binding(model.constraints).of_text(replace(format_with(UNBOUND[name][0]), is_strict=True))
+    assert caught.value.parameter == "response_format"
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("dialect", ["https://json-schema.org/draft-07/schema", "urn:mine", "https://a.example/b", ""])
+def test_what_says_nothing_is_never_in_the_way(model: Model, judge: Judge, dialect: str, is_strict: bool) -> None:
+    record = {"type": "object", "propertyNames": TEXT, "additionalProperties": TEXT, "$schema": dialect}
+    many = {"type": "array", "items": record, "uniqueItems": False}
+    wanted = replace(format_with(many, **{"$schema": dialect}), is_strict=is_strict)
+    bound = Binding(model.constraints).of_text(wanted)
+    assert judge.accepts(bound, '{"sure": "ab", "odd": [{"k": "v"}]}')
+    assert not judge.accepts(bound, '{"sure": "ab", "odd": [{"k": 1}]}')
+    tool = Tool("f", "", wanted.source, is_strict=is_strict)
+    call = constraint_of(Split(form=forms.HERMES, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    assert judge.accepts(call, written(forms.HERMES, {"sure": "ab", "odd": [{"k": "v"}]}))
+
+
+@pytest.mark.parametrize("form", SPELLED, ids=lambda form: form.label)
+def test_a_tool_of_a_server_is_called_by_its_whole_name(judge: Judge, form: CallForm) -> None:
+    name = "mcp:files/read.all"
+    if form.call.endswith("(«args»)") and form.notation is not Notation.JSON:
+        pytest.skip("no name of Python's has these characters")
+    split = Split(form=form, tools=(replace(TOOLS[0], name=name),))
+    text = written_calls(form, [(name, {"n": 3})])
+    assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text)
+    parser = SplitText(split, lambda: "id")
+    parts = [part for one in (*map(parser.push, text), parser.finish("")) for part in one.calls]
+    assert [(call.name, json.loads(call.arguments)) for call in joined(parts)] == [(name, {"n": 3})]

@@ -38,6 +38,18 @@ def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
     assert context.decodes == [4, 1, 1, 2]  # only the last drafted token was not in the cache
 
 
+def test_nothing_is_computed_for_who_sleeps_while_others_draft() -> None:
+    drafter, context = new_drafter()
+    asleep = [4, 5, *range(1, 10)] * 4
+    drafter.doze([committed(1, asleep, 0)])
+    text = [4, 5, 6]
+    drafter.observe([committed(0, text, 0)])
+    draft_chain(drafter, 0, [*text, best(text)], 1)
+    assert context.decodes == [4]
+    rooted = [*asleep, best(asleep)]
+    assert draft_chain(drafter, 1, rooted, 2) == true_chain(rooted, 2)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:

@@ -106,6 +106,37 @@ def test_who_is_to_blame_is_named() -> None:
     assert "@answer" in text and '{"a"' not in text
 
 
+FORMAT = {"type": "object", "properties": {"a": FIELDS["pattern"], "b": {"type": "string", "pattern": "^b+$"}}}
+LOOKS = Constraint(Syntax.JSON_SCHEMA, json.dumps(FORMAT))
+
+
+def test_a_format_is_loosened_no_further_than_it_must_be() -> None:
+    for words, kept in (((), ["(?=a)", "^b+$"]), (["(?=a)"], ["^b+$"]), (["(?=a)", "^b+$"], [])):
+        made = Binding(Reader(*words)).of_text(LOOKS)
+        assert made is not None
+        assert [word for word in ("(?=a)", "^b+$") if word in made.source] == kept
+        assert set(json.loads(made.source)["properties"]) == {"a", "b"}
+
+
+def test_a_format_is_loosened_in_its_frame_too() -> None:
+    made = Binding(Reader("(?=a)")).of_split(wish(PLAIN, wanted=LOOKS, choice=ANY_TOOL))
+    assert made is not None and "@answer" in made.frame
+    assert "^b+$" in made.source and "(?=a)" not in made.source
+
+
+def test_a_strict_format_is_bound_or_refused() -> None:
+    strict = replace(LOOKS, is_strict=True)
+    for asked in (wish(wanted=strict, choice=ANY_TOOL), wish(PLAIN, wanted=strict, choice=ANY_TOOL)):
+        with pytest.raises(RequestError, match=r"\(\?=a\)") as caught:
+            Binding(Reader("(?=a)")).of_split(asked)
+        assert caught.value.parameter == "response_format"
+    assert Binding(Reader()).of_text(strict) == strict
+
+
+def test_a_format_that_a_required_call_outweighs_is_not_looked_at() -> None:
+    assert '"integer"' in bound(Binding(Reader("(?=a)")), wish(PLAIN, wanted=LOOKS))
+
+
 def test_nothing_is_bound_where_nothing_is_asked() -> None:
     reader = Reader("")
     assert Binding(reader).of_split(wish(PLAIN, choice=ANY_TOOL)) is None

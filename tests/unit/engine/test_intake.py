@@ -101,6 +101,12 @@ def test_an_answer_gets_the_room_that_is_left() -> None:
     assert intake.read(ChatRequest(id="a", text="x" * 8)).prompt
 
 
+def test_penalties_look_back_no_further_than_the_context_reaches() -> None:
+    for wanted, got in ((0, 0), (9, 9), (1_000_000, 10)):
+        asked = ChatRequest(id="a", text="hi", params=SamplingParams(repeat_last_n=wanted))
+        assert Intake(CharacterVocabulary(), 10).read(asked).params.repeat_last_n == got
+
+
 @pytest.mark.parametrize(("asked", "parameter"), [({"text": "x" * 9}, "prompt"), ({"tokens": (1,) * 10}, "prompt")])
 def test_a_prompt_without_room_for_an_answer_is_refused(asked: dict[str, object], parameter: str) -> None:
     known = "^this model's maximum context length is 10 tokens, and the prompt has 10: no room"

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.obstacles import obstacle
+from eaglelocal.gguf.pair import branch_problem
 from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.jobs import PLANNED_ROLLBACK
@@ -114,9 +115,13 @@ def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) ->
 def test_two_slots_are_weighed_as_they_are_loaded(
     num_slots: int, gpus: tuple[float, ...], layers: int | None, unified: bool
 ) -> None:
-    """With one cache where layers lie on a GPU, as fitting.with_caches has it."""
-    scale, (each, *_) = Scale(machine_of(100, gpus), num_slots=num_slots, measured={}), some_options()
-    assert scale.plan_of(each, each.drafts[0], Setup(n_ctx=8192, kv_type="f16"), layers).unified is unified
+    """With one cache where layers lie on a GPU and none has a window, as fitting.with_caches has it."""
+    scale, setup = Scale(machine_of(100, gpus), num_slots=num_slots, measured={}), Setup(n_ctx=8192, kv_type="f16")
+    windowed = {each.shape.has_windows for each in some_options()}
+    assert windowed == {True, False}
+    for each in some_options():
+        expected = unified and (num_slots == 1 or not branch_problem(each.shape))
+        assert scale.plan_of(each, each.drafts[0], setup, layers).unified is expected
 
 
 # ---- what is said

@@ -21,8 +21,8 @@ from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
 N_CTX = 64
 
 
-def request(name: str, *prompt: int, max_tokens: int | None = 8) -> Request:
-    return Request(id=name, prompt=prompt, params=SamplingParams(max_tokens=max_tokens))
+def request(name: str, *prompt: int, max_tokens: int | None = 8, reuses_cache: bool = True) -> Request:
+    return Request(id=name, prompt=prompt, params=SamplingParams(max_tokens=max_tokens), reuses_cache=reuses_cache)
 
 
 @dataclass
@@ -91,6 +91,7 @@ class World:
 
     def check_fork(self, admission: Admission, held: list[int]) -> None:
         sequence, unchanged = admission.sequence, admission.num_unchanged
+        assert sequence.request.reuses_cache
         assert self.can_cut and self.min_fork is not None
         assert admission.is_cut and not admission.is_waiting and admission.source != sequence.slot
         assert held[:unchanged] == list(sequence.request.prompt[:unchanged])
@@ -99,6 +100,7 @@ class World:
 
     def check_reuse(self, sequence: Sequence, cache: list[int], is_cut: bool, num_unchanged: int) -> None:
         prompt, reused = list(sequence.request.prompt), sequence.num_reused
+        assert sequence.request.reuses_cache or not reused
         assert reused < len(prompt)
         assert cache[:reused] == prompt[:reused]
         assert cache[:num_unchanged] == prompt[:num_unchanged] or not is_cut
@@ -144,7 +146,12 @@ def test_everyone_is_served_in_turn_and_no_slot_leaks(data: st.DataObject) -> No
         min_fork=data.draw(st.none() | st.integers(1, 6)),
     )
     asked = [
-        request(str(i), *data.draw(TOKENS), max_tokens=data.draw(st.none() | st.integers(1, 12)))
+        request(
+            str(i),
+            *data.draw(TOKENS),
+            max_tokens=data.draw(st.none() | st.integers(1, 12)),
+            reuses_cache=data.draw(st.booleans()),
+        )
         for i in range(data.draw(st.integers(0, 10)))
     ]
     withdrawn = set()
@@ -320,6 +327,19 @@ def test_a_forgotten_cache_is_not_reused() -> None:
     world.scheduler.add(request("b", 1, 2, 3))
     (admission,) = world.scheduler.admit()
     assert admission.sequence.num_reused == 0
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+@pytest.mark.parametrize("reuses_cache", [True, False])
+def test_a_prompt_may_be_read_anew_whatever_caches_hold_of_it(can_cut: bool, reuses_cache: bool) -> None:
+    world = World(2, n_batch=64, can_cut=can_cut, min_fork=2)
+    prompt = tuple(range(1, 20))
+    world.scheduler.add(request("a", *prompt, max_tokens=1))
+    world.step(0)
+    for name in "bc":  # beside it, and where it was
+        world.scheduler.add(request(name, *prompt, 30, reuses_cache=reuses_cache))
+    reused = [admission.sequence.num_reused for admission in world.scheduler.admit()]
+    assert reused == ([19, 19 if can_cut else 0] if reuses_cache else [0, 0])
 
 
 def test_more_slots_than_rows_are_refused() -> None:

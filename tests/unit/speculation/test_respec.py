@@ -41,3 +41,12 @@ def test_what_comes_later_follows_too() -> None:
     brain.respec(OFF)
     brain.begin(0, None)
     assert brain.state(0) == (None, "switched off")
+
+
+@pytest.mark.parametrize("spec", [AUTO, fixed(4)])
+def test_without_drafters_nothing_is_decided(spec: Spec) -> None:
+    brain = Controller(spec, Drafters(), StepCosts())
+    brain.begin(0, None)
+    brain.begin(1, AUTO)
+    assert [brain.max_draft(slot) for slot in (0, 1)] == [0, 0]
+    assert not brain.is_awake(0) and brain.spec == spec

@@ -1,0 +1,124 @@
+"""Schemas of anyone's, made such that answers and arguments can be bound to them.
+
+What says nothing but is not understood is left out of all (`tidied`). What is not strict is loosened until it can be
+bound: without the regular expressions that no automaton can match, then without any, which others write in other
+dialects. Does not know how tight is tight enough: the compiler says that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.tools import Tool
+from eaglelocal.text.tool_schemas import Schema
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # names, each with a schema
+_VALUES = ("enum", "const", "default", "examples")  # data, in which a word of schemas is none
+_DIALECT = re.compile(
+    r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
+)
+_FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or refers back
+
+
+def tidied(schema: Schema) -> dict[str, object]:
+    """Without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
+    return _changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
+
+
+def _says_nothing(key: str, value: object) -> bool:
+    match key:
+        case "$schema":
+            return not (isinstance(value, str) and _DIALECT.fullmatch(value))
+        case "propertyNames":  # Zod says of every record that its keys are texts
+            return value is True or value in ({}, {"type": "string"})
+        case "uniqueItems":
+            return value is False
+    return False
+
+
+# ---- less and less
+def looser(tool: Tool) -> Iterator[Tool]:
+    """The tool with less and less of its schema, at last with any arguments. A strict one stays what it is."""
+    if tool.is_strict:
+        return
+    for schema in _looser(json.loads(tool.parameters or "{}")):
+        yield replace(tool, parameters=json.dumps(schema))
+    yield with_any_arguments(tool)
+
+
+def with_any_arguments(tool: Tool) -> Tool:
+    return tool if tool.is_strict else replace(tool, parameters='{"type": "object"}')
+
+
+def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
+    """The constraint as it is meant, then a schema that is not strict with less and less of it."""
+    schema = _schema_of(wanted)
+    if schema is None:
+        yield wanted
+        return
+    tidy = tidied(schema)
+    yield wanted if tidy == schema else replace(wanted, source=json.dumps(tidy))
+    if not wanted.is_strict:
+        for less in _looser(tidy):
+            yield replace(wanted, source=json.dumps(less))
+
+
+def _schema_of(wanted: Constraint) -> dict[str, object] | None:
+    """None for what is none, or cannot be read: the compiler says why."""
+    if wanted.syntax is not Syntax.JSON_SCHEMA:
+        return None
+    try:
+        schema = read_json(wanted.source)
+    except ValueError:
+        return None
+    return schema if isinstance(schema, dict) else None
+
+
+def _looser(schema: Schema) -> Iterator[dict[str, object]]:
+    """Each way that differs from the one before."""
+    last = schema
+    for is_left_out in (_is_foreign, _is_any):
+        less = _without_patterns(schema, is_left_out)
+        if less != last:
+            yield less
+        last = less
+
+
+def _is_foreign(pattern: object) -> bool:
+    return not isinstance(pattern, str) or bool(_FOREIGN.search(pattern))
+
+
+def _is_any(_: object) -> bool:
+    return True
+
+
+def _without_patterns(schema: Schema, is_left_out: Callable[[object], bool]) -> dict[str, object]:
+    def change(one: Schema) -> dict[str, object]:
+        less = {key: value for key, value in one.items() if key != "pattern" or not is_left_out(value)}
+        named = less.get("patternProperties")
+        if isinstance(named, dict) and any(map(is_left_out, named)):
+            less["patternProperties"] = {name: said for name, said in named.items() if not is_left_out(name)}
+            less.pop("additionalProperties", None)  # which would forbid what the pattern had allowed
+        return less
+
+    return _changed(schema, change)
+
+
+def _changed(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
+    """The schema, and each within it, changed; data in it stays."""
+    return {key: _changed_value(key, value, change) for key, value in change(schema).items()}
+
+
+def _changed_value(key: str, value: object, change: Callable[[Schema], dict[str, object]]) -> object:
+    if key in _VALUES:
+        return value
+    if key in _MAPS and isinstance(value, dict):
+        return {name: _changed_value("", one, change) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_changed_value("", one, change) for one in value]
+    return _changed(value, change) if isinstance(value, dict) else value

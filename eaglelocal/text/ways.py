@@ -1,0 +1,58 @@
+"""The ways in which templates want the same conversation, the usual one first.
+
+Templates differ in what they take: several system texts in front, one behind the first question, any at all, two turns
+of one side in a row. What they do not take some refuse, and others leave out without a word: `sketch_of` makes that
+visible. Knows the order of the ways; turns.py has each of them, and template.py tries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eaglelocal.text.literals import CLOSE, OPEN
+from eaglelocal.text.turns import (
+    SYSTEMS,
+    Turn,
+    with_argument_objects,
+    with_argument_texts,
+    with_joined_systems,
+    with_joined_turns,
+    with_remarks_in_results,
+    with_system_for_developer,
+    with_system_for_user,
+    with_users_for_systems,
+    without_empty_contents,
+)
+
+
+def ways_of(turns: Sequence[Turn], *, wants_none: bool) -> Iterator[list[Turn]]:
+    """Conversations of one form have as many ways. `wants_none`: a content that is empty may have to be none."""
+    joined = with_joined_systems(with_system_for_developer(turns))
+    # where they stand: what was moved to the front would change a prompt from its beginning
+    asked = [joined[0], *with_users_for_systems(joined[1:])]
+    placed = [list(turns), with_system_for_developer(turns), joined, asked]
+    contents = [way for one in placed for way in ([without_empty_contents(one), one] if wants_none else [one])]
+    for plain in (*contents, *map(with_system_for_user, contents), *map(with_joined_turns, contents)):
+        yield plain
+        yield with_argument_texts(plain)
+        yield with_argument_objects(plain)
+    unled = with_joined_turns(with_users_for_systems(joined))
+    yield unled
+    for plain in (list(turns), with_system_for_user(turns), with_joined_turns(asked), unled):
+        yield with_remarks_in_results(plain)
+
+
+def sketch_of(turns: Sequence[Turn]) -> tuple[list[Turn], list[str]]:
+    """The same form with a mark in each system's text, and the marks; what else is said is short, to be rendered fast.
+
+    A mark tells more than its text: templates trim and quote, and the same may be said elsewhere.
+    """
+    sketch, marks = list[Turn](), list[str]()
+    for index, turn in enumerate(turns):
+        said = str(turn["content"])
+        if turn["role"] in SYSTEMS and said.strip():
+            marks.append(f"{OPEN}system {index}{CLOSE}")
+            sketch.append({**turn, "content": said + marks[-1]})
+        else:
+            sketch.append({**turn, "content": said and "x"})
+    return sketch, marks

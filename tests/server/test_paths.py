@@ -1,0 +1,96 @@
+"""Base URLs as people write them: which paths mean the same, and that every check sees the path that is routed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from doubles.raw_server_client import exchange, request
+from doubles.running_server import Server, directed, served
+
+from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.doors import routed_path
+
+KEY = "k" * 20
+MESSAGES = [{"role": "user", "content": "say x"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "routed"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("///v1///chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1//v1/messages/count_tokens", "/v1/messages/count_tokens"),
+        ("//health", "/health"),
+        ("/v1/v1/health", "/v1/health"),
+        ("/health", "/health"),
+        ("/v1", "/v1"),
+        ("/v1/", "/v1/"),
+        ("/", "/"),
+        ("//", "/"),
+        ("", ""),
+        ("*", "*"),
+        ("/v1/models//home/me/x.gguf", "/v1/models//home/me/x.gguf"),
+        ("/v1/models/v1/v1/x", "/v1/models/v1/v1/x"),
+        ("/v11//x", "/v11//x"),
+        ("/x/v1/v1/models", "/x/v1/v1/models"),
+    ],
+)
+def test_the_path_that_is_meant(path: str, routed: str) -> None:
+    assert routed_path(path) == routed
+    assert routed_path(routed) == routed
+
+
+@pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/", "//v1//"])
+def test_clients_of_anthropic_may_say_the_version_or_not(actor: Server, base: str) -> None:
+    body = json.dumps({"model": "", "max_tokens": 9, "messages": MESSAGES}).encode()
+    answer = exchange(actor.port, request(f"{base}/v1/messages", body))
+    assert (answer.status, json.loads(answer.body)["content"][0]["text"]) == (200, "x")
+
+
+@pytest.mark.parametrize("base", ["/v1", "/v1/", "//v1", "/v1/v1"])
+def test_clients_of_openai_may_end_the_base_with_a_slash(actor: Server, base: str) -> None:
+    answer = exchange(actor.port, request(f"{base}/chat/completions", json.dumps({"messages": MESSAGES}).encode()))
+    assert (answer.status, json.loads(answer.body)["choices"][0]["message"]["content"]) == (200, "x")
+
+
+def test_the_clients_themselves(actor: Server) -> None:
+    openai, anthropic = actor.openai(), actor.anthropic()
+    openai.base_url, anthropic.base_url = f"{actor.url}/v1//", f"{actor.url}/v1/"
+    messages: Any = MESSAGES
+    assert openai.chat.completions.create(model="", messages=messages).choices[0].message.content == "x"
+    assert anthropic.messages.create(model="", max_tokens=9, messages=messages).stop_reason == "end_turn"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with served(directed(access=Access(keys=Keys((("anna", KEY),))))) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("//health", 200),
+        ("/v1//models", 401),
+        ("/v1/v1/models", 401),
+        ("//v1//metrics", 401),
+        ("//metrics", 401),
+        ("/health//metrics", 401),
+        ("//health/../metrics", 401),
+        ("/v1/v1/health/../models", 401),
+        ("//evil.example/..", 401),
+    ],
+)
+def test_no_way_of_writing_a_path_leads_around_the_key(guarded: Server, path: str, status: int) -> None:
+    assert exchange(guarded.port, request(path, method="GET")).status == status
+
+
+def test_refusals_have_the_shape_of_the_route_that_is_meant(guarded: Server) -> None:
+    answer = exchange(guarded.port, request("/v1/v1/messages", b"{}"))
+    assert (answer.status, json.loads(answer.body)["type"]) == (401, "error")
