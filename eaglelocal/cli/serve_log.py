@@ -17,7 +17,12 @@ from eaglelocal.server.serving import Serving
 STATUS_GAP_S = 1.0
 LOGGERS = ("eaglelocal", "uvicorn.error")
 FIELDS = ("method", "path", "status", "owner", "seconds")
-QUIET_PATHS = frozenset({"/health", "/metrics", "/v1/models", "/v1/snapshot", "/v1/events"})
+QUIET_PATHS = frozenset(
+    {
+        *("/", "/health", "/metrics", "/v1/models", "/v1/snapshot", "/v1/events"),
+        *("/api/tags", "/api/version", "/api/ps"),
+    }
+)
 
 
 class LineHandler(logging.Handler):

@@ -27,18 +27,23 @@ from eaglelocal.server.api import (
     control_routes,
     embedding_routes,
     monitor_routes,
+    ollama_models,
+    ollama_routes,
     openai_routes,
     responses_routes,
 )
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.api.responses_memory import Memory
-from eaglelocal.server.doors import ANTHROPIC_PATHS, MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor
+from eaglelocal.server.doors import MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor, shaped
 from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.metrics import Gauges
 from eaglelocal.server.serving import Serving
 
-DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's and Anthropic's; `timings` is llama.cpp's."
-ROOMS = (openai_routes, responses_routes, anthropic_routes, embedding_routes, monitor_routes, control_routes)
+DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's and Ollama's; `timings` is llama.cpp's."
+ROOMS = (
+    *(openai_routes, responses_routes, anthropic_routes, embedding_routes, ollama_routes, ollama_models),
+    *(monitor_routes, control_routes),
+)
 PATHS = frozenset(route.path for room in ROOMS for route in room.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0
 
@@ -105,9 +110,7 @@ def _not_found(request: Request, error: Exception) -> JSONResponse:
 
 
 def _told(request: Request, problem: Problem) -> JSONResponse:
-    is_anthropic = request.url.path.startswith(ANTHROPIC_PATHS)
-    body = problem.anthropic_body() if is_anthropic else problem.body()
-    return JSONResponse(body, problem.status, dict(problem.headers))
+    return JSONResponse(shaped(problem, request.url.path), problem.status, dict(problem.headers))
 
 
 @asynccontextmanager

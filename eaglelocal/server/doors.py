@@ -18,13 +18,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.server.access import LOCAL, Access, host_refusal, key_in, origin_refusal
-from eaglelocal.server.errors import AUTHENTICATION, PERMISSION, Problem
+from eaglelocal.server.errors import AUTHENTICATION, PERMISSION, Problem, unavailable
 
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 ANTHROPIC_PATHS = ("/v1/messages",)
+OLLAMA_PATHS = ("/api/",)
 VERSIONS = ("1.0", "1.1")
-MAX_BODY_BYTES = 4 * 2**20
-BODY_TIMEOUT_S = 20.0
+MAX_BODY_BYTES = 32 * 2**20
+LARGE_BYTES = 4 * 2**20  # what is larger has pictures in it
+MAX_LARGE = 8  # such bodies at once, from their first byte to the end of the answer
+MAX_VALUES = 2**20  # of JSON, in a large one: as many take a tenth of a second to read, and 100 MB
+BODY_TIMEOUT_S = 20.0  # for what is not large
 MAX_LOGGED_BYTES = 200
 
 _BASE = re.compile("/+(v1/+)*")
@@ -88,43 +92,67 @@ class KeyDoor:
 
 
 class BodyDoor:
-    """Reads the whole body first, in bounded memory and time, so that no route waits for a slow sender."""
+    """Reads the whole body first, in bounded memory and time, so that no route waits for a slow sender.
+
+    Large bodies tell their length, are few at once, and hold long texts rather than many values: JSON is read in the
+    event loop, for in a thread it would hold the interpreter as long.
+    """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BODY_BYTES, timeout_s: float = BODY_TIMEOUT_S) -> None:
         self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
+        self._num_large = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
+        length = int_of(Headers(scope=scope).get("content-length", "0"))
+        is_large = LARGE_BYTES < length <= self._max_bytes
+        if is_large and self._num_large >= MAX_LARGE:
+            problem = unavailable(f"{MAX_LARGE} requests of more than {LARGE_BYTES} bytes are being answered")
+            await refuse(scope, send, problem, close=True)
+            return
+        self._num_large += is_large
         try:
-            async with asyncio.timeout(self._timeout_s):
-                body = await self._read(Headers(scope=scope), receive)
+            await self._pass(scope, receive, send, length)
+        finally:
+            self._num_large -= is_large
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, length: int) -> None:
+        timeout_s = self._timeout_s * max(1, min(length, self._max_bytes) / LARGE_BYTES)
+        try:
+            async with asyncio.timeout(timeout_s):
+                body = await self._read(length, receive)
         except TimeoutError:
-            await refuse(scope, send, Problem(408, f"the body did not arrive within {self._timeout_s:g} s"), close=True)
+            await refuse(scope, send, Problem(408, f"the body did not arrive within {timeout_s:g} s"), close=True)
         except Problem as problem:
             await refuse(scope, send, problem, close=True)
         else:
             if body is not None:
-                await self._app(scope, replayed(body, receive), send)
+                receive = replayed(body, receive)
+                del body  # the answer may take minutes
+                await self._app(scope, receive, send)
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _read(self, length: int, receive: Receive) -> bytes | None:
         """The body; None when the client has gone."""
-        too_big = Problem(413, f"the body is larger than {self._max_bytes} bytes", code="request_too_large")
-        if int_of(headers.get("content-length", "0")) > self._max_bytes:
-            raise too_big
-        parts, size = [], 0
+        if length > self._max_bytes:
+            raise too_large(f"the body is larger than {self._max_bytes} bytes")
+        parts, size, max_bytes = [], 0, max(length, min(LARGE_BYTES, self._max_bytes))
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             part = message.get("body", b"")
             size += len(part)
-            if size > self._max_bytes:
-                raise too_big
+            if size > max_bytes:
+                raise too_large(f"the body is larger than {max_bytes} bytes, and no Content-Length says so")
             parts.append(part)
             if not message.get("more_body", False):
-                return b"".join(parts)
+                break
+        body = b"".join(parts)
+        if size > LARGE_BYTES and num_values(body) > MAX_VALUES:
+            raise too_large(f"the body holds more than {MAX_VALUES} values")
+        return body
 
 
 class LogDoor:
@@ -169,29 +197,40 @@ def routed_path(path: str) -> str:
     return path if base is None else ("/v1/" if base[1] else "/") + path[base.end() :]
 
 
+def too_large(what: str) -> Problem:
+    return Problem(413, what, code="request_too_large")
+
+
+def num_values(body: bytes) -> int:
+    """No JSON has more in it than these signs; texts have them too."""
+    return 1 + sum(body.count(sign) for sign in (b",", b"[", b"{"))
+
+
 def replayed(body: bytes, receive: Receive) -> Receive:
     """The body in one message; afterwards what the server has to say, which is that the client has gone."""
-    is_told = False
+    untold: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def told() -> Message:
-        nonlocal is_told
-        if is_told:
-            return await receive()
-        is_told = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return untold.pop() if untold else await receive()
 
     return told
 
 
 async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = False) -> None:
-    shaped = problem.anthropic_body() if scope["path"].startswith(ANTHROPIC_PATHS) else problem.body()
-    body = json.dumps(shaped).encode()
+    body = json.dumps(shaped(problem, scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
     if close:  # the rest of the body would be taken for another request
         headers["connection"] = "close"
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
+
+
+def shaped(problem: Problem, path: str) -> dict[str, object]:
+    """As those expect it who ask there."""
+    if path.startswith(OLLAMA_PATHS):
+        return problem.ollama_body()
+    return problem.anthropic_body() if path.startswith(ANTHROPIC_PATHS) else problem.body()
 
 
 def state(scope: Scope) -> MutableMapping[str, Any]:

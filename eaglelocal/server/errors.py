@@ -43,6 +43,11 @@ class Problem(Exception):
         message = f"prompt is too long: {self.message}" if is_too_long else self.message
         return {"type": "error", "error": {"type": self.type, "message": message}}
 
+    def ollama_body(self) -> dict[str, object]:
+        """One text, which has to say the place as well."""
+        is_said = self.parameter is None or self.parameter in self.message
+        return {"error": self.message if is_said else f"{self.parameter}: {self.message}"}
+
 
 def unsupported(parameter: str, why: str) -> Problem:
     """A field that would change the answer if we knew how to honour it."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from eaglelocal.server.api.schema import MAX_TEXT_CHARS
 from eaglelocal.server.errors import INVALID, NOT_FOUND, Problem
 
 MAX_MESSAGE_CHARS = 500
@@ -48,11 +49,15 @@ def of_http(error: Exception) -> Problem:
 def told(errors: Sequence[Mapping[str, Any]], body: object, *, skipped: int = 0) -> Problem:
     """The objection that lies deepest among those to the first field. `skipped`: parts before a place in the body."""
     first = errors[0]["loc"][: skipped + 1]
-    places = [(place_of(one, body, skipped), one["msg"]) for one in errors if one["loc"][: skipped + 1] == first]
-    place, message = max(places, key=lambda found: len(found[0]))  # the first of the deepest
+    places = [(place_of(one, body, skipped), one) for one in errors if one["loc"][: skipped + 1] == first]
+    place, error = max(places, key=lambda found: len(found[0]))  # the first of the deepest
     name = ".".join(map(str, place))[:MAX_PLACE_CHARS]
+    is_too_long = error["type"] == "string_too_long" and error["ctx"]["max_length"] == MAX_TEXT_CHARS
     return Problem(
-        400, f"{name or 'the body'}: {message}"[:MAX_MESSAGE_CHARS], parameter=name or None, code="invalid_value"
+        400,
+        f"{name or 'the body'}: {error['msg']}"[:MAX_MESSAGE_CHARS],
+        parameter=name or None,
+        code="context_length_exceeded" if is_too_long else "invalid_value",
     )
 
 

@@ -1,6 +1,9 @@
 """Calls as Python writes them: [look_up(word="owl"), add(a=1)].
 
-Read from Python's own syntax tree, of which only calls, literals and JSON's three words are taken; nothing runs.
+Read from Python's own syntax tree, of which only calls, literals and JSON's three words are taken; nothing runs. Names
+that Python does not have (get-time, server/tool, from) stand there under others:
+
+    get-time(from="10:00")  ->  _0(_1="10:00")
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ from eaglelocal.text.tagged_text import TEXT, value_of
 from eaglelocal.text.tool_schemas import parameter_schemas
 
 MAX_CHARS = 256 * 1024
-_NAME = re.compile(r"[\w.]+")
+# a string to its end, if it has one; or a word, with what may follow it and make a name of it
+_WORD = re.compile(
+    r"""(?P<quote>"{3}|'{3}|"|')(?:\\.|(?!(?P=quote))[^\\])*+((?P=quote)|\\?\Z)"""
+    r"|(?P<name>\w[\w./:-]*+)(?P<behind>\s*[(=])?",
+    re.DOTALL,
+)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -28,40 +36,47 @@ class PythonCalls:
 
     def __call__(self, text: str) -> list[ToolCall] | None:
         """The calls, without ids; None if the text is none."""
-        tree = _parsed(text.strip())
+        if len(text) > MAX_CHARS:
+            return None
+        names: dict[str, str] = {}
+        tree = _parsed(_WORD.sub(lambda found: _renamed(found, names), text.strip()))
         if tree is None:
             return None
         nodes = tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]
+        known = {stand_in: name for name, stand_in in names.items()}
         try:
-            calls = [self._call(node) for node in nodes]
-        except (ValueError, RecursionError):
+            calls = [self._call(node, known) for node in nodes]
+        except (LookupError, ValueError, RecursionError):
             return None
         return calls or None
 
-    def _call(self, node: ast.expr) -> ToolCall:
-        if not isinstance(node, ast.Call) or node.args:
+    def _call(self, node: ast.expr, names: Mapping[str, str]) -> ToolCall:
+        if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name):
             raise ValueError("no call with named arguments")
-        name = ast.unparse(node.func)
-        if not _NAME.fullmatch(name):
-            raise ValueError("no name")
+        name = names[node.func.id]
         schemas = parameter_schemas(self._tools.get(name))
         arguments: dict[str, object] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise ValueError("arguments without a name")
-            value = _value(keyword.value)
+            key, value = names[keyword.arg], _value(keyword.value)
             # some models quote whatever they write
-            schema = schemas.get(keyword.arg, TEXT)
-            arguments[keyword.arg] = value_of(value, schema) if isinstance(value, str) else value
+            schema = schemas.get(key, TEXT)
+            arguments[key] = value_of(value, schema) if isinstance(value, str) else value
         if is_deeper(arguments, MAX_DEPTH):
             raise ValueError("nested too deep")
         return ToolCall("", name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
+def _renamed(found: re.Match[str], names: dict[str, str]) -> str:
+    """A name before a bracket or an equals sign, as one that Python can read; all else as it is."""
+    if found["behind"] is None:
+        return found[0]
+    return names.setdefault(found["name"], f"_{len(names)}") + found["behind"]
+
+
 def _parsed(text: str) -> ast.expr | None:
     """Some models leave line breaks in quotes, others put each call on a line."""
-    if len(text) > MAX_CHARS:
-        return None
     for spelled in dict.fromkeys((text, text.replace("\n", "\\n"), f"[{','.join(text.splitlines())}]")):
         try:
             return ast.parse(spelled, mode="eval").body

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, Keys, host_refusal
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -82,7 +82,7 @@ def host_door(access: Access) -> Middleware:
     async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if not access.admits_host(host):
-            raise Misdirected(text="this monitor does not answer to this Host; --allowed-hosts lists more names\n")
+            raise Misdirected(text=f"{host_refusal(host)}\n")
         if origin is not None and not access.admits_origin(origin, host):
             raise web.HTTPForbidden(text="web pages of this origin may not look\n")
         return await handler(request)

@@ -30,6 +30,7 @@ from eaglelocal.hub.wish import Wish
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 TIMEOUT_S = 10.0
 ENDLESS = "/v1/events"
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "num_predict")
 MAX_TOKENS = 4
 MAX_GROWTH_BYTES = 16 * 2**20
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -56,9 +57,8 @@ def fuzz(url: str, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
     @given(case=cases(url))
     def answers_as_documented(case: Case) -> None:
         if isinstance(case.body, dict):
-            for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"):
-                if isinstance(case.body.get(name), int) and case.body[name] > MAX_TOKENS:
-                    case.body[name] = MAX_TOKENS
+            for asked in (case.body, case.body.get("options")):
+                bound(asked)
         case.call_and_validate(checks=CHECKS, timeout=timeout_s, session=session)
 
     answers_as_documented()
@@ -66,6 +66,13 @@ def fuzz(url: str, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
     asked = {"messages": [{"role": "user", "content": "say x"}]}
     assert session.post(f"{url}/v1/chat/completions", json=asked, timeout=timeout_s).status_code == 200
     session.close()
+
+
+def bound(asked: object) -> None:
+    if isinstance(asked, dict):
+        for name in LIMITS:
+            if isinstance(asked.get(name), int):
+                asked[name] = min(asked[name], MAX_TOKENS)
 
 
 def is_idle(session: requests.Session, url: str) -> bool:
@@ -83,6 +90,7 @@ def test_the_document_names_what_is_served(actor: Server) -> None:
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/models"} <= set(
         told["paths"]
     )
+    assert {"/api/chat", "/api/generate", "/api/embed", "/api/tags", "/api/show", "/api/ps"} <= set(told["paths"])
     fields = told["components"]["schemas"]["ChatBody"]["properties"]
     assert {"messages", "tools", "response_format", "stop", "logit_bias", "spec", "top_k"} <= set(fields)
 

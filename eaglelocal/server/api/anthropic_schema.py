@@ -12,12 +12,14 @@ from eaglelocal.server.api.schema import (
     MAX_STOPS,
     STRICT,
     Body,
+    CallId,
     ChatBody,
     Count,
     Name,
     Stop,
     Text,
     ToolGiven,
+    ToolName,
     Word,
 )
 
@@ -30,10 +32,10 @@ class Block(Body):
     type: Word
     text: Text | None = None
     thinking: Text | None = None
-    id: Name | None = None
+    id: CallId | None = None
     name: Name | None = None
     input: dict[str, Any] | None = None
-    tool_use_id: Name | None = None
+    tool_use_id: CallId | None = None
     tool_name: Name | None = None
     content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
     is_error: bool | None = None
@@ -48,7 +50,7 @@ class AnthropicTool(Body):
     """Only tools of the caller's can be called; those that Anthropic runs are refused by their name."""
 
     type: Word | None = None
-    name: Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: ToolName
     description: Text | None = None
     input_schema: dict[str, Any] | None = None
     strict: Annotated[bool | None, Field(description=STRICT)] = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.api.figures import speculation, stats_of, timings, usage
+from eaglelocal.server.api.figures import joint_stats, speculation, stats_of, timings, usage
 from eaglelocal.server.api.tellers import DONE, PING, data
 from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
@@ -28,7 +28,7 @@ class ChatTeller:
             "choices": told,
             "usage": usage(choices),
             "timings": timings(*choices),
-            "speculation": speculation(stats_of(choices[0])),
+            "speculation": speculation(joint_stats(choices)),
         }
 
     def opening(self, choices: Sequence[Choice]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.server.api.chat_teller import finish_reason, text_of
-from eaglelocal.server.api.figures import speculation, stats_of, timings, usage
+from eaglelocal.server.api.figures import joint_stats, speculation, stats_of, timings, usage
 from eaglelocal.server.api.tellers import DONE, PING, data
 from eaglelocal.server.choice import Choice, Delta
 from eaglelocal.server.errors import Problem
@@ -33,7 +33,7 @@ class CompletionTeller:
             "choices": told,
             "usage": usage(choices, num_prompts=self._num_prompts),
             "timings": timings(*choices),
-            "speculation": speculation(stats_of(choices[0])),
+            "speculation": speculation(joint_stats(choices)),
         }
 
     def opening(self, choices: Sequence[Choice]) -> str:

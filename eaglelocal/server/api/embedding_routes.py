@@ -20,6 +20,7 @@ from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import new_id, prompts_of
 from eaglelocal.server.api.schema import EmbeddingBody
 from eaglelocal.server.api.tellers import compact
+from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.serving import Serving
 
@@ -50,10 +51,7 @@ class Embedding:
     async def answer(self, wire: Wire) -> None:
         async with self._serving.ask(self._model, [self._request]) as call:
             (choice,) = await call.complete()
-            made = choice.embedded
-            if made is None:
-                raise Problem(400, f"{self._model} makes no embeddings", parameter="model")
-            self._check_size(made)
+            made = embedded(choice, self._model, self._body.dimensions)
             await wire.json(200, await asyncio.to_thread(self._written, made))  # millions of numbers, it may be
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
@@ -62,23 +60,32 @@ class Embedding:
     def breaking(self, problem: Problem) -> str:
         return ""  # nothing is streamed
 
-    def _check_size(self, made: Embedded) -> None:
-        if self._body.dimensions not in (None, made.size):
-            what = f"the vectors of {self._model} have {made.size} dimensions, not {self._body.dimensions}"
-            raise Problem(400, what, parameter="dimensions")
-
     def _written(self, made: Embedded) -> bytes:
         return compact(self._told(made)).encode()
 
     def _told(self, made: Embedded) -> Mapping[str, object]:
         as_text = self._body.encoding_format == "base64"
-        vectors = [made.vectors[i : i + 4 * made.size] for i in range(0, len(made.vectors), 4 * made.size)]
         data = [
             {"object": "embedding", "index": i, "embedding": encoded(vector) if as_text else floats(vector)}
-            for i, vector in enumerate(vectors)
+            for i, vector in enumerate(vectors_of(made))
         ]
         usage = {"prompt_tokens": made.prompt_tokens, "total_tokens": made.prompt_tokens}
         return {"object": "list", "data": data, "model": self._model, "usage": usage}
+
+
+def embedded(choice: Choice, model: str, dimensions: int | None) -> Embedded:
+    """Raises Problem where the model makes none, or of another size than is wanted."""
+    made = choice.embedded
+    if made is None:
+        raise Problem(400, f"{model} makes no embeddings", parameter="model")
+    if dimensions not in (None, made.size):
+        what = f"the vectors of {model} have {made.size} dimensions, not {dimensions}"
+        raise Problem(400, what, parameter="dimensions")
+    return made
+
+
+def vectors_of(made: Embedded) -> list[bytes]:
+    return [made.vectors[i : i + 4 * made.size] for i in range(0, len(made.vectors), 4 * made.size)]
 
 
 def floats(vector: bytes) -> list[float]:

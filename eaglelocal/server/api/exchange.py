@@ -24,11 +24,8 @@ from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.serving import Call, Limits, Serving
 
 CHAT = Names({})
-STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
+EVENTS = "text/event-stream; charset=utf-8"
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -84,8 +81,11 @@ class Exchange(Response):
 class Conversation:
     """A question and its answers, in the shape of a teller. Implements Talk."""
 
-    def __init__(self, serving: Serving, question: Question, teller: Teller, names: Names) -> None:
+    def __init__(
+        self, serving: Serving, question: Question, teller: Teller, names: Names, *, stream_type: str = EVENTS
+    ) -> None:
         self._serving, self._question, self._teller, self._names = serving, question, teller, names
+        self._stream_type = stream_type
 
     async def answer(self, wire: Wire) -> None:
         async with self._serving.ask(self._question.model, self._question.requests) as call:
@@ -102,7 +102,7 @@ class Conversation:
 
     async def _stream(self, call: Call, wire: Wire) -> None:
         news = await call.next(self._serving.limits.patience_s)
-        await wire.open(self._teller.opening(call.choices) + self._told(news))
+        await wire.open(self._teller.opening(call.choices) + self._told(news), self._stream_type)
         ping_s = self._serving.limits.ping_s
         while not call.is_over:
             news = await call.next(max(wire.written_at + ping_s - time.monotonic(), 0.0))
@@ -130,9 +130,9 @@ class Wire:
         self.is_open = False
         self.written_at = 0.0  # monotonic seconds
 
-    async def open(self, text: str) -> None:
+    async def open(self, text: str, content_type: str) -> None:
         self.is_open = True
-        await self._start(200, STREAM_HEADERS)
+        await self._start(200, {"content-type": content_type, **STREAM_HEADERS})
         await self.write(text)
 
     async def write(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.server.choice import Choice
@@ -84,6 +85,26 @@ def timings_of(choice: Choice) -> Timings:
 
 def stats_of(choice: Choice) -> SpeculationStats:
     return choice.finished.speculation if choice.finished else SpeculationStats()
+
+
+def joint_stats(choices: Sequence[Choice]) -> SpeculationStats:
+    """Of several answers together: the state of the first that drafts, and gains weighed by their time."""
+    every = list(map(stats_of, choices))
+    told = max(every, key=lambda stats: stats.state == "on")
+    gains = [
+        (gain, timings_of(one).decode_s) for one in choices if (gain := stats_of(one).speedup_estimate) is not None
+    ]
+    decode_s = sum(seconds for _, seconds in gains)
+    return SpeculationStats(
+        state=told.state,
+        reason=told.reason,
+        drafts=sum(stats.drafts for stats in every),
+        draft_tokens=sum(map(_drafted, every)),
+        accepted_tokens=sum(map(_accepted, every)),
+        accepted_per_position=tuple(map(sum, zip_longest(*(one.accepted_per_position for one in every), fillvalue=0))),
+        speedup_estimate=sum(gain * seconds for gain, seconds in gains) / decode_s if decode_s > 0 else None,
+        emitted_tokens=sum(stats.emitted_tokens for stats in every),
+    )
 
 
 def _drafted(stats: SpeculationStats) -> int:

@@ -8,32 +8,32 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.schema import (
     MAX_STOPS_CHARS,
+    MAX_TEXT_CHARS,
     Asked,
     CallGiven,
     ChatBody,
     CompletionBody,
     JsonSchema,
     MessageGiven,
-    NamedTool,
     Part,
     ResponseFormat,
     ToolGiven,
 )
+from eaglelocal.server.api.tool_choices import allowed_tools, choice_of
 from eaglelocal.server.errors import Problem, unsupported
 
 ONLY_FUNCTIONS = "only functions of the caller's can be called here"
-USES = {**{use.value: use for use in ToolUse}, "any": ToolUse.REQUIRED}
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 MAX_ANSWERS = 128  # of a call
 RANDOM_SEED = -1  # as llama-server and vLLM have it
@@ -69,7 +69,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
-    tools = tuple(tool_of(tool, i) for i, tool in enumerate(body.tools or ()))
+    tools = allowed_tools(body, tuple(tool_of(tool, i) for i, tool in enumerate(body.tools or ())))
     request = ChatRequest(
         id=new_id(),
         messages=tuple(message_of(message, i) for i, message in enumerate(body.messages)),
@@ -84,6 +84,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         continues_last=continues_last(body),
         reuses_cache=body.cache_prompt is not False,
     )
+    check_size(texts_of(request), "messages")
     return _question(body, _choices(request, body.n or 1))
 
 
@@ -124,7 +125,22 @@ def prompts_of(given: str | list[Any], field: str = "prompt") -> list[str | tupl
         raise Problem(400, f"the {field} is empty", parameter=field)
     if isinstance(given[0], int):
         return [tuple(given)]
+    check_size((prompt for prompt in given if isinstance(prompt, str)), field)
     return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+
+
+def check_size(texts: Iterable[str], parameter: str) -> None:
+    """The engine reads them between two steps of everybody's answers. Raises Problem."""
+    if (size := sum(map(len, texts))) > MAX_TEXT_CHARS:
+        what = f"there are {size} characters, more than any context holds; at most {MAX_TEXT_CHARS} can be read at once"
+        raise Problem(400, what, parameter=parameter, code="context_length_exceeded")
+
+
+def texts_of(request: ChatRequest) -> Iterator[str]:
+    for message in request.messages:
+        yield from (message.content, message.reasoning, *(call.arguments for call in message.tool_calls))
+    for tool in request.tools:
+        yield from (tool.description, tool.parameters)
 
 
 def _question(body: Asked, requests: Iterable[ChatRequest]) -> Question:
@@ -240,27 +256,6 @@ def tool_of(given: ToolGiven, index: int) -> Tool:
     parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
     schema = as_json(parameters, f"tools.{function.name}")
     return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
-
-
-def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
-    parallel = body.parallel_tool_calls is not False
-    given = body.tool_choice
-    match given.type if isinstance(given, NamedTool) and given.type in USES else given:
-        case NamedTool(type=kind, function=function):
-            if kind != "function":
-                raise unsupported("tool_choice", f"a tool_choice names a function here, it cannot be of type {kind!r}")
-            if function is None:
-                raise Problem(400, "a tool_choice of type function needs it", parameter="tool_choice.function")
-            if function.name not in {tool.name for tool in tools}:
-                raise Problem(
-                    400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"
-                )
-            return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=parallel)
-        case "required" | "any" if not tools:
-            raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
-        case str(use):
-            return ToolChoice(use=USES[use], parallel=parallel)
-    return ToolChoice(parallel=parallel)
 
 
 def constraint_of(given: ResponseFormat | None) -> Constraint | None:

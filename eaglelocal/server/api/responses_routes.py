@@ -10,12 +10,20 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from eaglelocal.server.api.anthropic_schema import TranslatedBody
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
 from eaglelocal.server.api.reading import chat_question, text_of
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_memory import Memory
-from eaglelocal.server.api.responses_schema import FunctionTool, Item, NamedTool, ResponsesBody, TextFormat
+from eaglelocal.server.api.responses_schema import (
+    FunctionTool,
+    Item,
+    NamedTool,
+    ResponsesBody,
+    TextFormat,
+    shown_name,
+)
 from eaglelocal.server.api.responses_teller import ResponsesTeller
 from eaglelocal.server.api.schema import Part, SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
@@ -30,6 +38,8 @@ FIELDS = {
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "tool_choice.allowed_tools": "tool_choice.tools",
+    "tool_choice.allowed_tools.tools": "tool_choice.tools",
     "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
@@ -93,7 +103,9 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
     placed = messages_of(body.instructions, [*before, *asked])
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
-        question = chat_question(as_chat(chat_of(body, [message for _, message in placed])), serving.defaults, owner)
+        question = chat_question(
+            as_chat(chat_of(body, [message for _, message in placed]), TranslatedBody), serving.defaults, owner
+        )
     teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), body)
     talk: Talk = Conversation(serving, question, teller, names)
     if body.is_kept:
@@ -115,15 +127,26 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "response_format": format_of(body.text.format if body.text else None),
     }
     if isinstance(body.tool_choice, NamedTool):
-        function = {"name": body.tool_choice.name} if body.tool_choice.name else None
-        chat["tool_choice"] = {"type": body.tool_choice.type, "function": function}
+        chat["tool_choice"] = choice_of(body.tool_choice)
     if body.tools is not None:
-        chat["tools"] = [tool_of(tool) for tool in body.functions]
+        chat["tools"] = [tool_of(name, tool) for name, (_, tool) in body.functions.items()]
     return chat
 
 
-def tool_of(tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"})}
+def choice_of(given: NamedTool) -> dict[str, Any]:
+    named = named_tool(given.type, given.name)
+    if given.tools is not None:
+        allowed = [named_tool(tool.type, tool.name) for tool in given.tools]
+        return named | {"allowed_tools": {"mode": given.mode or "auto", "tools": allowed}}
+    return named
+
+
+def named_tool(type: str, name: str | None) -> dict[str, Any]:
+    return {"type": type, "function": {"name": name} if name and type == "function" else None}
+
+
+def tool_of(name: str, tool: FunctionTool) -> dict[str, Any]:
+    return {"type": "function", "function": tool.model_dump(exclude={"type"}) | {"name": name}}
 
 
 def items_before(id: str | None, memory: Memory) -> Placed:
@@ -202,7 +225,7 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
                 raise Problem(400, "a message needs content", parameter=f"{place}.content")
             return {"role": item.role, "content": text_of(item.content, f"{place}.content")}
         case "function_call":
-            function = {"name": item.name or "", "arguments": item.arguments or "{}"}
+            function = {"name": shown_name(item.namespace, item.name or ""), "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
             return {"role": "assistant", "content": None, "tool_calls": [call]}
         case "function_call_output":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from eaglelocal.server.api.schema import (
+    MAX_ALLOWED,
     MAX_MESSAGES,
     MAX_TOOLS,
     STRICT,
@@ -23,6 +25,8 @@ from eaglelocal.server.api.schema import (
     Word,
 )
 
+MAX_IN_NAMESPACE = 1024
+
 
 class Item(Body):
     """A message, a thought, a call, what a call gave, or the id of an item that was told; which of them is said by
@@ -35,6 +39,7 @@ class Item(Body):
     summary: Parts | None = None  # of a thought
     call_id: CallId | None = None
     name: Name | None = None
+    namespace: Name | None = None  # of what is called
     arguments: Text | None = None
     output: Text | Parts | None = None
 
@@ -49,21 +54,61 @@ class FunctionTool(Body):
     strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
-def no_function(type: str) -> str:
-    if type == "function":
-        raise ValueError("a function is a tool that can be called")
-    return type
-
-
 class OtherTool(Body):
     """A tool that this server would have to run itself, or does not know. It is left out, so nothing in it is read."""
 
-    type: Annotated[Word, AfterValidator(no_function)]
+    type: Word
+
+
+def kind_of(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
+    """The shape by which a tool is read, and by which what is wrong with it is told."""
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
+    return kind if kind in kinds else "other"
+
+
+def kind_within(tool: object) -> str:
+    """Of a tool in a namespace, which holds no other."""
+    return kind_of(tool, ("function",))
+
+
+def without_others(tools: list[Any]) -> list[Any]:
+    return [tool for tool in tools if not isinstance(tool, OtherTool)]
+
+
+Function = Annotated[FunctionTool, Tag("function")]
+Other = Annotated[OtherTool, Tag("other")]
+Within = Annotated[Function | Other, Discriminator(kind_within)]
+
+
+class Namespace(Body):
+    """Functions that belong together, such as those of an MCP server; calls name it beside the function."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: Text | None = None
+    tools: Annotated[list[Within], Field(max_length=MAX_IN_NAMESPACE), AfterValidator(without_others)]
+
+
+Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(kind_of)]
+
+
+def shown_name(namespace: str | None, name: str) -> str:
+    """Under which the model knows a function, and which no other has: mcp__files, read -> mcp__files__read."""
+    return f"{namespace.rstrip('_')}__{name}" if namespace else name
+
+
+class AllowedTool(Body):
+    type: Word
+    name: Name | None = None
 
 
 class NamedTool(Body):
+    """Or several, of which any may be called (`allowed_tools`)."""
+
     type: Word
     name: Name | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
 
 
 class TextFormat(Body):
@@ -89,7 +134,7 @@ class ResponsesBody(SamplingGiven):
     instructions: Text | None = None
     max_output_tokens: Count | None = None
     stream: bool | None = None
-    tools: Annotated[list[FunctionTool | OtherTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[Given], Field(max_length=MAX_TOOLS), AfterValidator(without_others)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextGiven | None = None
@@ -102,9 +147,16 @@ class ResponsesBody(SamplingGiven):
     metadata: dict[Name, Text] | None = None  # told again as it came, so it must be what JSON can spell
 
     @property
-    def functions(self) -> list[FunctionTool]:
-        """The tools that can be called."""
-        return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
+    def functions(self) -> dict[str, tuple[str, FunctionTool]]:
+        """The tools that can be called, each with its namespace, by the name under which the model knows it."""
+        return {shown_name(namespace, tool.name): (namespace, tool) for namespace, tool in self._functions()}
+
+    def _functions(self) -> Iterator[tuple[str, FunctionTool]]:
+        for tool in self.tools or ():
+            if isinstance(tool, FunctionTool):
+                yield "", tool
+            elif isinstance(tool, Namespace):
+                yield from ((tool.name, one) for one in tool.tools if isinstance(one, FunctionTool))
 
     @property
     def is_kept(self) -> bool:

@@ -47,6 +47,7 @@ class OpenCall:
     id: str
     call_id: str
     name: str
+    namespace: str
     arguments: list[str] = field(default_factory=list)
 
     @property
@@ -64,6 +65,7 @@ class OpenCall:
             "type": "function_call",
             "call_id": self.call_id,
             "name": self.name,
+            **({"namespace": self.namespace} if self.namespace else {}),
             "arguments": arguments,
             "status": status,
         }
@@ -74,6 +76,7 @@ class ResponsesTeller:
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
+        self._functions = body.functions
         self._created_at = int(time.time())  # some clients read whole numbers only
         self._done: list[Event] = []  # items
         self._open: OpenItem | OpenCall | None = None
@@ -152,7 +155,9 @@ class ResponsesTeller:
         return told + self._of_part(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
 
     def _begin_call(self, part: CallPart) -> str:
-        call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, part.name)
+        namespace, tool = self._functions.get(part.name, ("", None))
+        name = tool.name if tool else part.name
+        call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, name, namespace)
         return self._event("response.output_item.added", output_index=len(self._done), item=call.told("in_progress"))
 
     def _argue(self, arguments: str) -> str:
@@ -210,8 +215,8 @@ class ResponsesTeller:
             "previous_response_id": body.previous_response_id,
             "store": body.is_kept,
             "temperature": choice.params.temperature,
-            "tool_choice": body.model_dump()["tool_choice"] or "auto",
-            "tools": [tool.model_dump() for tool in body.functions],
+            "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
+            "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": choice.params.top_p,
             "usage": None,
         }

@@ -16,6 +16,7 @@ MAX_STOPS = 128
 MAX_STOPS_CHARS = 16_000  # together: what looks for them has a node for each
 MAX_CHOICES = 16
 MAX_TOOLS = 128
+MAX_ALLOWED = 1024  # named, of tools given
 MAX_NAME_CHARS = 256
 MAX_ID_CHARS = 1024  # of a call: some clients keep a state in it
 MAX_PARTS = 1024  # of a message
@@ -121,9 +122,22 @@ class NamedFunction(Body):
     name: Name
 
 
+class AllowedTool(Body):
+    type: Word
+    function: NamedFunction | None = None
+
+
+class AllowedTools(Body):
+    """Of the tools given, those that may be called now."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)]
+
+
 class NamedTool(Body):
     type: Word
     function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 STRICT_FORMAT = (

@@ -384,6 +384,23 @@ def test_tool_choices_reach_the_engine(actor: Server, choice: Any, use: str, nam
     assert request["tool_choice"] == {"use": use, "name": name, "parallel": False}
 
 
+@pytest.mark.parametrize(("mode", "use"), [("auto", "auto"), ("required", "required")])
+def test_only_allowed_tools_are_offered(actor: Server, mode: Any, use: str) -> None:
+    tools: Any = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [tools[2], tools[0]]}}
+    request = seen(actor, tools=tools, tool_choice=choice)
+    assert [tool["name"] for tool in request["tools"]] == ["a", "c"]
+    assert (request["tool_choice"]["use"], request["tool_choice"]["name"]) == (use, "")
+
+
+@pytest.mark.parametrize(
+    "allowed", [None, {"mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}]
+)
+def test_what_is_allowed_must_be_given(actor: Server, allowed: object) -> None:
+    answer = actor.ask("say x", tools=TOOLS, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith("tool_choice.allowed_tools")
+
+
 def test_strict_tools_reach_the_engine(actor: Server) -> None:
     tools: Any = [{"type": "function", "function": {"name": name, "strict": name == "a"}} for name in "ab"]
     assert [tool["is_strict"] for tool in seen(actor, tools=tools)["tools"]] == [True, False]
@@ -562,6 +579,8 @@ def test_the_timings_of_several_choices_are_those_of_all(typist: Server, count: 
     assert accepted > 10 * count
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (accepted + rejected, accepted)
     assert timings["predicted_n"] == answer.usage.completion_tokens == 20 * count
+    told: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
+    assert (told["draft_tokens"], told["accepted_tokens"]) == (accepted + rejected, accepted)
     rate = 19 * count / timings["predicted_ms"] * 1000
     assert timings["predicted_per_second"] == pytest.approx(rate, rel=0.01)
 

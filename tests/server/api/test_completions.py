@@ -122,6 +122,8 @@ def test_the_timings_of_several_prompts_are_those_of_all(typist: Server) -> None
     details = answer.usage.completion_tokens_details
     assert timings["draft_n_accepted"] == details.accepted_prediction_tokens
     assert timings["predicted_n"] == answer.usage.completion_tokens
+    told: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
+    assert told["accepted_tokens"] == details.accepted_prediction_tokens
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], [""]])

@@ -210,6 +210,20 @@ def test_what_cannot_be_read_of_a_result_is_said_in_its_place(actor: Server, con
     assert actor.anthropic().messages.count_tokens(model="", messages=messages).input_tokens > 0
 
 
+def test_names_of_mcp_tools_and_long_ids_are_taken(actor: Server) -> None:
+    name, id = "files/get-time:v1.2", "a" * 1024
+    messages: list[Any] = [
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": name, "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "ten"}]},
+        {"role": "user", "content": "show"},
+    ]
+    request = seen(actor, messages=messages, tools=[{**TOOLS[0], "name": name}])
+    assert request["tools"][0]["name"] == name
+    _, called, result, *_ = request["messages"]
+    assert (called["tool_calls"][0]["id"], result["tool_call_id"]) == (id, id)
+
+
 def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> None:
     messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
     request = seen(actor, messages=messages, tools=[{**TOOLS[0], "strict": True}])

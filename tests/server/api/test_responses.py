@@ -21,12 +21,6 @@ TOOLS: list[Any] = [
 SKIPPED: list[Any] = [
     {"type": "web_search", "external_web_access": True, "search_content_types": ["text", "image"]},
     {
-        "type": "namespace",
-        "name": "mcp/files",
-        "description": "",
-        "tools": [{"type": "function", "name": "list_files"}],
-    },
-    {
         "type": "custom",
         "name": "apply_patch",
         "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
@@ -35,6 +29,23 @@ SKIPPED: list[Any] = [
     {"type": "local_shell"},
     {"type": "of_tomorrow"},
 ]
+# as Codex sends the tools of two MCP servers
+MCP: list[Any] = [
+    {
+        "type": "namespace",
+        "name": name,
+        "description": "Tools of a server.",
+        "tools": [
+            {"type": "function", "name": "read-file", "strict": False, "parameters": {"type": "object"}, **more},
+            {"type": "custom", "name": "patch", "format": {"type": "text"}},
+        ],
+    }
+    for name, more in (("mcp__files__", {"description": "reads"}), ("mcp__web", {"defer_loading": True}))
+]
+
+
+def allowed(mode: str, *names: str) -> Any:
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
 
 
 def seen(server: Server, **asked: Any) -> dict[str, Any]:
@@ -194,7 +205,15 @@ def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
         ({"tools": [{"name": "a"}]}, "tools.0.type"),
         ({"tools": SKIPPED, "tool_choice": {"type": "image_generation"}}, "tool_choice"),
         ({"tools": SKIPPED, "tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice"),
-        ({"tools": SKIPPED, "tool_choice": {"type": "function", "name": "list_files"}}, "tool_choice"),
+        ({"tools": SKIPPED, "tool_choice": {"type": "function", "name": "apply_patch"}}, "tool_choice"),
+        ({"tools": MCP, "tool_choice": {"type": "function", "name": "patch"}}, "tool_choice"),
+        ({"tools": [{**MCP[0], "name": "a b"}]}, "tools.0.name"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]}, "tools.0.tools.0.name"),
+        ({"tools": [{"type": "namespace", "name": "a"}]}, "tools.0.tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("required", "time")}, "tool_choice.tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("required")}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowed("perhaps", "weather")}, "tool_choice.mode"),
         ({"tools": SKIPPED, "tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
@@ -219,6 +238,65 @@ def test_tools_that_are_run_elsewhere_are_left_out(actor: Server) -> None:
     assert seen(actor, tools=SKIPPED, tool_choice="auto")["tools"] == []
     answer = actor.openai().responses.create(model="", input="say x", tools=[*SKIPPED, *TOOLS])
     assert [tool.type for tool in answer.tools] == ["function"]
+
+
+def test_functions_of_a_namespace_are_tools_like_others(actor: Server) -> None:
+    """Codex has its MCP tools so. The model is told names that no two have."""
+    tools = seen(actor, tools=[*MCP, *TOOLS, *SKIPPED])["tools"]
+    names = ["mcp__files__read-file", "mcp__web__read-file", "weather"]
+    assert [(tool["name"], tool["description"]) for tool in tools] == list(
+        zip(names, ("reads", "", "of a city"), strict=True)
+    )
+    answer = actor.openai().responses.create(model="", input="say x", tools=[*MCP, *TOOLS, *SKIPPED])
+    assert [tool.type for tool in answer.tools] == ["namespace", "namespace", "function"]
+    many = [{"type": "function", "name": f"f{i}"} for i in range(300)]  # more than a chat may have
+    assert len(seen(actor, tools=[{**MCP[0], "tools": many}])["tools"]) == 300
+
+
+SPOKEN = "call mcp__web__read-file {}\ncall weather {}"
+
+
+def test_a_call_names_the_namespace_of_its_function(actor: Server) -> None:
+    ask = actor.openai().responses.create
+    whole = ask(model="", input=SPOKEN, tools=[*MCP, *TOOLS]).output
+    events = list(ask(model="", input=SPOKEN, tools=[*MCP, *TOOLS], stream=True))
+    told = [event.item for event in events if event.type in ("response.output_item.added", "response.output_item.done")]
+    for items in (whole, told[::2], told[1::2]):
+        assert [(item.name, item.namespace) for item in items if item.type == "function_call"] == [
+            ("read-file", "mcp__web"),
+            ("weather", None),
+        ]
+    done = [event.name for event in events if event.type == "response.function_call_arguments.done"]
+    assert done == ["read-file", "weather"]
+
+
+def test_a_call_into_a_namespace_is_read_again(actor: Server) -> None:
+    """As a client sends it, and from what was remembered."""
+    asked: list[Any] = [{"role": "user", "content": SPOKEN}]
+    first = actor.openai().responses.create(model="", input=asked, tools=[*MCP, *TOOLS])
+    results: list[Any] = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "x"}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    more: list[Any] = [*results, {"role": "user", "content": "show"}]
+    sent = seen(actor, input=[*asked, *(item.model_dump(exclude_none=True) for item in first.output), *more])
+    remembered = seen(actor, input=more, previous_response_id=first.id)
+    for request in (sent, remembered):
+        assert [call["name"] for call in request["messages"][1]["tool_calls"]] == ["mcp__web__read-file", "weather"]
+
+
+def test_only_allowed_tools_are_offered(actor: Server) -> None:
+    other: Any = {"type": "function", "name": "time"}
+    for choice, use in ((allowed("auto", "weather"), "auto"), (allowed("required", "weather"), "required")):
+        choice["tools"].append({"type": "image_generation"})
+        request = seen(actor, tools=[other, *TOOLS], tool_choice=choice)
+        assert [tool["name"] for tool in request["tools"]] == ["weather"]
+        assert (request["tool_choice"]["use"], request["tool_choice"]["name"]) == (use, "")
+    answer = actor.openai().responses.create(
+        model="", input="say x", tools=TOOLS, tool_choice=allowed("auto", "weather")
+    )
+    assert answer.tool_choice.type == "allowed_tools"  # type: ignore[union-attr]
 
 
 def test_instructions_alone_are_answered(actor: Server, typist: Server) -> None:

@@ -140,7 +140,7 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
 
 
 RICH = Tool(
-    "look.up-2",
+    "a:b/look.up-2",
     "",
     json.dumps(
         {
@@ -170,10 +170,7 @@ ARGUMENTS: tuple[dict[str, object], ...] = (
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 @pytest.mark.parametrize("form", SPELLED, ids=lambda form: form.label)
 def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm, arguments: dict[str, object]) -> None:
-    if form.call.endswith("(«args»)") and form.notation is not Notation.JSON:
-        tool = replace(RICH, name="look.up")  # no name of Python's has a hyphen
-    else:
-        tool = RICH
+    tool = RICH
     split = Split(form=form, tools=(tool,))
     text = written_calls(form, [(tool.name, arguments)])
     assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text), text

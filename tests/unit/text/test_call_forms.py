@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -256,6 +257,20 @@ def test_what_is_written_is_read_again(form: CallForm, arguments: dict[str, obje
     assert read(replace(split, parallel=False), text) == ("", "", calls[:1])
 
 
+NAMES = ("get-time", "server/tool", "a:b", "look.up", "mcp__files__read", "1st", "class")
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=lambda form: form.label
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_tools_and_arguments_may_have_names_that_python_has_not(form: CallForm, name: str) -> None:
+    """As they were shown, so are they written."""
+    call: tuple[str, dict[str, object]] = (name, {"from": "x(y=1)", "user-id": 7})
+    split = Split(form=form, tools=(Tool(name),))
+    assert read(split, written_calls(form, [call])) == ("", "", [call])
+
+
 # ---- values
 @pytest.mark.parametrize(
     ("text", "schema", "value"),
@@ -283,10 +298,36 @@ def test_values_are_what_the_schema_says(text: str, schema: dict[str, object], v
 
 
 @pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('f(a="""say "g(" (x=1)""")', {"a": 'say "g(" (x=1)'}),
+        ("f(a='it\\'s g(x=1)', b={\"c\":(1, 2)})", {"a": "it's g(x=1)", "b": {"c": [1, 2]}}),
+        ("f(a='x=1\ny(2)')", {"a": "x=1\ny(2)"}),
+        ("f ( a = true, _0 = 1)", {"a": True, "_0": 1}),
+    ],
+)
+def test_what_stands_in_quotes_names_nothing(text: str, arguments: dict[str, object]) -> None:
+    (call,) = PythonCalls({})(text) or ()
+    assert (call.name, json.loads(call.arguments)) == ("f", arguments)
+
+
+@pytest.mark.parametrize(
+    "text", ['f(a="' + '\\"' * 100_000, "a" * 250_000, "'" * 250_000, "a" + " " * 250_000, "a=" * 100_000]
+)
+def test_what_has_no_end_is_given_up_soon(text: str) -> None:
+    began = time.perf_counter()
+    assert PythonCalls({})(text) is None
+    assert time.perf_counter() - began < 2.0
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
         "[]",
+        "(f)(a=1)",
+        "x - f(a=1)",
+        "f(a==1)",
         "[f]",
         "f(1)",
         "f(**{})",

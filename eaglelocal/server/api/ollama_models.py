@@ -1,0 +1,180 @@
+"""What Ollama's API says of models and of itself. This server pulls, makes and removes none, and reads no files for it:
+what only a file could tell (architecture, number of parameters) stays empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from starlette.responses import PlainTextResponse, Response
+
+from eaglelocal import __version__
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.hub.builds import quant_of
+from eaglelocal.server.api.ollama_schema import (
+    Details,
+    OllamaCard,
+    OllamaError,
+    PsReply,
+    Running,
+    ShowBody,
+    ShowReply,
+    TagsReply,
+    VersionReply,
+)
+from eaglelocal.server.api.ollama_teller import timestamp
+from eaglelocal.server.api.openai_routes import There
+from eaglelocal.server.api.replies import ERRORS
+from eaglelocal.server.errors import PERMISSION, Problem
+from eaglelocal.server.models import Models
+from eaglelocal.server.serving import Serving
+
+API_VERSION = "0.14.2"  # of Ollama: some programs refuse to talk to an older one
+LATEST = ":latest"
+UNKNOWN = "unknown"  # architecture, which is a part of other names
+OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
+
+
+class JsonRoute(APIRoute):
+    """Reads a body as JSON whatever its type: Ollama does, so scripts and its own manual leave the type out."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            others = [header for header in request.scope["headers"] if header[0] != b"content-type"]
+            headers = [*others, (b"content-type", b"application/json")]
+            return await handle(Request({**request.scope, "headers": headers}, request.receive))
+
+        return handle_json
+
+
+router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
+
+
+@router.head("/", response_class=PlainTextResponse, include_in_schema=False)
+@router.get("/", response_class=PlainTextResponse)
+async def root() -> str:
+    """The words by which programs know that Ollama's API is spoken here."""
+    return "Ollama is running"
+
+
+@router.head("/api/version", include_in_schema=False)
+@router.get("/api/version")
+async def version() -> VersionReply:
+    """The version of Ollama's API, and ours."""
+    return VersionReply(version=API_VERSION, eaglelocal=__version__)
+
+
+@router.head("/api/tags", include_in_schema=False)
+@router.get("/api/tags")
+async def tags(serving: There) -> TagsReply:
+    """The models that may be asked for."""
+    return TagsReply(models=[card_of(serving, name) for name in serving.models.listed])
+
+
+@router.post("/api/show")
+async def show(body: ShowBody, serving: There) -> ShowReply:
+    """One model."""
+    name = serving.models.name_of(model_of(body.model or body.name, serving.models))
+    info = info_of(serving, name)
+    return ShowReply(
+        details=details_of(name),
+        model_info=model_info(name, info),
+        capabilities=capabilities_of(info),
+        modified_at=started(serving),
+    )
+
+
+@router.get("/api/ps")
+async def ps(serving: There) -> PsReply:
+    """The model that is loaded."""
+    loaded = serving.models.loaded
+    if loaded is None:
+        return PsReply(models=[])
+    info, name = loaded.info, tagged(loaded.name)
+    size = info.model_bytes + info.cache_bytes + info.compute_bytes
+    card = Running(
+        name=name,
+        model=name,
+        size=size,
+        digest=digest_of(loaded.name),
+        details=details_of(loaded.name),
+        context_length=info.n_ctx,
+    )
+    return PsReply(models=[card])
+
+
+@router.post("/api/pull", include_in_schema=False)
+@router.post("/api/push", include_in_schema=False)
+@router.post("/api/create", include_in_schema=False)
+@router.post("/api/copy", include_in_schema=False)
+@router.delete("/api/delete", include_in_schema=False)
+@router.head("/api/blobs/{digest}", include_in_schema=False)
+@router.post("/api/blobs/{digest}", include_in_schema=False)
+async def no_change() -> Response:
+    what = "this server pulls, makes and removes no models; its owner does, with `eaglelocal pull` and `eaglelocal rm`"
+    raise Problem(403, what, PERMISSION)
+
+
+def model_of(asked: str, models: Models) -> str:
+    """The name that is meant: programs say the tag `latest` or leave it out, as they like."""
+    bare = asked.removesuffix(LATEST)
+    return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
+
+
+def tagged(name: str) -> str:
+    """Open WebUI looks for names with a tag among those that were listed."""
+    return name if ":" in name else name + LATEST
+
+
+def card_of(serving: Serving, listed: str) -> OllamaCard:
+    name, tag = serving.models.name_of(listed), tagged(listed)
+    info = info_of(serving, name)
+    return OllamaCard(
+        name=tag,
+        model=tag,
+        modified_at=started(serving),
+        size=info.model_bytes if info else 0,
+        digest=digest_of(name),
+        details=details_of(name),
+        capabilities=capabilities_of(info),
+    )
+
+
+def info_of(serving: Serving, name: str) -> EngineInfo | None:
+    """Of a model that is loaded."""
+    loaded = serving.models.loaded
+    return loaded.info if loaded is not None and loaded.name == name else None
+
+
+def details_of(name: str) -> Details:
+    return Details(quantization_level=quant_of(name))
+
+
+def capabilities_of(info: EngineInfo | None) -> list[str]:
+    """Of a model that talks, what this server can do with it: a template that knows no thoughts thinks none."""
+    return ["embedding"] if info and info.embedding_size else ["completion", "tools", "thinking"]
+
+
+def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"general.architecture": UNKNOWN, "general.basename": name}
+    if info is not None:
+        told[f"{UNKNOWN}.context_length"] = info.n_ctx
+    if info is not None and info.embedding_size:
+        told[f"{UNKNOWN}.embedding_length"] = info.embedding_size
+    return told
+
+
+def digest_of(name: str) -> str:
+    """Of the name, for programs that tell models apart by it, or show its first characters."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def started(serving: Serving) -> str:
+    return timestamp(datetime.fromtimestamp(serving.started_at, UTC))

@@ -1,0 +1,287 @@
+"""POST /api/chat, /api/generate, /api/embed and /api/embeddings of Ollama, for programs that know no other API.
+
+Answers are translations of chats and completions. `keep_alive` is forgotten: when models are loaded and unloaded was
+said at the start of this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from eaglelocal.core.request import ChatRequest, EmbedRequest
+from eaglelocal.server.api.anthropic_schema import TranslatedBody
+from eaglelocal.server.api.embedding_routes import embedded, floats, vectors_of
+from eaglelocal.server.api.exchange import Conversation, Exchange, Wire
+from eaglelocal.server.api.ollama_models import OLLAMA_ERRORS, JsonRoute, model_of
+from eaglelocal.server.api.ollama_schema import (
+    AnswerAsked,
+    EmbedBody,
+    EmbedReply,
+    GenerateBody,
+    GenerateReply,
+    OldEmbedBody,
+    OldEmbedReply,
+    OllamaCall,
+    OllamaChatBody,
+    OllamaChatReply,
+    OllamaMessage,
+    OllamaTool,
+    Options,
+)
+from eaglelocal.server.api.ollama_teller import NDJSON, OllamaTeller, Shape, as_message, as_response, head, nanoseconds
+from eaglelocal.server.api.openai_routes import Owner, There
+from eaglelocal.server.api.reading import Question, chat_question, completion_question, new_id
+from eaglelocal.server.api.schema import CompletionBody, SamplingGiven
+from eaglelocal.server.api.tellers import compact
+from eaglelocal.server.api.translation import Names, as_chat
+from eaglelocal.server.choice import Choice
+from eaglelocal.server.errors import Problem, unsupported
+from eaglelocal.server.serving import Serving
+
+router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
+
+FIELDS = {
+    **{name: f"options.{name}" for name in (*SamplingGiven.model_fields, "mirostat")},
+    "max_tokens": "options.num_predict",
+    "chat_template_kwargs": "think",
+    "chat_template_kwargs.reasoning_effort": "think",
+    "reasoning_effort": "think",
+    "response_format": "format",
+    "response_format.json_schema": "format",
+}
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
+}
+NO_IMAGES = "only text can be read here, no images"
+NO_TEMPLATE = "this server uses the model's own chat template; raw: true goes on with the prompt as it stands"
+NO_CONTEXT = "this server gives no context: /api/chat takes a whole conversation"
+NO_SYSTEM = "beside raw or a suffix nothing but the prompt is said"
+Values = dict[str, Any]
+Placed = list[tuple[str, Values]]  # messages of a chat, with their places in the body
+Told = Callable[[list[list[float]], Choice], Values]
+
+
+@router.post("/api/chat", response_model=OllamaChatReply, responses=STREAMED)
+async def chat(body: OllamaChatBody, serving: There, owner: Owner) -> Response:
+    """Answer a conversation in the shape of Ollama's chat."""
+    if not body.messages:
+        return unasked(body, serving, owner, as_message)
+    tools = None if body.tools is None else [tool_of(tool) for tool in body.tools]
+    question, names = chat_asked(body, placed_messages(body.messages), tools, serving, owner)
+    return answered(body, serving, question, as_message, names)
+
+
+@router.post("/api/generate", response_model=GenerateReply, responses=STREAMED)
+async def generate(body: GenerateBody, serving: There, owner: Owner) -> Response:
+    """Answer one question, or go on with a text (`raw`, `suffix`)."""
+    goes_on = bool(body.raw or body.suffix)
+    refuse(body, goes_on=goes_on)
+    if not body.prompt and not body.suffix:
+        return unasked(body, serving, owner, as_response)
+    if goes_on:
+        question, names = completion_asked(body, serving, owner)
+    else:
+        system = [("system", {"role": "system", "content": body.system})] if body.system else []
+        prompt = ("prompt", {"role": "user", "content": body.prompt})
+        question, names = chat_asked(body, [*system, prompt], None, serving, owner)
+    return answered(body, serving, question, as_response, names)
+
+
+@router.post("/api/embed", response_model=EmbedReply)
+async def embed(body: EmbedBody, serving: There, owner: Owner) -> Response:
+    """Make a vector of length 1 of each text."""
+
+    def told(vectors: list[list[float]], choice: Choice) -> Values:
+        return {
+            "model": body.model or model,
+            "embeddings": vectors,
+            "total_duration": nanoseconds(choice.ended_at - choice.asked_at),
+            "prompt_eval_count": choice.prompt_tokens,
+        }
+
+    model = serving.models.name_of(model_of(body.model, serving.models))
+    inputs = (body.input,) if isinstance(body.input, str) else tuple(body.input)
+    if not any(inputs):
+        return JSONResponse({"model": body.model or model, "embeddings": []})
+    request = EmbedRequest(id=new_id(), inputs=inputs, owner=owner)
+    return Exchange(Vectors(serving, model, request, told, body.dimensions), serving.limits)
+
+
+@router.post("/api/embeddings", response_model=OldEmbedReply)
+async def embed_one(body: OldEmbedBody, serving: There, owner: Owner) -> Response:
+    """Make a vector of length 1 of one text, in the shape that older programs know."""
+    model = serving.models.name_of(model_of(body.model, serving.models))
+    if not body.prompt:
+        return JSONResponse({"embedding": []})
+    request = EmbedRequest(id=new_id(), inputs=(body.prompt,), owner=owner)
+    return Exchange(Vectors(serving, model, request, lambda found, _: {"embedding": found[0]}), serving.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Texts and their vectors. Implements Talk."""
+
+    serving: Serving
+    model: str
+    request: EmbedRequest
+    told: Told
+    dimensions: int | None = None
+
+    async def answer(self, wire: Wire) -> None:
+        async with self.serving.ask(self.model, [self.request]) as call:
+            (choice,) = await call.complete()
+            await wire.json(200, await asyncio.to_thread(self._written, choice))  # millions of numbers, it may be
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.ollama_body()
+
+    def breaking(self, problem: Problem) -> str:
+        return ""  # nothing is streamed
+
+    def _written(self, choice: Choice) -> bytes:
+        made = embedded(choice, self.model, self.dimensions)
+        return compact(self.told([floats(vector) for vector in vectors_of(made)], choice)).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A question without words, for which a model is loaded all the same. Implements Talk."""
+
+    serving: Serving
+    model: str
+    owner: str
+    told: Values
+
+    async def answer(self, wire: Wire) -> None:
+        request = ChatRequest(id=new_id(), text=" ", owner=self.owner, is_counted=True)
+        async with self.serving.ask(self.model, [request]) as call:
+            await call.complete()
+            await wire.json(200, self.told)
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.ollama_body()
+
+    def breaking(self, problem: Problem) -> str:
+        return ""  # nothing is streamed
+
+
+def unasked(body: AnswerAsked, serving: Serving, owner: str, shape: Shape) -> Response:
+    """Load the model. One that is wanted no longer stays: others may use it, and none is loaded to be given up."""
+    model = serving.models.name_of(model_of(body.model, serving.models))
+    reason = "unload" if body.is_farewell else "load"
+    told = head(body.model or model) | shape("", "", ()) | {"done": True, "done_reason": reason}
+    return JSONResponse(told) if body.is_farewell else Exchange(Loading(serving, model, owner, told), serving.limits)
+
+
+def answered(body: AnswerAsked, serving: Serving, question: Question, shape: Shape, names: Names) -> Response:
+    name = serving.models.name_of(question.model)
+    teller = OllamaTeller(body.model or name, shape, tells_thoughts=body.think is not False)
+    return Exchange(Conversation(serving, question, teller, names, stream_type=NDJSON), serving.limits)
+
+
+def chat_asked(
+    body: AnswerAsked, placed: Placed, tools: list[Values] | None, serving: Serving, owner: str
+) -> tuple[Question, Names]:
+    """The question in a chat's shape, and what its fields are called here. Raises Problem."""
+    names = Names(FIELDS, tuple(place for place, _ in placed))
+    chat = asked_of(body, model_of(body.model, serving.models)) | {
+        "messages": [message for _, message in placed],
+        "tools": tools,
+        "logprobs": body.logprobs,
+        "top_logprobs": body.top_logprobs if body.logprobs else None,
+        **thinking_of(body.think),
+    }
+    with names.told():
+        return chat_question(as_chat(chat, TranslatedBody), serving.defaults, owner), names
+
+
+def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[Question, Names]:
+    """The same as a text that is to go on."""
+    names = Names(FIELDS)
+    values = asked_of(body, model_of(body.model, serving.models)) | {
+        "prompt": body.prompt or "",
+        "suffix": body.suffix,
+        "logprobs": body.top_logprobs or 0 if body.logprobs else None,
+    }
+    with names.told():
+        return completion_question(CompletionBody.model_validate(values), serving.defaults, owner), names
+
+
+def asked_of(body: AnswerAsked, model: str) -> Values:
+    """What bodies of chats and of completions share."""
+    options = body.options or Options()
+    return {
+        **{name: getattr(options, name) for name in SamplingGiven.model_fields},
+        "mirostat": options.mirostat,
+        "model": model,
+        "stream": body.stream is not False,
+        "max_tokens": limit_of(options.num_predict),
+        "response_format": format_of(body.format),
+    }
+
+
+def limit_of(num_predict: int | None) -> int | None:
+    return None if num_predict is None else num_predict if num_predict > 0 else -1
+
+
+def format_of(given: str | Values | None) -> Values | None:
+    if isinstance(given, dict):
+        return {"type": "json_schema", "json_schema": {"schema": given}}
+    return {"type": "json_object"} if given else None
+
+
+def thinking_of(given: bool | str | None) -> Values:
+    if given is None:
+        return {}
+    effort = {"reasoning_effort": given} if isinstance(given, str) else {}
+    return {**effort, "chat_template_kwargs": {"enable_thinking": bool(given)}}
+
+
+def refuse(body: GenerateBody, *, goes_on: bool) -> None:
+    """Raises Problem for what would change the answer."""
+    refused = {"images": NO_IMAGES, "template": NO_TEMPLATE, "context": NO_CONTEXT}
+    for name, why in (refused | ({"system": NO_SYSTEM} if goes_on else {})).items():
+        if getattr(body, name):
+            raise unsupported(name, why)
+
+
+def tool_of(tool: OllamaTool) -> Values:
+    return {"type": tool.type or "function", "function": tool.function.model_dump()}
+
+
+def placed_messages(given: Iterable[OllamaMessage]) -> Placed:
+    """Most programs give no ids to calls, and tell results in the order of the calls: here each gets one."""
+    placed: Placed = []
+    waiting: list[Values] = []  # calls without a result
+    for i, message in enumerate(given):
+        if message.images:
+            raise unsupported(f"messages.{i}.images", NO_IMAGES)
+        calls = [call_of(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())]
+        waiting += calls
+        values: Values = {"role": message.role, "content": message.content or "", "reasoning_content": message.thinking}
+        if calls:
+            values["tool_calls"] = calls
+        if message.role == "tool":
+            values |= result_of(message, waiting)
+        placed.append((f"messages.{i}", values))
+    return placed
+
+
+def call_of(call: OllamaCall, id: str) -> Values:
+    return {"id": call.id or id, "type": "function", "function": call.function.model_dump()}
+
+
+def result_of(message: OllamaMessage, waiting: list[Values]) -> Values:
+    """Which call it is of: the first that waits, of those with its id or its name where it says one."""
+    for call in waiting:
+        id, name = call["id"], call["function"]["name"]
+        if (message.tool_call_id or id) == id and (message.tool_name or name) == name:
+            waiting.remove(call)
+            return {"tool_call_id": id, "name": name}
+    return {"tool_call_id": message.tool_call_id, "name": message.tool_name}

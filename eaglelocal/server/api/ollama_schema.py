@@ -1,0 +1,201 @@
+"""What may be asked of Ollama's API, and what of its answers the OpenAPI document tells.
+
+What is about memory and hardware (num_ctx, num_gpu, keep_alive) was settled when this server was started: it is read
+and forgotten, as everything unknown is. What would change the answer and cannot be honoured is named, to be refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from eaglelocal.server.api.anthropic_schema import MAX_TOOLS
+from eaglelocal.server.api.schema import (
+    MAX_INPUTS,
+    MAX_MESSAGES,
+    Body,
+    CallId,
+    FunctionGiven,
+    Name,
+    SamplingGiven,
+    Text,
+    Word,
+)
+
+NO_TIME = (0, "0", "0s", "0m")
+
+
+class Options(SamplingGiven):
+    num_predict: Annotated[int, Field(le=10_000_000)] | None = None  # -1, -2: until the context is full
+    mirostat: Any = None
+
+
+class Called(Body):
+    name: Name
+    arguments: dict[str, Any] | Text | None = None
+
+
+class OllamaCall(Body):
+    id: CallId | None = None
+    function: Called
+
+
+class OllamaMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | None = None
+    thinking: Text | None = None
+    images: list[Any] | None = None
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_name: Name | None = None
+    tool_call_id: CallId | None = None
+
+
+class OllamaTool(Body):
+    type: Word | None = None
+    function: FunctionGiven
+
+
+class AnswerAsked(Body):
+    """What conversations and generated texts share."""
+
+    model: Name = ""
+    stream: Annotated[bool | None, Field(description="unless false, the answer comes as lines of JSON")] = None
+    options: Options | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    think: Annotated[
+        bool | Literal["low", "medium", "high", "max"] | None, Field(description="without it, as the model does")
+    ] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    keep_alive: Any = None
+
+    @property
+    def is_farewell(self) -> bool:
+        """The model is wanted no longer."""
+        return self.keep_alive in NO_TIME
+
+
+class OllamaChatBody(AnswerAsked):
+    """POST /api/chat"""
+
+    messages: Annotated[
+        list[OllamaMessage] | None, Field(max_length=MAX_MESSAGES, description="none: load the model")
+    ] = None
+    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS)] | None = None
+
+
+class GenerateBody(AnswerAsked):
+    """POST /api/generate"""
+
+    prompt: Annotated[Text | None, Field(description="none: load the model")] = None
+    suffix: Text | None = None
+    system: Text | None = None
+    raw: bool | None = None
+    template: Text | None = None
+    context: list[Any] | None = None
+    images: list[Any] | None = None
+
+
+class EmbedBody(Body):
+    """POST /api/embed"""
+
+    model: Name = ""
+    input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] = ""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class OldEmbedBody(Body):
+    """POST /api/embeddings"""
+
+    model: Name = ""
+    prompt: Text = ""
+
+
+class ShowBody(Body):
+    """POST /api/show"""
+
+    model: Name = ""
+    name: Name = ""  # what older clients call it
+
+
+class OllamaError(BaseModel):
+    error: str
+
+
+class VersionReply(BaseModel):
+    version: str
+    eaglelocal: str
+
+
+class Details(BaseModel):
+    """What is not known is empty."""
+
+    parent_model: str = ""
+    format: str = "gguf"
+    family: str = ""
+    families: list[str] = []
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class OllamaCard(BaseModel):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+    capabilities: list[str]
+
+
+class TagsReply(BaseModel):
+    models: list[OllamaCard]
+
+
+class Running(BaseModel):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    context_length: int
+
+
+class PsReply(BaseModel):
+    models: list[Running]
+
+
+class ShowReply(BaseModel):
+    modelfile: str = ""
+    parameters: str = ""
+    template: str = ""
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class AnswerReply(BaseModel):
+    model: str
+    created_at: str
+    done: bool
+    done_reason: str
+
+
+class OllamaChatReply(AnswerReply):
+    message: dict[str, Any]
+
+
+class GenerateReply(AnswerReply):
+    response: str
+    thinking: str | None = None
+
+
+class EmbedReply(BaseModel):
+    model: str
+    embeddings: list[list[float]]
+
+
+class OldEmbedReply(BaseModel):
+    embedding: list[float]

@@ -1,0 +1,146 @@
+"""How large a body may be, how many may be at once, and how long they may take: each bound from both of its sides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import httpx
+import pytest
+from doubles.patience import wait_until
+from doubles.raw_server_client import connected, exchange, read_answer, request
+from doubles.running_server import Server, directed, served
+from starlette.types import Message, Receive, Scope, Send
+
+from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.api.schema import MAX_TEXT_CHARS
+from eaglelocal.server.doors import LARGE_BYTES, MAX_BODY_BYTES, MAX_LARGE, MAX_VALUES, BodyDoor
+
+JSON = {"content-type": "application/json"}
+
+
+def with_pictures(size: int) -> bytes:
+    """A session of so many bytes, of which a tool's screenshot takes the most."""
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [picture]}
+    asked = [{"type": "text", "text": "say well"}]
+    turns = [{"role": "user", "content": [result]}, {"role": "user", "content": asked}]
+    body = json.dumps({"max_tokens": 9, "messages": turns})
+    return body.replace('"data": ""', f'"data": "{"A" * (size - len(body))}"').encode()
+
+
+def post(server: Server, path: str, body: bytes) -> httpx.Response:
+    return server.http.post(path, content=body, headers=JSON)
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1, MAX_BODY_BYTES])
+def test_a_session_with_pictures_is_answered(actor: Server, size: int) -> None:
+    answer = post(actor, "/v1/messages", with_pictures(size))
+    assert answer.status_code == 200
+    assert answer.json()["content"][0]["text"] == "well"
+
+
+def test_a_byte_more_is_refused_before_it_comes(actor: Server) -> None:
+    head = request("/v1/messages", b"", f"Content-Length: {MAX_BODY_BYTES + 1}")
+    answer = exchange(actor.port, head)
+    assert (answer.status, answer.error["type"]) == (413, "invalid_request_error")
+
+
+@pytest.mark.parametrize(("size", "status"), [(LARGE_BYTES, 200), (LARGE_BYTES + 1, 413)])
+def test_what_is_large_must_say_so(actor: Server, size: int, status: int) -> None:
+    """In chunks nobody knows how long it will be."""
+    body = with_pictures(size)
+    head = request("/v1/messages", b"", "Transfer-Encoding: chunked", "Content-Type: application/json")
+    with connected(actor.port) as sock:
+        with contextlib.suppress(OSError):  # it has answered, and hung up
+            sock.sendall(head + b"%x\r\n" % size + body + b"\r\n0\r\n\r\n")
+        assert read_answer(sock).status in {status, status if status == 200 else 0}
+
+
+@pytest.mark.parametrize(("count", "status"), [(MAX_VALUES - 100, 200), (MAX_VALUES + 1, 413)])
+def test_large_bodies_hold_texts_rather_than_values(actor: Server, count: int, status: int) -> None:
+    values = b"0," * count
+    more = json.dumps("x" * (LARGE_BYTES + 1)).encode()
+    body = b'{"messages": [{"role": "user", "content": "say x"}], "ignored": [' + values + more + b"]}"
+    assert post(actor, "/v1/chat/completions", body).status_code == status
+    small = b'{"messages": [{"role": "user", "content": "say x"}], "ignored": [' + values + b"0]}"
+    assert post(actor, "/v1/chat/completions", small).status_code == 200
+
+
+TEXT = "x" * (MAX_TEXT_CHARS // 2)
+
+
+@pytest.mark.parametrize("more", ["", "x" * 100], ids=["all", "more"])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/completions", "prompt"),
+        ("/v1/embeddings", "input"),
+    ],
+)
+def test_texts_beyond_any_context_are_not_given_to_the_engine(actor: Server, path: str, field: str, more: str) -> None:
+    texts = [TEXT, TEXT[:-20] + more, "say x"]
+    is_talk = path.endswith(("chat/completions", "messages", "responses"))
+    asked = [{"role": "user", "content": text} for text in texts] if is_talk else texts
+    answer = actor.http.post(path, json={field: asked, "max_tokens": 1})
+    if not more:
+        assert answer.status_code == 200
+    else:
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and "characters, more than any context holds" in error["message"]
+        assert error.get("code", "context_length_exceeded") == "context_length_exceeded"
+
+
+def test_few_large_bodies_are_here_at_once() -> None:
+    head = request("/v1/messages", b"", "Content-Type: application/json", f"Content-Length: {LARGE_BYTES + 1}")
+    with served(directed()) as server, contextlib.ExitStack() as held:
+        for _ in range(MAX_LARGE):
+            held.enter_context(connected(server.port)).sendall(head + b"{")
+        wait_until(lambda: exchange(server.port, head).status == 503, "no more are taken")
+        refused = exchange(server.port, head)
+        assert (refused.error["type"], b"retry-after: 5" in refused.head.lower()) == ("overloaded_error", True)
+        assert server.ask("say x").status_code == 200  # what is small has its place
+        held.close()
+        wait_until(
+            lambda: post(server, "/v1/messages", with_pictures(LARGE_BYTES + 1)).status_code == 200, "there is room"
+        )
+
+
+def test_nothing_is_read_of_who_has_no_key() -> None:
+    keys = Keys((("anna", "a-key-that-anna-has"),))
+    with served(directed(access=Access(keys=keys))) as server:
+        head = request("/v1/messages", b"", f"Content-Length: {MAX_BODY_BYTES}")
+        assert exchange(server.port, head).status == 401
+
+
+async def passed(door: BodyDoor, length: int, delay_s: float) -> list[Message]:
+    """What is sent to who sends a body of that length, as late as that."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(delay_s)
+        return {"type": "http.request", "body": b"x" * length, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", str(length).encode())]
+    await door({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("length", "delay_s", "is_late"),
+    [(10, 0.0, False), (10, 0.6, True), (LARGE_BYTES * 4, 0.6, False), (LARGE_BYTES * 4, 1.5, True)],
+)
+def test_a_large_body_may_take_longer_but_not_for_ever(length: int, delay_s: float, is_late: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert len((await receive())["body"]) == length
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    first, *_ = asyncio.run(passed(BodyDoor(app, timeout_s=0.3), length, delay_s))
+    assert first["status"] == (408 if is_late else 200)
