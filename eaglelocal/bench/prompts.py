@@ -20,8 +20,12 @@ from eaglelocal.errors import UsageError
 SEED = 11
 DEFAULT_CATEGORY = "prompts"
 FORM_OF = {  # as other tools spell them, too
-    "prompt": "prompt", "text": "prompt", "messages": "messages",
-    "tokens": "tokens", "token_ids": "tokens", "prompt_token_ids": "tokens",
+    "prompt": "prompt",
+    "text": "prompt",
+    "messages": "messages",
+    "tokens": "tokens",
+    "token_ids": "tokens",
+    "prompt_token_ids": "tokens",
 }
 FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"tokens": [1, 2]}'
 
