@@ -7,20 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from eaglelocal.client.desk import Recipient
-from eaglelocal.core.events import EngineSnapshot, TakeSnapshot
-from eaglelocal.core.stats import SpeculationStats
-
-_NOTHING_YET = EngineSnapshot(
-    running=0,
-    waiting=0,
-    steps=0,
-    prompt_tokens=0,
-    generated_tokens=0,
-    speculation=SpeculationStats(),
-    host_s=0.0,
-    native_s=0.0,
-    peak_rss_bytes=0,
-)
+from eaglelocal.core.events import NOTHING_YET, EngineSnapshot, TakeSnapshot
 
 
 class _Asked:
@@ -36,7 +23,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last = _NOTHING_YET
+        self._last = NOTHING_YET
         self._asked: _Asked | None = None
 
     @property

@@ -152,13 +152,25 @@ class EngineSnapshot:
     spec: str = ""  # of requests without a wish of their own; "": nothing can draft
 
 
+NOTHING_YET = EngineSnapshot(
+    running=0,
+    waiting=0,
+    steps=0,
+    prompt_tokens=0,
+    generated_tokens=0,
+    speculation=SpeculationStats(),
+    host_s=0.0,
+    native_s=0.0,
+    peak_rss_bytes=0,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
 RequestEvent = Started | Tokens | SpeculationChanged | Embedded | Finished | Failed
-EngineEvent = Ready | LoadFailed | LoadProgress | RequestEvent | SnapshotTaken
 
 
 # ---- to the engine

@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
 from eaglelocal.server.choice import Choice
 
 PREFIX = "eaglelocal:"
@@ -22,17 +21,6 @@ FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 WHOLE_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 STATES = ("on", "asleep", "off")
-NOTHING = EngineSnapshot(  # of a server that has not loaded a model yet: a counter that is not there has no rate
-    running=0,
-    waiting=0,
-    steps=0,
-    prompt_tokens=0,
-    generated_tokens=0,
-    speculation=SpeculationStats(),
-    host_s=0.0,
-    native_s=0.0,
-    peak_rss_bytes=0,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +79,7 @@ class Totals(Collector):
         self._gauges = gauges
         self._lock = threading.Lock()  # several may read at once, each on a thread of its own
         self._before: dict[str, float] = {}  # of engines that are gone
-        self._last = counted(NOTHING)
+        self._last = counted(NOTHING_YET)
         self._engine_pid = self._restarts = self._restarts_before = 0
 
     def describe(self) -> Iterator[Metric]:
@@ -132,7 +120,7 @@ class Totals(Collector):
         return family
 
     def _moment(self, gauges: Gauges) -> Iterator[Metric]:
-        snapshot = gauges.snapshot or NOTHING
+        snapshot = gauges.snapshot or NOTHING_YET  # a counter that is not there has no rate
         usage = snapshot.cached_tokens / snapshot.cache_cells if snapshot.cache_cells else 0.0
         stats = snapshot.speculation
         for name, what, value in (

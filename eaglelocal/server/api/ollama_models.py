@@ -36,6 +36,14 @@ from eaglelocal.server.serving import Serving
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse to talk to an older one
 LATEST = ":latest"
+FOR_PEOPLE = f"""eaglelocal {__version__} is running.
+
+/v1           for programs: OpenAI's and Anthropic's APIs; /api: Ollama's
+/openapi.json says all of it
+/health       is it well?
+
+`eaglelocal top` in a terminal shows what it does, `eaglelocal chat` talks with it.
+"""
 UNKNOWN = "unknown"  # architecture, which is a part of other names
 OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
 
@@ -59,9 +67,9 @@ router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRO
 
 @router.head("/", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/", response_class=PlainTextResponse)
-async def root() -> str:
-    """The words by which programs know that Ollama's API is spoken here."""
-    return "Ollama is running"
+async def root(request: Request) -> str:
+    """The words by which programs know that Ollama's API is spoken here; a person who comes by browser reads others."""
+    return FOR_PEOPLE if "text/html" in request.headers.get("accept", "") else "Ollama is running"
 
 
 @router.head("/api/version", include_in_schema=False)
