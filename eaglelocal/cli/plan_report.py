@@ -204,7 +204,7 @@ def wrapped(begin: str, text: str) -> list[str]:
 
 # ---- for programs
 def outcome_object(outcome: Outcome) -> dict[str, object]:
-    """As design/interface says; `chosen` is null where nothing fits."""
+    """What `plan --json` prints; `chosen` is null where nothing fits."""
     chosen = outcome.chosen
     return {
         "machine": outcome.rig.name,

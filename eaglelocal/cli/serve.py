@@ -74,7 +74,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     web_port: flags.WebPort = None,
     no_tui: Annotated[bool, typer.Option("--no-tui", help="No screen: lines, as when piped.")] = False,
 ) -> None:
-    """Answer other programs on localhost, as OpenAI's and Anthropic's APIs do.
+    """Serve OpenAI's, Anthropic's and Ollama's APIs to other programs.
 
     \b
     eaglelocal serve

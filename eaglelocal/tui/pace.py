@@ -1,4 +1,4 @@
-"""How often the screen is drawn: ten times a second at best, and less as soon as that costs more than its share.
+"""How often the screen is drawn: eight times a second at best, and less as soon as that costs more than its share.
 
 Pure: told what drawing cost. On two cores every per cent of one is a per cent of the engine's speed.
 """
