@@ -127,6 +127,7 @@ class BlockCalls:
         elif self._is_json(block, text):
             self._before_json(block, text)
         else:
+            text, rest = to_first_tag(text) if block.is_unopened else (text, "")
             block.keep(text)
             if not self._may_be_call(block):
                 self._abandon(block)
@@ -134,6 +135,8 @@ class BlockCalls:
                 self._tell_tags(block)
                 if block.is_unopened and text.rstrip().endswith(">"):
                     self._tell(block)
+            if rest:
+                self.push(rest)
 
     def _is_json(self, block: Block, text: str = "") -> bool:
         """Told by the first character where a block may hold JSON or tags."""
@@ -234,6 +237,12 @@ class BlockCalls:
         self._is_behind = self._tags is not None and self._tags.num_told > 0
         if not self._is_behind:
             self._found.say(block.raw)
+
+
+def to_first_tag(text: str) -> tuple[str, str]:
+    """The text up to the end of its first tag, and what is behind: any tag may end a block that nothing opened."""
+    end = text.find(">") + 1 or len(text)
+    return text[:end], text[end:]
 
 
 def reader_of(form: CallForm, tools: dict[str, Tool]) -> Read:

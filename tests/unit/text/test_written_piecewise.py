@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joined
@@ -350,6 +350,7 @@ def by_cuts(form: CallForm, text: str, cuts: Sequence[int], *, is_cut: bool) -> 
 
 
 @settings(max_examples=300)
+@example(forms.CODER, ["</tool_call>", "<function=write_file>", "</function>", "</function>"], [], False)
 @given(
     st.sampled_from([*TAG_FORMS, forms.HERMES]),
     st.lists(pieces, max_size=24),
