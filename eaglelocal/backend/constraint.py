@@ -17,12 +17,11 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from eaglelocal.backend.hot import NONE_FITS
 from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.core.constraint import JSON_SPACE, Constraint, Syntax
+from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import EagleLocalError, RequestError
 
-MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
 ANY_OBJECT = '{"type":"object"}'
 

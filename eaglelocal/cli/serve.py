@@ -208,4 +208,7 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
             output.aside(f"note: {note}")
         return Opened(client, info)
 
-    return Models(list(wishes), load, idle_s=settings.idle_unload, aliases=settings.alias)
+    def makes_embeddings(name: str) -> bool | None:
+        return plans[name].makes_embeddings if name in plans else None
+
+    return Models(list(wishes), load, idle_s=settings.idle_unload, aliases=settings.alias, planned=makes_embeddings)

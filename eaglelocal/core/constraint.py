@@ -9,6 +9,8 @@ from enum import Enum
 # white space fills its answer with it.
 JSON_SPACE = r"\x20|\x0A(\x20{0,24}|\x09{0,8})"
 
+MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
+
 
 class Syntax(Enum):
     """How a constraint is written."""

@@ -25,10 +25,13 @@ KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
 LOCAL = "local"  # the name of who asks where no key is needed
 THIS_MACHINE = "this machine"  # and of who found the key in the state folder
+ENVIRONMENT = "environment"  # and of who has the key of that variable
+OWN_NAMES = (LOCAL, THIS_MACHINE, ENVIRONMENT)
 # of this machine in a container; nobody can rebind them, for .internal is reserved and in no public DNS
 NAMES_IN_CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 # null: files, and pages that are kept apart; *: any host of a scheme whose hosts are random, such as an editor's
 ORIGIN = re.compile(r"null|file://|https?://[^\s,/?#*]+|(?!https?:)[a-z][a-z0-9+.-]*://(\*|[^\s,/?#*]+)")
+WORD = re.compile(r"[A-Za-z0-9_-]{1,32}")
 MAX_QUOTED_CHARS = 253
 
 
@@ -132,7 +135,7 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
             write_key(path)
         found += keys_of(path)
     if environ.get(KEY_VARIABLE):
-        found.append(("environment", checked_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
+        found.append((ENVIRONMENT, checked_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
     return Keys(tuple(found))
 
 
@@ -167,7 +170,7 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
         place = f"{path}:{number}"
         name, key = named_key(line, place)
         name = name or f"key {len(found) + 1}"
-        if name in (LOCAL, THIS_MACHINE):
+        if name in OWN_NAMES:
             raise UsageError(f"{place}: the name {name!r} is the server's own")
         if name in found:
             raise UsageError(f"{place}: the name {name!r} is taken")
@@ -184,7 +187,7 @@ def named_key(line: str, place: str) -> tuple[str, str]:
     name, colon, key = line.partition(":")
     if not colon:
         return "", line
-    if key and not key[0].isspace():
+    if key and not key[0].isspace() and not WORD.fullmatch(name):
         hint = "`name: key`, with a space; a key that has colons in it needs a name"
         raise UsageError(f"{place}: nothing tells whether the colon is a part of the key", hint=hint)
     return name.rstrip(), key.lstrip()

@@ -64,7 +64,8 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
         app.include_router(routes.router)
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
-    behind: ASGIApp = KeyDoor(BodyDoor(app, max_bytes=max_body_bytes), access)
+    reading = BodyDoor(app, max_bytes=max_body_bytes, is_shared=len(access.keys.by_name) > 1)
+    behind: ASGIApp = KeyDoor(reading, access)
     if access.origins:  # whom HostDoor has let in
         behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
     return PathDoor(LogDoor(HostDoor(behind, access)))

@@ -132,6 +132,11 @@ class Choice:
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property
+    def was_cut(self) -> bool:
+        """It had no room left, wherever it was."""
+        return self.finished is not None and self.finished.reason == "length"
+
+    @property
     def params(self) -> SamplingParams:
         """How it is sampled."""
         assert isinstance(self.request, ChatRequest)

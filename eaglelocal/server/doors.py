@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -96,27 +97,41 @@ class BodyDoor:
 
     Large bodies tell their length, are few at once, and hold long texts rather than many values: JSON is read in the
     event loop, for in a thread it would hold the interpreter as long.
+
+    is_shared  several keys: none holds more than half of the places for large bodies
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BODY_BYTES, timeout_s: float = BODY_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
+        timeout_s: float = BODY_TIMEOUT_S,
+        is_shared: bool = False,
+    ) -> None:
         self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
-        self._num_large = 0
+        self._share = MAX_LARGE // 2 if is_shared else MAX_LARGE
+        self._large: Counter[str] = Counter()  # bodies that are here, by owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
         length = int_of(Headers(scope=scope).get("content-length", "0"))
-        is_large = LARGE_BYTES < length <= self._max_bytes
-        if is_large and self._num_large >= MAX_LARGE:
-            problem = unavailable(f"{MAX_LARGE} requests of more than {LARGE_BYTES} bytes are being answered")
+        if not LARGE_BYTES < length <= self._max_bytes:
+            await self._pass(scope, receive, send, length)
+            return
+        owner = state(scope).get("owner", LOCAL)
+        if self._large.total() >= MAX_LARGE or self._large[owner] >= self._share:
+            most = min(self._share, self._large.total())
+            problem = unavailable(f"{most} requests of more than {LARGE_BYTES} bytes are being answered")
             await refuse(scope, send, problem, close=True)
             return
-        self._num_large += is_large
+        self._large[owner] += 1
         try:
             await self._pass(scope, receive, send, length)
         finally:
-            self._num_large -= is_large
+            self._large[owner] -= 1
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, length: int) -> None:
         timeout_s = self._timeout_s * max(1, min(length, self._max_bytes) / LARGE_BYTES)
@@ -130,7 +145,7 @@ class BodyDoor:
         else:
             if body is not None:
                 receive = replayed(body, receive)
-                del body  # the answer may take minutes
+                del body  # the answer may take minutes, and the route does not keep it either
                 await self._app(scope, receive, send)
 
     async def _read(self, length: int, receive: Receive) -> bytes | None:

@@ -44,8 +44,9 @@ class Problem(Exception):
         return {"type": "error", "error": {"type": self.type, "message": message}}
 
     def ollama_body(self) -> dict[str, object]:
-        """One text, which has to say the place as well."""
-        is_said = self.parameter is None or self.parameter in self.message
+        """One text, which has to say the place as well; but clients know by its first words that they must shorten."""
+        is_too_long = self.code == "context_length_exceeded"
+        is_said = self.parameter is None or self.parameter in self.message or is_too_long
         return {"error": self.message if is_said else f"{self.parameter}: {self.message}"}
 
 

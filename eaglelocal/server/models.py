@@ -58,6 +58,7 @@ class Opened:
 
 
 Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
+Planned = Callable[[str], bool | None]  # does it make embeddings? None: not known yet
 
 
 async def aside(work: Callable[[], Opened]) -> Opened:
@@ -78,8 +79,17 @@ async def aside(work: Callable[[], Opened]) -> Opened:
 class Models:
     """The names that may be asked for; the first one is loaded at the start."""
 
-    def __init__(self, names: Sequence[str], load: Load, *, idle_s: float = 0.0, aliases: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        load: Load,
+        *,
+        idle_s: float = 0.0,
+        aliases: Sequence[str] = (),
+        planned: Planned = lambda name: None,
+    ) -> None:
         """`idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
+        `planned`: what is known of a model that is not loaded.
 
         Raises UsageError for an alias that is the name of another model.
         """
@@ -88,7 +98,7 @@ class Models:
             raise UsageError(f"--alias {min(taken)}: that is another model of this server")
         self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
         self._meant = meant_by(self.names) | dict.fromkeys(aliases, self.names[0])
-        self._load, self._idle_s = load, idle_s
+        self._load, self._idle_s, self._planned = load, idle_s, planned
         self._turn = asyncio.Lock()
         self._is_free = asyncio.Event()
         self._is_free.set()
@@ -132,6 +142,12 @@ class Models:
             way_out = f"--alias {shlex.quote(asked)} gives the first one this name, --alias '*' any"
             raise Problem(404, f"{there} ({way_out})", NOT_FOUND, parameter="model", code="model_not_found")
         return name
+
+    def makes_embeddings(self, name: str) -> bool | None:
+        """None: nobody knows yet."""
+        if self._loaded is not None and self._loaded.name == name:
+            return bool(self._loaded.info.embedding_size)
+        return self._planned(name)
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:

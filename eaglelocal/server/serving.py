@@ -20,7 +20,7 @@ from eaglelocal.server.asking import Asking
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Models
+from eaglelocal.server.models import Loaded, Models
 
 NUM_RECENT = 50
 
@@ -58,24 +58,29 @@ class Serving:
     @asynccontextmanager
     async def ask(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[Call]:
         """Room, a model, and answers on their way; who leaves cancels them. Raises Problem."""
+        async with self.hold(model, requests) as (call, loaded), Asking(loaded.line, requests) as asking:
+            call.begin(asking)
+            yield call
+
+    @asynccontextmanager
+    async def hold(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[tuple[Call, Loaded]]:
+        """Room and a model, loaded, for requests that are not on their way. Raises Problem."""
         if self.is_draining:
             raise Problem(503, "the server is being stopped", code="draining", headers={"Connection": "close"})
         name, owner = self.models.name_of(model), requests[0].owner
         with self.admission.place(owner, len(requests)), contextlib.closing(Call(self, name, requests)) as call:
             async with contextlib.AsyncExitStack() as left:
-                await self._enter(call, left)
-                yield call
+                yield call, await self._enter(call, left)
 
-    async def _enter(self, call: Call, left: contextlib.AsyncExitStack) -> None:
-        """Wait for the model, no longer than an answer may take, and ask."""
+    async def _enter(self, call: Call, left: contextlib.AsyncExitStack) -> Loaded:
+        """Wait for the model, no longer than an answer may take."""
         try:
             async with asyncio.timeout(self.limits.request_s) as call.waits:
-                loaded = await left.enter_async_context(self.models.use(call.model))
+                return await left.enter_async_context(self.models.use(call.model))
         except TimeoutError:
             raise call.why_cancelled or too_long(self.limits.request_s) from None
         finally:
             call.waits = None
-        call.begin(await left.enter_async_context(Asking(loaded.line, call.requests)))
 
     def cut_off(self) -> None:
         """End every answer that still runs; their callers are told so."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.tool_schemas import Schema
@@ -47,7 +47,7 @@ def looser(tool: Tool) -> Iterator[Tool]:
     if tool.is_strict:
         return
     for schema in _looser(json.loads(tool.parameters or "{}")):
-        yield replace(tool, parameters=json.dumps(schema))
+        yield replace(tool, parameters=_json(schema))
     yield with_any_arguments(tool)
 
 
@@ -62,21 +62,26 @@ def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
         yield wanted
         return
     tidy = tidied(schema)
-    yield wanted if tidy == schema else replace(wanted, source=json.dumps(tidy))
+    yield wanted if tidy == schema else replace(wanted, source=_json(tidy))
     if not wanted.is_strict:
         for less in _looser(tidy):
-            yield replace(wanted, source=json.dumps(less))
+            yield replace(wanted, source=_json(less))
 
 
 def _schema_of(wanted: Constraint) -> dict[str, object] | None:
-    """None for what is none, or cannot be read: the compiler says why."""
-    if wanted.syntax is not Syntax.JSON_SCHEMA:
+    """None for what is none, is too large or cannot be read: the compiler says why."""
+    if wanted.syntax is not Syntax.JSON_SCHEMA or len(wanted.source.encode(errors="replace")) > MAX_SOURCE_BYTES:
         return None
     try:
         schema = read_json(wanted.source)
     except ValueError:
         return None
     return schema if isinstance(schema, dict) else None
+
+
+def _json(schema: Schema) -> str:
+    """Other letters than those of ASCII stay what they are: escaped they would be too large."""
+    return json.dumps(schema, ensure_ascii=False)
 
 
 def _looser(schema: Schema) -> Iterator[dict[str, object]]:

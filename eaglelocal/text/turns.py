@@ -88,7 +88,7 @@ def tools_of(tools: Sequence[Tool], literals: Literals) -> list[Turn]:
 def tool_of(tool: Tool, literals: Literals) -> Turn:
     if not TOOL_NAME.fullmatch(tool.name):
         what = f"a tool cannot have the name {tool.name!r}"
-        raise RequestError(what, hint="at most 128 letters, digits, _, . and -", parameter="tools")
+        raise RequestError(what, hint="at most 128 letters, digits, and the signs _ - . : /", parameter="tools")
     try:
         parameters = read_json(tool.parameters or "{}")
     except ValueError as error:

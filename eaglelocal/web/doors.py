@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from eaglelocal.server.access import Access, Keys, host_refusal
+from eaglelocal.server.access import Access, Keys, host_refusal, origin_refusal
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -84,7 +84,7 @@ def host_door(access: Access) -> Middleware:
         if not access.admits_host(host):
             raise Misdirected(text=f"{host_refusal(host)}\n")
         if origin is not None and not access.admits_origin(origin, host):
-            raise web.HTTPForbidden(text="web pages of this origin may not look\n")
+            raise web.HTTPForbidden(text=f"{origin_refusal(origin)}\n")
         return await handler(request)
 
     return door

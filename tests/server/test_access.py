@@ -367,6 +367,12 @@ def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
     assert found == (*named, ("environment", "e:" * 8))
 
 
+def test_a_short_word_before_a_colon_is_a_name(tmp_path: Path) -> None:
+    """Such files were written for earlier versions."""
+    path = write(tmp_path / "keys", f"anna:{KEY}\nb-c_{'d' * 28}:{OTHER}\n")
+    assert read_keys(path, {}).by_name == (("anna", KEY), (f"b-c_{'d' * 28}", OTHER))
+
+
 def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
     for number, line in enumerate((f"anna: {KEY}", KEY)):
         path = write(tmp_path / f"keys {number}", f"\ufeff{line}\r\n")
@@ -382,10 +388,13 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
         (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' is taken"),
         (f"local: {KEY}", ":1: the name 'local' is the server's own"),
         (f"this machine: {KEY}", ":1: the name 'this machine' is the server's own"),
+        (f"environment: {KEY}", ":1: the name 'environment' is the server's own"),
         ("anna: " + "ü" * 20, ":1: a key is made of"),
         (f"anna: {KEY} {KEY}", ":1: a key is made of"),
-        (f"anna:{KEY}", ":1: nothing tells whether the colon"),
-        (f"{KEY}:{KEY}:{KEY}", ":1: nothing tells whether the colon"),
+        (f"anna b:{KEY}", ":1: nothing tells whether the colon"),
+        (f"anna.b:{KEY}", ":1: nothing tells whether the colon"),
+        (f"{'a' * 33}:{KEY}", ":1: nothing tells whether the colon"),
+        (f":{KEY}", ":1: nothing tells whether the colon"),
     ],
 )
 def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> None:

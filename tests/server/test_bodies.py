@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import tracemalloc
+from functools import partial
 
 import httpx
 import pytest
@@ -80,19 +83,48 @@ TEXT = "x" * (MAX_TEXT_CHARS // 2)
         ("/v1/responses", "input"),
         ("/v1/completions", "prompt"),
         ("/v1/embeddings", "input"),
+        ("/api/chat", "messages"),
+        ("/api/embed", "input"),
     ],
 )
 def test_texts_beyond_any_context_are_not_given_to_the_engine(actor: Server, path: str, field: str, more: str) -> None:
     texts = [TEXT, TEXT[:-20] + more, "say x"]
-    is_talk = path.endswith(("chat/completions", "messages", "responses"))
+    is_talk = path.endswith(("chat/completions", "chat", "messages", "responses"))
     asked = [{"role": "user", "content": text} for text in texts] if is_talk else texts
     answer = actor.http.post(path, json={field: asked, "max_tokens": 1})
     if not more:
         assert answer.status_code == 200
     else:
-        error = answer.json()["error"]
-        assert answer.status_code == 400 and "characters, more than any context holds" in error["message"]
-        assert error.get("code", "context_length_exceeded") == "context_length_exceeded"
+        assert answer.status_code == 400
+        assert "characters, more than any context holds" in answer.text
+
+
+HALF = len(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("path", "prompts", "suffix", "status"),
+    [
+        ("/v1/completions", "x" * HALF, HALF, 200),
+        ("/v1/completions", "x" * HALF, HALF + 1, 400),
+        ("/v1/completions", ["say x"] * 2, HALF - 5, 200),
+        ("/v1/completions", ["say x"] * 2, HALF - 4, 400),  # it stands behind each
+        ("/api/generate", "x" * HALF, HALF + 1, 400),
+    ],
+)
+def test_what_stands_behind_an_answer_is_given_too(
+    actor: Server, path: str, prompts: object, suffix: int, status: int
+) -> None:
+    asked = {"prompt": prompts, "suffix": "x" * suffix, "max_tokens": 1, "stream": False}
+    answer = actor.http.post(path, json=asked)
+    assert answer.status_code == status
+    assert ("more than any context holds" in answer.text) is (status == 400)
+
+
+@pytest.mark.parametrize(("more", "status"), [(-100, 200), (100, 400)])
+def test_values_of_the_template_are_given_too(actor: Server, more: int, status: int) -> None:
+    answer = actor.ask("say x", chat_template_kwargs={"a": TEXT, "b": "x" * (HALF + more)})
+    assert answer.status_code == status
 
 
 def test_few_large_bodies_are_here_at_once() -> None:
@@ -108,6 +140,52 @@ def test_few_large_bodies_are_here_at_once() -> None:
         wait_until(
             lambda: post(server, "/v1/messages", with_pictures(LARGE_BYTES + 1)).status_code == 200, "there is room"
         )
+
+
+KEYS = Keys((("anna", "a-key-that-anna-has"), ("bert", "a-key-that-bert-has")))
+
+
+def test_nobody_holds_all_places_for_large_bodies_where_several_share_them() -> None:
+    def head(key: str) -> bytes:
+        length = f"Content-Length: {LARGE_BYTES + 1}"
+        return request("/v1/messages", b"", "Content-Type: application/json", length, f"x-api-key: {key}")
+
+    def is_full(server: Server, head: bytes) -> bool:
+        return exchange(server.port, head).status == 503
+
+    (_, anna), (_, bert) = KEYS.by_name
+    with served(directed(access=Access(keys=KEYS), loads=False)) as server, contextlib.ExitStack() as held:
+        for key in (anna, bert):
+            for _ in range(MAX_LARGE // 2):
+                held.enter_context(connected(server.port)).sendall(head(key) + b"{")
+            wait_until(partial(is_full, server, head(key)), "no more are taken")
+            if key == anna:
+                one = held.enter_context(connected(server.port))
+                one.sendall(head(bert) + b"{}" + b" " * (LARGE_BYTES - 1))
+                assert read_answer(one).status == 400  # it was read
+
+
+def test_a_body_is_gone_while_its_answer_is_told() -> None:
+    """Its bytes, and what JSON made of them: a picture that nobody looks at."""
+    body = (
+        with_pictures(2 * LARGE_BYTES)
+        .replace(b"say well", b"forever")
+        .replace(b'"max_tokens"', b'"stream": true, "max_tokens"')
+    )
+    ollama = json.dumps({"prompt": "forever", "unread": "A" * 2 * LARGE_BYTES}).encode()
+    with served(directed()) as server:
+        for path, sent in (("/v1/messages", body), ("/api/generate", ollama)):
+            gc.collect()
+            tracemalloc.start()
+            try:
+                with server.http.stream("POST", path, content=sent, headers=JSON) as answer:
+                    parts = answer.iter_raw()
+                    assert answer.status_code == 200 and next(parts)
+                    wait_until(lambda: tracemalloc.get_traced_memory()[0] < LARGE_BYTES, "nobody keeps it")
+                    assert tracemalloc.get_traced_memory()[1] > 2 * LARGE_BYTES  # it was there
+                    assert next(parts)
+            finally:
+                tracemalloc.stop()
 
 
 def test_nothing_is_read_of_who_has_no_key() -> None:

@@ -387,3 +387,15 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
         assert server.http.get("/metrics").status_code == 200
         assert server.ask("say x").status_code == 200
         assert [client.state for client in server.clients] == ["closed", "ready"]
+
+
+def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others() -> None:
+    async def test() -> None:
+        shelf = Shelf()
+        models = Models(["a", "b", "c"], shelf.load, planned={"a": True, "b": True}.get)
+        assert [models.makes_embeddings(name) for name in "abc"] == [True, True, None]
+        await models.start()
+        assert [models.makes_embeddings(name) for name in "abc"] == [False, True, None]
+        await models.close()
+
+    asyncio.run(test())

@@ -169,6 +169,8 @@ def test_other_hosts_and_origins_are_refused() -> None:
             assert await handshake(browser, url, **headers) == expected, headers
         async with browser.get(url, headers={"Host": f"evil.example:{port}"}) as reply:
             assert "`--allowed-hosts evil.example`" in await reply.text()
+        async with browser.get(url, headers={"Origin": "http://evil.example"}) as reply:
+            assert "`--cors-origins http://evil.example`" in await reply.text()
         assert await handshake(browser, url, Origin=url) == 101
         assert await handshake(browser, url, Host=f"localhost:{port}", Origin=f"http://localhost:{port}") == 101
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,19 +16,19 @@ from eaglelocal.server.api.anthropic_schema import (
     CountBody,
     MessagesBody,
     OutputConfig,
-    TranslatedBody,
     Turn,
 )
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
-from eaglelocal.server.api.exchange import Exchange, Wire, conversation
+from eaglelocal.server.api.exchange import Exchange, Whole, conversation
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, as_json, chat_question
 from eaglelocal.server.api.replies import STREAMED
-from eaglelocal.server.api.translation import Names, as_chat
+from eaglelocal.server.api.routing import BodyRoute
+from eaglelocal.server.api.translation import UNSEEN_IMAGE, Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
 from eaglelocal.server.serving import Serving
 
-router = APIRouter(tags=["Anthropic"])
+router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
 FIELDS = {
     "stop": "stop_sequences",
@@ -76,25 +75,13 @@ async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Respons
     """How many tokens a conversation has for the model, with its template and tools; the model answers nothing."""
     question, names = read(body, {}, serving, owner)
     request = dataclasses.replace(question.requests[0], is_counted=True)
-    return Exchange(Counting(serving, dataclasses.replace(question, requests=(request,)), names), serving.limits)
 
-
-class Counting:
-    """Tokens of a prompt. Implements Talk."""
-
-    def __init__(self, serving: Serving, question: Question, names: Names) -> None:
-        self._serving, self._question, self._names = serving, question, names
-
-    async def answer(self, wire: Wire) -> None:
-        async with self._serving.ask(self._question.model, self._question.requests) as call:
+    async def counted() -> dict[str, int]:
+        async with serving.ask(question.model, [request]) as call:
             (choice,) = await call.complete()
-            await wire.json(200, {"input_tokens": choice.prompt_tokens})
+            return {"input_tokens": choice.prompt_tokens}
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self._names.own(problem).anthropic_body()
-
-    def breaking(self, problem: Problem) -> str:
-        return ""  # nothing is streamed
+    return Exchange(Whole(counted, lambda problem: names.own(problem).anthropic_body()), serving.limits)
 
 
 def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str) -> tuple[Question, Names]:
@@ -103,7 +90,7 @@ def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str)
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
         chat = chat_of(body, [message for _, message in placed]) | sampled
-        return chat_question(as_chat(chat, TranslatedBody), serving.defaults, owner), names
+        return chat_question(as_chat(chat), serving.defaults, owner), names
 
 
 def thinks(body: CountBody) -> bool:
@@ -217,7 +204,7 @@ def result_in(blocks: list[Block], place: str) -> str:
 def stand_in(block: Block) -> Block:
     match block.type:
         case "image":
-            text = "[an image, which this model cannot see]"
+            text = UNSEEN_IMAGE
         case "document":
             text = "[a document, which this model cannot read]"
         case "tool_reference":

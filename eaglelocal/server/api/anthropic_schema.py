@@ -10,20 +10,17 @@ from eaglelocal.server.api.schema import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
+    MAX_TRANSLATED_TOOLS,
     STRICT,
     Body,
     CallId,
-    ChatBody,
     Count,
     Name,
     Stop,
     Text,
-    ToolGiven,
     ToolName,
     Word,
 )
-
-MAX_TOOLS = 1024  # OpenAI's limit is 128, Anthropic has none, and clients with many servers of tools send more
 
 
 class Block(Body):
@@ -83,7 +80,7 @@ class CountBody(Body):
     model: Name = ""
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
-    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
@@ -99,9 +96,3 @@ class MessagesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-
-
-class TranslatedBody(ChatBody):
-    """A chat with as many tools as can be given here."""
-
-    tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None

@@ -6,7 +6,8 @@ import asyncio
 import base64
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,16 +16,19 @@ from starlette.responses import Response
 
 from eaglelocal.core.events import Embedded
 from eaglelocal.core.request import EmbedRequest
-from eaglelocal.server.api.exchange import Exchange, Wire
+from eaglelocal.server.api.exchange import Exchange, Whole
 from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import new_id, prompts_of
+from eaglelocal.server.api.reading import embed_request
+from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import EmbeddingBody
 from eaglelocal.server.api.tellers import compact
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.serving import Serving
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
+
+Told = Callable[[Embedded, Choice], Mapping[str, object]]
 
 
 class EmbeddingReply(BaseModel):
@@ -37,40 +41,33 @@ class EmbeddingReply(BaseModel):
 @router.post("/v1/embeddings", response_model=EmbeddingReply)
 async def embeddings(body: EmbeddingBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of each text."""
-    request = EmbedRequest(id=new_id(), inputs=tuple(prompts_of(body.input, "input")), owner=owner)
     name = serving.models.name_of(body.model)
-    return Exchange(Embedding(serving, name, request, body), serving.limits)
+    told = partial(as_list, model=name, as_text=body.encoding_format == "base64")
+    made = vectors(serving, name, embed_request(body.input, owner), told, body.dimensions)
+    return Exchange(Whole(made), serving.limits)
 
 
-class Embedding:
-    """Texts and their vectors. Implements Talk."""
+def vectors(
+    serving: Serving, model: str, request: EmbedRequest, told: Told, dimensions: int | None = None
+) -> Callable[[], Awaitable[bytes]]:
+    """Asks for the vectors of texts, and writes down what is told of them."""
 
-    def __init__(self, serving: Serving, model: str, request: EmbedRequest, body: EmbeddingBody) -> None:
-        self._serving, self._model, self._request, self._body = serving, model, request, body
-
-    async def answer(self, wire: Wire) -> None:
-        async with self._serving.ask(self._model, [self._request]) as call:
+    async def made() -> bytes:
+        async with serving.ask(model, [request]) as call:
             (choice,) = await call.complete()
-            made = embedded(choice, self._model, self._body.dimensions)
-            await wire.json(200, await asyncio.to_thread(self._written, made))  # millions of numbers, it may be
+            found = embedded(choice, model, dimensions)
+            return await asyncio.to_thread(lambda: compact(told(found, choice)).encode())  # millions of numbers
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.body()
+    return made
 
-    def breaking(self, problem: Problem) -> str:
-        return ""  # nothing is streamed
 
-    def _written(self, made: Embedded) -> bytes:
-        return compact(self._told(made)).encode()
-
-    def _told(self, made: Embedded) -> Mapping[str, object]:
-        as_text = self._body.encoding_format == "base64"
-        data = [
-            {"object": "embedding", "index": i, "embedding": encoded(vector) if as_text else floats(vector)}
-            for i, vector in enumerate(vectors_of(made))
-        ]
-        usage = {"prompt_tokens": made.prompt_tokens, "total_tokens": made.prompt_tokens}
-        return {"object": "list", "data": data, "model": self._model, "usage": usage}
+def as_list(made: Embedded, _: Choice, *, model: str, as_text: bool) -> Mapping[str, object]:
+    data = [
+        {"object": "embedding", "index": i, "embedding": encoded(vector) if as_text else floats(vector)}
+        for i, vector in enumerate(vectors_of(made))
+    ]
+    usage = {"prompt_tokens": made.prompt_tokens, "total_tokens": made.prompt_tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
 def embedded(choice: Choice, model: str, dimensions: int | None) -> Embedded:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.responses import Response
@@ -76,6 +77,23 @@ class Exchange(Response):
             await wire.close(self._talk.breaking(problem))
         else:
             await wire.json(problem.status, self._talk.refusal(problem), dict(problem.headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One object, never a stream. Implements Talk."""
+
+    made: Callable[[], Awaitable[object]]  # as Wire.json takes it; raises Problem
+    shaped: Callable[[Problem], Mapping[str, object]] = Problem.body
+
+    async def answer(self, wire: Wire) -> None:
+        await wire.json(200, await self.made())
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return self.shaped(problem)
+
+    def breaking(self, problem: Problem) -> str:
+        return ""
 
 
 class Conversation:

@@ -5,12 +5,10 @@ what only a file could tell (architecture, number of parameters) stays empty.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
@@ -30,6 +28,7 @@ from eaglelocal.server.api.ollama_schema import (
 from eaglelocal.server.api.ollama_teller import timestamp
 from eaglelocal.server.api.openai_routes import There
 from eaglelocal.server.api.replies import ERRORS
+from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.errors import PERMISSION, Problem
 from eaglelocal.server.models import Models
 from eaglelocal.server.serving import Serving
@@ -46,20 +45,6 @@ FOR_PEOPLE = f"""eaglelocal {__version__} is running.
 """
 UNKNOWN = "unknown"  # architecture, which is a part of other names
 OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
-
-
-class JsonRoute(APIRoute):
-    """Reads a body as JSON whatever its type: Ollama does, so scripts and its own manual leave the type out."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_json(request: Request) -> Response:
-            others = [header for header in request.scope["headers"] if header[0] != b"content-type"]
-            headers = [*others, (b"content-type", b"application/json")]
-            return await handle(Request({**request.scope, "headers": headers}, request.receive))
-
-        return handle_json
 
 
 router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
@@ -89,12 +74,12 @@ async def tags(serving: There) -> TagsReply:
 @router.post("/api/show")
 async def show(body: ShowBody, serving: There) -> ShowReply:
     """One model."""
-    name = serving.models.name_of(model_of(body.model or body.name, serving.models))
+    name = name_of(body.model or body.name, serving)
     info = info_of(serving, name)
     return ShowReply(
         details=details_of(name),
         model_info=model_info(name, info),
-        capabilities=capabilities_of(info),
+        capabilities=capabilities_of(serving.models.makes_embeddings(name)),
         modified_at=started(serving),
     )
 
@@ -136,6 +121,11 @@ def model_of(asked: str, models: Models) -> str:
     return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
 
 
+def name_of(asked: str, serving: Serving) -> str:
+    """The model that is meant. Raises Problem (404)."""
+    return serving.models.name_of(model_of(asked, serving.models))
+
+
 def tagged(name: str) -> str:
     """Open WebUI looks for names with a tag among those that were listed."""
     return name if ":" in name else name + LATEST
@@ -151,7 +141,7 @@ def card_of(serving: Serving, listed: str) -> OllamaCard:
         size=info.model_bytes if info else 0,
         digest=digest_of(name),
         details=details_of(name),
-        capabilities=capabilities_of(info),
+        capabilities=capabilities_of(serving.models.makes_embeddings(name)),
     )
 
 
@@ -165,9 +155,11 @@ def details_of(name: str) -> Details:
     return Details(quantization_level=quant_of(name))
 
 
-def capabilities_of(info: EngineInfo | None) -> list[str]:
+def capabilities_of(makes_embeddings: bool | None) -> list[str]:
     """Of a model that talks, what this server can do with it: a template that knows no thoughts thinks none."""
-    return ["embedding"] if info and info.embedding_size else ["completion", "tools", "thinking"]
+    if makes_embeddings is None:
+        return []
+    return ["embedding"] if makes_embeddings else ["completion", "tools", "thinking"]
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:

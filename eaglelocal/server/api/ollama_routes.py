@@ -6,19 +6,17 @@ said at the start of this server.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from eaglelocal.core.request import ChatRequest, EmbedRequest
-from eaglelocal.server.api.anthropic_schema import TranslatedBody
-from eaglelocal.server.api.embedding_routes import embedded, floats, vectors_of
-from eaglelocal.server.api.exchange import Conversation, Exchange, Wire
-from eaglelocal.server.api.ollama_models import OLLAMA_ERRORS, JsonRoute, model_of
+from eaglelocal.core.events import Embedded
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.server.api.embedding_routes import floats, vectors, vectors_of
+from eaglelocal.server.api.exchange import Conversation, Exchange, Whole
+from eaglelocal.server.api.ollama_models import OLLAMA_ERRORS, model_of, name_of
 from eaglelocal.server.api.ollama_schema import (
     AnswerAsked,
     EmbedBody,
@@ -36,9 +34,9 @@ from eaglelocal.server.api.ollama_schema import (
 )
 from eaglelocal.server.api.ollama_teller import NDJSON, OllamaTeller, Shape, as_message, as_response, head, nanoseconds
 from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import Question, chat_question, completion_question, new_id
+from eaglelocal.server.api.reading import Question, chat_question, completion_question, embed_request, new_id
+from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.api.schema import CompletionBody, SamplingGiven
-from eaglelocal.server.api.tellers import compact
 from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem, unsupported
@@ -55,6 +53,7 @@ FIELDS = {
     "response_format": "format",
     "response_format.json_schema": "format",
 }
+PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
 }
@@ -64,7 +63,6 @@ NO_CONTEXT = "this server gives no context: /api/chat takes a whole conversation
 NO_SYSTEM = "beside raw or a suffix nothing but the prompt is said"
 Values = dict[str, Any]
 Placed = list[tuple[str, Values]]  # messages of a chat, with their places in the body
-Told = Callable[[list[list[float]], Choice], Values]
 
 
 @router.post("/api/chat", response_model=OllamaChatReply, responses=STREAMED)
@@ -97,86 +95,47 @@ async def generate(body: GenerateBody, serving: There, owner: Owner) -> Response
 async def embed(body: EmbedBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of each text."""
 
-    def told(vectors: list[list[float]], choice: Choice) -> Values:
+    def told(made: Embedded, choice: Choice) -> Values:
         return {
             "model": body.model or model,
-            "embeddings": vectors,
+            "embeddings": [floats(vector) for vector in vectors_of(made)],
             "total_duration": nanoseconds(choice.ended_at - choice.asked_at),
             "prompt_eval_count": choice.prompt_tokens,
         }
 
-    model = serving.models.name_of(model_of(body.model, serving.models))
-    inputs = (body.input,) if isinstance(body.input, str) else tuple(body.input)
-    if not any(inputs):
+    model = name_of(body.model, serving)
+    if not any(body.input):
         return JSONResponse({"model": body.model or model, "embeddings": []})
-    request = EmbedRequest(id=new_id(), inputs=inputs, owner=owner)
-    return Exchange(Vectors(serving, model, request, told, body.dimensions), serving.limits)
+    made = vectors(serving, model, embed_request(body.input, owner), told, body.dimensions)
+    return Exchange(Whole(made, Problem.ollama_body), serving.limits)
 
 
 @router.post("/api/embeddings", response_model=OldEmbedReply)
 async def embed_one(body: OldEmbedBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of one text, in the shape that older programs know."""
-    model = serving.models.name_of(model_of(body.model, serving.models))
+
+    def told(made: Embedded, _: Choice) -> Values:
+        return {"embedding": floats(made.vectors)}
+
+    model = name_of(body.model, serving)
     if not body.prompt:
         return JSONResponse({"embedding": []})
-    request = EmbedRequest(id=new_id(), inputs=(body.prompt,), owner=owner)
-    return Exchange(Vectors(serving, model, request, lambda found, _: {"embedding": found[0]}), serving.limits)
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """Texts and their vectors. Implements Talk."""
-
-    serving: Serving
-    model: str
-    request: EmbedRequest
-    told: Told
-    dimensions: int | None = None
-
-    async def answer(self, wire: Wire) -> None:
-        async with self.serving.ask(self.model, [self.request]) as call:
-            (choice,) = await call.complete()
-            await wire.json(200, await asyncio.to_thread(self._written, choice))  # millions of numbers, it may be
-
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.ollama_body()
-
-    def breaking(self, problem: Problem) -> str:
-        return ""  # nothing is streamed
-
-    def _written(self, choice: Choice) -> bytes:
-        made = embedded(choice, self.model, self.dimensions)
-        return compact(self.told([floats(vector) for vector in vectors_of(made)], choice)).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """A question without words, for which a model is loaded all the same. Implements Talk."""
-
-    serving: Serving
-    model: str
-    owner: str
-    told: Values
-
-    async def answer(self, wire: Wire) -> None:
-        request = ChatRequest(id=new_id(), text=" ", owner=self.owner, is_counted=True)
-        async with self.serving.ask(self.model, [request]) as call:
-            await call.complete()
-            await wire.json(200, self.told)
-
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.ollama_body()
-
-    def breaking(self, problem: Problem) -> str:
-        return ""  # nothing is streamed
+    made = vectors(serving, model, embed_request(body.prompt, owner), told)
+    return Exchange(Whole(made, Problem.ollama_body), serving.limits)
 
 
 def unasked(body: AnswerAsked, serving: Serving, owner: str, shape: Shape) -> Response:
     """Load the model. One that is wanted no longer stays: others may use it, and none is loaded to be given up."""
-    model = serving.models.name_of(model_of(body.model, serving.models))
-    reason = "unload" if body.is_farewell else "load"
-    told = head(body.model or model) | shape("", "", ()) | {"done": True, "done_reason": reason}
-    return JSONResponse(told) if body.is_farewell else Exchange(Loading(serving, model, owner, told), serving.limits)
+    model = name_of(body.model, serving)
+    told = head(body.model or model) | shape("", "", ()) | {"done": True}
+    if body.is_farewell:
+        return JSONResponse(told | {"done_reason": "unload"})
+
+    async def loaded() -> Values:
+        async with serving.hold(model, [ChatRequest(id=new_id(), owner=owner, is_counted=True)]):
+            return told | {"done_reason": "load"}
+
+    return Exchange(Whole(loaded, Problem.ollama_body), serving.limits)
 
 
 def answered(body: AnswerAsked, serving: Serving, question: Question, shape: Shape, names: Names) -> Response:
@@ -189,7 +148,8 @@ def chat_asked(
     body: AnswerAsked, placed: Placed, tools: list[Values] | None, serving: Serving, owner: str
 ) -> tuple[Question, Names]:
     """The question in a chat's shape, and what its fields are called here. Raises Problem."""
-    names = Names(FIELDS, tuple(place for place, _ in placed))
+    fields = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
+    names = Names(fields, tuple(place for place, _ in placed))
     chat = asked_of(body, model_of(body.model, serving.models)) | {
         "messages": [message for _, message in placed],
         "tools": tools,
@@ -198,7 +158,7 @@ def chat_asked(
         **thinking_of(body.think),
     }
     with names.told():
-        return chat_question(as_chat(chat, TranslatedBody), serving.defaults, owner), names
+        return chat_question(as_chat(chat), serving.defaults, owner), names
 
 
 def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[Question, Names]:
@@ -258,15 +218,14 @@ def tool_of(tool: OllamaTool) -> Values:
 def placed_messages(given: Iterable[OllamaMessage]) -> Placed:
     """Most programs give no ids to calls, and tell results in the order of the calls: here each gets one."""
     placed: Placed = []
-    waiting: list[Values] = []  # calls without a result
+    waiting: list[Values] = []  # calls of the last message with any, without a result
     for i, message in enumerate(given):
         if message.images:
             raise unsupported(f"messages.{i}.images", NO_IMAGES)
         calls = [call_of(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())]
-        waiting += calls
         values: Values = {"role": message.role, "content": message.content or "", "reasoning_content": message.thinking}
         if calls:
-            values["tool_calls"] = calls
+            values["tool_calls"], waiting = calls, list(calls)
         if message.role == "tool":
             values |= result_of(message, waiting)
         placed.append((f"messages.{i}", values))

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from eaglelocal.server.api.anthropic_schema import MAX_TOOLS
 from eaglelocal.server.api.schema import (
     MAX_INPUTS,
     MAX_MESSAGES,
+    MAX_TOOLS,
+    MAX_TRANSLATED_TOOLS,
     Body,
     CallId,
     FunctionGiven,
@@ -82,7 +83,7 @@ class OllamaChatBody(AnswerAsked):
     messages: Annotated[
         list[OllamaMessage] | None, Field(max_length=MAX_MESSAGES, description="none: load the model")
     ] = None
-    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
 
 
 class GenerateBody(AnswerAsked):

@@ -13,7 +13,7 @@ from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.server.api.anthropic_teller import input_of
 from eaglelocal.server.api.chat_teller import logprobs_of
 from eaglelocal.server.api.figures import speculation, stats_of, timings, timings_of
-from eaglelocal.server.api.tellers import compact
+from eaglelocal.server.api.tellers import compact, is_object
 from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
@@ -47,7 +47,7 @@ class OllamaTeller:
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         choice = choices[0]
         new = choice.news()
-        told = self._shape(new.text, new.reasoning if self._tells_thoughts else "", new.calls)
+        told = self._shape(new.text, new.reasoning if self._tells_thoughts else "", whole_calls(choice, new.calls))
         return head(self._model) | told | logprobs(choice, new) | end_of(choice)
 
     def opening(self, choices: Sequence[Choice]) -> str:
@@ -66,7 +66,8 @@ class OllamaTeller:
         return self._line(self._shape(part.text, "", ()) | logprobs(choice, part)) if part.text or part.sampled else ""
 
     def ending(self, choice: Choice) -> str:
-        return self._line(self._shape("", "", joined(self._calls))) if self._calls else ""
+        calls = whole_calls(choice, joined(self._calls))
+        return self._line(self._shape("", "", calls)) if calls else ""
 
     def closing(self, choices: Sequence[Choice]) -> str:
         return line(head(self._model) | self._shape("", "", ()) | end_of(choices[0]))
@@ -96,6 +97,11 @@ def timestamp(time: datetime) -> str:
 
 def line(event: Mapping[str, object]) -> str:
     return f"{compact(event)}\n"
+
+
+def whole_calls(choice: Choice, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """Without one within which the answer was cut: nothing here could say so, and it would be run."""
+    return calls[:-1] if choice.was_cut and calls and not is_object(calls[-1].arguments) else calls
 
 
 def call_of(call: ToolCall, index: int) -> dict[str, object]:

@@ -12,11 +12,12 @@ from eaglelocal.server.api.completion_teller import CompletionTeller
 from eaglelocal.server.api.exchange import CHAT, conversation
 from eaglelocal.server.api.reading import chat_question, completion_question
 from eaglelocal.server.api.replies import STREAMED, ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
+from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import ChatBody, CompletionBody
 from eaglelocal.server.api.translation import Names
 from eaglelocal.server.serving import Serving
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 
 def serving_of(request: Request) -> Serving:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
+from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.api.refused import refuse
@@ -39,6 +39,7 @@ MAX_ANSWERS = 128  # of a call
 RANDOM_SEED = -1  # as llama-server and vLLM have it
 LOOK_BACK = 1_000_000  # tokens: further than any context reaches
 NO_EFFORT = (None, "", "default")
+Prompt = str | tuple[int, ...]
 PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", "presence_penalty")
 
 
@@ -97,7 +98,8 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
     params = params_of(body, defaults)
     if body.logprobs is not None and body.logprobs is not False:
         params = dataclasses.replace(params, logprobs=0 if body.logprobs is True else body.logprobs)
-    prompts = prompts_of(body.prompt)
+    prompts, suffix = prompts_of(body.prompt), body.suffix or ""
+    check_size([*texts_in(prompts), *[suffix] * len(prompts)], "prompt")
     if len(prompts) * (body.n or 1) > MAX_ANSWERS:
         raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
     requests: list[ChatRequest] = []
@@ -106,7 +108,7 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
             id=new_id(),
             text=prompt if isinstance(prompt, str) else None,
             tokens=() if isinstance(prompt, str) else prompt,
-            suffix=body.suffix or "",
+            suffix=suffix,
             params=params,
             spec=spec_of(body),
             owner=owner,
@@ -117,7 +119,13 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
     return dataclasses.replace(_question(body, requests), num_prompts=len(prompts))
 
 
-def prompts_of(given: str | list[Any], field: str = "prompt") -> list[str | tuple[int, ...]]:
+def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:
+    inputs = prompts_of(given, "input")
+    check_size(texts_in(inputs), "input")
+    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
+
+
+def prompts_of(given: str | list[Any], field: str = "prompt") -> list[Prompt]:
     """One text, several texts, the tokens of one prompt, or of several."""
     if isinstance(given, str):
         return [given]
@@ -125,8 +133,11 @@ def prompts_of(given: str | list[Any], field: str = "prompt") -> list[str | tupl
         raise Problem(400, f"the {field} is empty", parameter=field)
     if isinstance(given[0], int):
         return [tuple(given)]
-    check_size((prompt for prompt in given if isinstance(prompt, str)), field)
     return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+
+
+def texts_in(prompts: Iterable[Prompt]) -> Iterator[str]:
+    return (prompt for prompt in prompts if isinstance(prompt, str))
 
 
 def check_size(texts: Iterable[str], parameter: str) -> None:
@@ -141,6 +152,7 @@ def texts_of(request: ChatRequest) -> Iterator[str]:
         yield from (message.content, message.reasoning, *(call.arguments for call in message.tool_calls))
     for tool in request.tools:
         yield from (tool.description, tool.parameters)
+    yield from (value for _, value in request.template_values)
 
 
 def _question(body: Asked, requests: Iterable[ChatRequest]) -> Question:

@@ -28,15 +28,15 @@ REFUSED = {
         ("dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability"),
         "this server has no such sampler",
     ),
-    **dict.fromkeys(("length_penalty", "use_beam_search"), "this server searches no beams"),
+    "use_beam_search": "this server searches no beams",
     "min_tokens": "answers have no least length here; ignore_eos lets them go on to max_tokens",
     "prompt_logprobs": "log-probabilities are told of the answer only",
     "stop_token_ids": "answers are ended by texts here: stop",
     "truncate_prompt_tokens": "a prompt is read whole here, or refused",
     "web_search_options": "this server searches nothing",
 }
-OFF = {"top_n_sigma": -1, "length_penalty": 1}  # values that are nothing, besides None, 0 and what is empty
-ZERO_IS_MORE = ("length_penalty", "prompt_logprobs")  # than nothing
+OFF = {"top_n_sigma": -1}  # values that are nothing, besides None, 0 and what is empty
+ZERO_IS_MORE = ("prompt_logprobs",)  # than nothing
 
 
 def refuse(body: Asked) -> None:

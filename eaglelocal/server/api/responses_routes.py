@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -10,13 +11,14 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.api.anthropic_schema import TranslatedBody
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
 from eaglelocal.server.api.reading import chat_question, text_of
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_memory import Memory
 from eaglelocal.server.api.responses_schema import (
+    AllowedTool,
+    Functions,
     FunctionTool,
     Item,
     NamedTool,
@@ -25,11 +27,12 @@ from eaglelocal.server.api.responses_schema import (
     shown_name,
 )
 from eaglelocal.server.api.responses_teller import ResponsesTeller
+from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import Part, SamplingGiven
-from eaglelocal.server.api.translation import Names, as_chat
+from eaglelocal.server.api.translation import UNSEEN_IMAGE, Names, as_chat
 from eaglelocal.server.errors import NOT_FOUND, Problem, unsupported
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 FIELDS = {
     "messages": "input",
@@ -45,7 +48,7 @@ FIELDS = {
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
 LATEST = "only the latest are, in memory, and none with store: false"
 UNSEEN = {
-    "input_image": "[an image, which this model cannot see]",
+    "input_image": UNSEEN_IMAGE,
     "input_file": "[a file, which this model cannot read]",
 }
 Placed = list[tuple[str, Item]]  # with their places in the body
@@ -103,9 +106,8 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
     placed = messages_of(body.instructions, [*before, *asked])
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
-        question = chat_question(
-            as_chat(chat_of(body, [message for _, message in placed]), TranslatedBody), serving.defaults, owner
-        )
+        chat = as_chat(chat_of(body, [message for _, message in placed]))
+        question = chat_question(chat, serving.defaults, owner)
     teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), body)
     talk: Talk = Conversation(serving, question, teller, names)
     if body.is_kept:
@@ -126,23 +128,34 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
         "response_format": format_of(body.text.format if body.text else None),
     }
+    functions = body.functions
     if isinstance(body.tool_choice, NamedTool):
-        chat["tool_choice"] = choice_of(body.tool_choice)
+        chat["tool_choice"] = choice_of(body.tool_choice, meant_names(functions))
     if body.tools is not None:
-        chat["tools"] = [tool_of(name, tool) for name, (_, tool) in body.functions.items()]
+        chat["tools"] = [tool_of(name, tool) for name, (_, tool) in functions.items()]
     return chat
 
 
-def choice_of(given: NamedTool) -> dict[str, Any]:
-    named = named_tool(given.type, given.name)
+def choice_of(given: NamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
+    named = named_tool(given, meant)
     if given.tools is not None:
-        allowed = [named_tool(tool.type, tool.name) for tool in given.tools]
+        allowed = [named_tool(tool, meant) for tool in given.tools]
         return named | {"allowed_tools": {"mode": given.mode or "auto", "tools": allowed}}
     return named
 
 
-def named_tool(type: str, name: str | None) -> dict[str, Any]:
-    return {"type": type, "function": {"name": name} if name and type == "function" else None}
+def named_tool(given: AllowedTool | NamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
+    if not given.name or given.type != "function":
+        return {"type": given.type, "function": None}
+    name = shown_name(given.namespace, given.name)
+    return {"type": given.type, "function": {"name": meant.get(name, name)}}
+
+
+def meant_names(functions: Functions) -> dict[str, str]:
+    """Names under which the model knows functions, by themselves and by what no other is called in its namespace."""
+    count = Counter(tool.name for _, tool in functions.values())
+    bare = {tool.name: name for name, (_, tool) in functions.items() if count[tool.name] == 1}
+    return bare | {name: name for name in functions}
 
 
 def tool_of(name: str, tool: FunctionTool) -> dict[str, Any]:

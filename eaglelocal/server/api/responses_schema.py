@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_serializer
 
 from eaglelocal.server.api.schema import (
     MAX_ALLOWED,
@@ -24,6 +24,7 @@ from eaglelocal.server.api.schema import (
     ToolName,
     Word,
 )
+from eaglelocal.server.errors import Problem
 
 MAX_IN_NAMESPACE = 1024
 
@@ -71,7 +72,7 @@ def kind_within(tool: object) -> str:
     return kind_of(tool, ("function",))
 
 
-def without_others(tools: list[Any]) -> list[Any]:
+def known(tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, OtherTool)]
 
 
@@ -86,9 +87,14 @@ class Namespace(Body):
     type: Literal["namespace"]
     name: ToolName
     description: Text | None = None
-    tools: Annotated[list[Within], Field(max_length=MAX_IN_NAMESPACE), AfterValidator(without_others)]
+    tools: Annotated[list[Within], Field(max_length=MAX_IN_NAMESPACE)]
+
+    @field_serializer("tools")
+    def known_tools(self, tools: list[Within]) -> list[Any]:
+        return known(tools)
 
 
+Functions = dict[str, tuple[str, FunctionTool]]
 Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(kind_of)]
 
 
@@ -100,6 +106,7 @@ def shown_name(namespace: str | None, name: str) -> str:
 class AllowedTool(Body):
     type: Word
     name: Name | None = None
+    namespace: Name | None = None
 
 
 class NamedTool(Body):
@@ -107,6 +114,7 @@ class NamedTool(Body):
 
     type: Word
     name: Name | None = None
+    namespace: Name | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
 
@@ -134,7 +142,7 @@ class ResponsesBody(SamplingGiven):
     instructions: Text | None = None
     max_output_tokens: Count | None = None
     stream: bool | None = None
-    tools: Annotated[list[Given], Field(max_length=MAX_TOOLS), AfterValidator(without_others)] | None = None
+    tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextGiven | None = None
@@ -147,16 +155,27 @@ class ResponsesBody(SamplingGiven):
     metadata: dict[Name, Text] | None = None  # told again as it came, so it must be what JSON can spell
 
     @property
-    def functions(self) -> dict[str, tuple[str, FunctionTool]]:
-        """The tools that can be called, each with its namespace, by the name under which the model knows it."""
-        return {shown_name(namespace, tool.name): (namespace, tool) for namespace, tool in self._functions()}
+    def functions(self) -> Functions:
+        """The tools that can be called, each with its namespace, by the name under which the model knows it.
 
-    def _functions(self) -> Iterator[tuple[str, FunctionTool]]:
-        for tool in self.tools or ():
+        Raises Problem where two that differ have one name.
+        """
+        found: Functions = {}
+        for place, namespace, tool in self._functions():
+            name = shown_name(namespace, tool.name)
+            if found.setdefault(name, (namespace, tool)) != (namespace, tool):
+                raise Problem(400, f"another tool is known to the model as {name!r}", parameter=f"{place}.name")
+        return found
+
+    def _functions(self) -> Iterator[tuple[str, str, FunctionTool]]:
+        """Place in the body, namespace and function."""
+        for i, tool in enumerate(self.tools or ()):
             if isinstance(tool, FunctionTool):
-                yield "", tool
+                yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
-                yield from ((tool.name, one) for one in tool.tools if isinstance(one, FunctionTool))
+                for j, one in enumerate(tool.tools):
+                    if isinstance(one, FunctionTool):
+                        yield f"tools.{i}.tools.{j}", tool.name, one
 
     @property
     def is_kept(self) -> bool:

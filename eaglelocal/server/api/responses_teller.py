@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import CallPart
 from eaglelocal.server.api.figures import speculation, stats_of, timings
-from eaglelocal.server.api.responses_schema import ResponsesBody
-from eaglelocal.server.api.tellers import DONE, PING, named
+from eaglelocal.server.api.responses_schema import ResponsesBody, known
+from eaglelocal.server.api.tellers import DONE, PING, is_object, named
 from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
@@ -53,10 +52,7 @@ class OpenCall:
     @property
     def is_whole(self) -> bool:
         """What was cut may have been cut behind it."""
-        try:
-            return isinstance(read_json("".join(self.arguments)), dict)
-        except ValueError:
-            return False
+        return is_object("".join(self.arguments))
 
     def told(self, status: str) -> Event:
         arguments = "" if status == "in_progress" else "".join(self.arguments)
@@ -99,7 +95,7 @@ class ResponsesTeller:
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         choice = choices[0]
         self.delta(choice, choice.news())
-        self._close(is_cut=was_cut(choice))
+        self._close(is_cut=choice.was_cut)
         self._told = self._response(choice)
         return self._told
 
@@ -121,7 +117,7 @@ class ResponsesTeller:
         return (self._close() + self._begin_call(part) if part.name else "") + self._argue(part.arguments)
 
     def ending(self, choice: Choice) -> str:
-        return self._close(is_cut=was_cut(choice))
+        return self._close(is_cut=choice.was_cut)
 
     def closing(self, choices: Sequence[Choice]) -> str:
         response = self._response(choices[0])
@@ -198,7 +194,7 @@ class ResponsesTeller:
 
     def _response(self, choice: Choice) -> Event:
         finished, body = choice.finished, self._body
-        is_cut = was_cut(choice)
+        is_cut = choice.was_cut
         told: Event = {
             "id": self.id,
             "object": "response",
@@ -216,7 +212,7 @@ class ResponsesTeller:
             "store": body.is_kept,
             "temperature": choice.params.temperature,
             "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
-            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "tools": [tool.model_dump() for tool in known(body.tools or ())],
             "top_p": choice.params.top_p,
             "usage": None,
         }
@@ -227,10 +223,6 @@ class ResponsesTeller:
                 "speculation": speculation(stats_of(choice)),
             }
         return told
-
-
-def was_cut(choice: Choice) -> bool:
-    return choice.finished is not None and choice.finished.reason == "length"
 
 
 def failure_code(problem: Problem) -> str:

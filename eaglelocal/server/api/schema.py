@@ -16,6 +16,7 @@ MAX_STOPS = 128
 MAX_STOPS_CHARS = 16_000  # together: what looks for them has a node for each
 MAX_CHOICES = 16
 MAX_TOOLS = 128
+MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many servers of tools send more
 MAX_ALLOWED = 1024  # named, of tools given
 MAX_NAME_CHARS = 256
 MAX_ID_CHARS = 1024  # of a call: some clients keep a state in it
@@ -199,7 +200,6 @@ class Unsupported(Body):
     guided_regex: Any = None
     include_stop_str_in_output: Any = None
     json_schema: Any = None
-    length_penalty: Any = None
     lora: Any = None
     min_tokens: Any = None
     mirostat: Any = None

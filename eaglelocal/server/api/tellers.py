@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.server.choice import Choice, Delta
 from eaglelocal.server.errors import Problem
 
@@ -49,6 +50,14 @@ def data(event: Mapping[str, object]) -> str:
 def named(event: Mapping[str, object]) -> str:
     """A server-sent event under the name that its `type` says."""
     return f"event: {event['type']}\ndata: {compact(event)}\n\n"
+
+
+def is_object(arguments: str) -> bool:
+    """Those of a call that was cut short within them are none."""
+    try:
+        return isinstance(read_json(arguments), dict)
+    except ValueError:
+        return False
 
 
 def compact(value: object) -> str:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.api.schema import ChatBody
+from eaglelocal.server.api.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiven
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.invalid import told
+
+UNSEEN_IMAGE = "[an image, which this model cannot see]"
+
+
+class TranslatedBody(ChatBody):
+    """A chat with more tools than OpenAI's limit."""
+
+    tools: Annotated[list[ToolGiven], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,9 @@ class Names:
         return parameter
 
 
-def as_chat(values: dict[str, Any], shape: type[ChatBody] = ChatBody) -> ChatBody:
+def as_chat(values: dict[str, Any]) -> ChatBody:
     """Raises Problem where the translation breaks a rule that the original shape does not have."""
     try:
-        return shape.model_validate(values)
+        return TranslatedBody.model_validate(values)
     except ValidationError as error:
         raise told(error.errors(), values) from None

@@ -11,7 +11,7 @@ import pytest
 from doubles.directed_server_engine import CACHED_TOKENS
 from doubles.running_server import Server
 
-from eaglelocal.server.api.anthropic_schema import MAX_TOOLS
+from eaglelocal.server.api.schema import MAX_TRANSLATED_TOOLS
 
 TOOLS: list[Any] = [{"name": "weather", "description": "of a city", "input_schema": {"type": "object"}}]
 COLD = {"temperature": 0}  # newer clients know no temperature
@@ -307,8 +307,8 @@ def test_it_is_not_counted_either(typist: Server) -> None:
 
 
 def test_there_may_be_more_tools_than_openai_allows(actor: Server) -> None:
-    tools = [{**TOOLS[0], "name": f"tool_{i}"} for i in range(MAX_TOOLS + 1)]
-    assert len(seen(actor, tools=tools[1:])["tools"]) == MAX_TOOLS == 1024
+    tools = [{**TOOLS[0], "name": f"tool_{i}"} for i in range(MAX_TRANSLATED_TOOLS + 1)]
+    assert len(seen(actor, tools=tools[1:])["tools"]) == MAX_TRANSLATED_TOOLS == 1024
     assert actor.anthropic().messages.count_tokens(model="", messages=told("show"), tools=tools[1:]).input_tokens
     with pytest.raises(anthropic.BadRequestError, match="tools"):
         seen(actor, tools=tools)

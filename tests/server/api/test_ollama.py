@@ -102,6 +102,24 @@ def test_calls_are_told_whole_with_an_object_each(actor: Server) -> None:
     assert last["done_reason"] == whole["done_reason"] == "stop"
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ('call weather {"city": "Oslo"}\nbegin weather\nargue {"city": "Ro', ["Oslo"]),
+        ('call weather {"city": "Oslo"}\nbegin weather\nargue {"city": "Rome"}', ["Oslo", "Rome"]),
+        ("begin weather", []),
+    ],
+)
+def test_a_call_within_which_the_answer_was_cut_is_not_told(actor: Server, script: str, told: list[str]) -> None:
+    """Nothing says that it is a part of one: it would be run."""
+    *parts, last = lines_of(chat(actor, f"{script}\nlength", tools=TOOLS))
+    whole = chat(actor, f"{script}\nlength", tools=TOOLS, stream=False).json()
+    streamed = [call for part in parts for call in part["message"].get("tool_calls", [])]
+    for calls in (streamed, whole["message"].get("tool_calls", [])):
+        assert [call["function"]["arguments"]["city"] for call in calls] == told
+    assert last["done_reason"] == whole["done_reason"] == "length"
+
+
 def test_log_probabilities_are_told_beside_the_text(actor: Server) -> None:
     asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     streamed = [one for part in lines_of(chat(actor, "weigh a b", **asked)) for one in part.get("logprobs", [])]
@@ -213,6 +231,26 @@ def test_results_find_their_calls_without_ids(actor: Server) -> None:
     assert [tool["name"] for tool in request["tools"]] == ["weather"]
 
 
+def test_results_are_of_the_latest_calls(actor: Server) -> None:
+    """A call that never got a result takes none of those behind it, and no list of such calls grows."""
+    calls = [{"function": {"name": name}} for name in ("rome", "oslo", "bonn")]
+    messages = [
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "content": "a"},
+        {"role": "assistant", "content": "Well."},
+        {"role": "tool", "content": "b"},
+        {"role": "assistant", "tool_calls": calls[:1]},
+        {"role": "tool", "content": "c", "tool_name": "bonn"},
+        {"role": "tool", "content": "d"},
+        *said("show"),
+    ]
+    told = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
+    results = [one for one in json.loads(told["message"]["content"])["messages"] if one["role"] == "tool"]
+    assert [(one["content"], one["name"], one["tool_call_id"]) for one in results] == [
+        *(("a", "rome", "call_0_0"), ("b", "oslo", "call_0_1"), ("c", "bonn", ""), ("d", "rome", "call_4_0")),
+    ]
+
+
 def test_a_last_message_of_the_assistant_goes_on(actor: Server) -> None:
     messages = [*said("show"), {"role": "assistant", "content": "The answer is ("}]
     told = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
@@ -286,7 +324,7 @@ def test_models_are_listed_with_a_tag(several: Server) -> None:
         assert datetime.fromisoformat(model["modified_at"]).utcoffset() is not None
         assert len(model["digest"]) == 64 and isinstance(model["size"], int)
         assert {"format", "family", "families", "parameter_size"} <= set(model["details"])
-        assert "tools" in model["capabilities"]
+    assert [("tools" in model["capabilities"]) for model in models] == [True, False, True]  # one is not loaded
     assert [model["details"]["quantization_level"] for model in models] == ["", "Q4_K_M", ""]
     assert models[0]["digest"] == models[2]["digest"] != models[1]["digest"]
 
@@ -316,9 +354,8 @@ def test_the_loaded_model_is_told(several: Server) -> None:
 def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
     loaded = actor.serving.models.loaded
     assert loaded is not None
-    info = replace(loaded.info, embedding_size=64)
-    assert capabilities_of(info) == ["embedding"]
-    told = model_info("bert", info)
+    assert [capabilities_of(made) for made in (True, None)] == [["embedding"], []]
+    told = model_info("bert", replace(loaded.info, embedding_size=64))
     assert told[f"{told['general.architecture']}.embedding_length"] == 64
 
 
@@ -360,6 +397,9 @@ def test_no_text_has_no_vector(actor: Server, path: str, asked: Any, field: str)
 
 
 # ---- refusals
+MANY_CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "weather"}}] * 129}
+
+
 @pytest.mark.parametrize(
     ("path", "asked", "message"),
     [
@@ -367,6 +407,9 @@ def test_no_text_has_no_vector(actor: Server, path: str, asked: Any, field: str)
         ("/api/chat", {"options": {"temperature": 0.0001}}, "temperature must be"),
         ("/api/chat", {"options": {"mirostat": 1}}, "options.mirostat: this server has no such sampler"),
         ("/api/chat", {"messages": [{**said("x")[0], "images": ["aGk="]}]}, "messages.0.images: only text"),
+        ("/api/chat", {"messages": [MANY_CALLS]}, "messages.0.tool_calls: "),
+        ("/api/chat", {"messages": said("refuse messages none")}, "messages: the script refuses this"),
+        ("/api/generate", {"prompt": "refuse messages none"}, "prompt: the script refuses this"),
         ("/api/chat", {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role: "),
         ("/api/chat", {"format": "poem"}, "format: "),
         ("/api/chat", {"think": "loudly"}, "think: "),
@@ -387,6 +430,14 @@ def test_what_is_refused_is_one_text_that_names_the_place(actor: Server, path: s
     assert answer.status_code == 400
     assert list(answer.json()) == ["error"]
     assert message in answer.json()["error"]
+
+
+def test_what_is_too_long_begins_with_the_words_by_which_clients_know_it(typist: Server) -> None:
+    long = "x" * 20_000
+    for path, asked in (("/api/chat", {"messages": said(long)}), ("/api/generate", {"prompt": long})):
+        answer = typist.http.post(path, json=asked)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("this model's maximum context length is ")
 
 
 def test_switches_that_are_off_are_nothing(actor: Server) -> None:

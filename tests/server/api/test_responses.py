@@ -44,6 +44,13 @@ MCP: list[Any] = [
 ]
 
 
+OF_A: Any = {
+    "type": "namespace",
+    "name": "a",
+    "tools": [{"type": "custom", "name": "patch"}, {"type": "function", "name": "read"}],
+}
+
+
 def allowed(mode: str, *names: str) -> Any:
     return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
 
@@ -207,7 +214,12 @@ def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
         ({"tools": SKIPPED, "tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice"),
         ({"tools": SKIPPED, "tool_choice": {"type": "function", "name": "apply_patch"}}, "tool_choice"),
         ({"tools": MCP, "tool_choice": {"type": "function", "name": "patch"}}, "tool_choice"),
+        ({"tools": MCP, "tool_choice": {"type": "function", "name": "read-file"}}, "tool_choice"),  # which of two?
+        ({"tools": MCP, "tool_choice": {"type": "function", "name": "read-file", "namespace": "b"}}, "tool_choice"),
         ({"tools": [{**MCP[0], "name": "a b"}]}, "tools.0.name"),
+        ({"tools": [*SKIPPED, OF_A, {**TOOLS[0], "name": "a__read"}]}, f"tools.{len(SKIPPED) + 1}.name"),
+        ({"tools": [OF_A, {**OF_A, "name": "a_"}]}, "tools.1.tools.1.name"),
+        ({"tools": [*TOOLS, {**TOOLS[0], "description": "of a time"}]}, "tools.1.name"),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]}, "tools.0.tools.0.name"),
         ({"tools": [{"type": "namespace", "name": "a"}]}, "tools.0.tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
@@ -268,6 +280,28 @@ def test_a_call_names_the_namespace_of_its_function(actor: Server) -> None:
         ]
     done = [event.name for event in events if event.type == "response.function_call_arguments.done"]
     assert done == ["read-file", "weather"]
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ({"name": "read", "namespace": "a"}, "a__read"),
+        ({"name": "read"}, "a__read"),  # there is no other
+        ({"name": "a__read"}, "a__read"),
+        ({"name": "read-file", "namespace": "mcp__files__"}, "mcp__files__read-file"),
+        ({"name": "read-file", "namespace": "mcp__web"}, "mcp__web__read-file"),
+        ({"name": "weather"}, "weather"),
+    ],
+)
+def test_functions_of_a_namespace_can_be_chosen(actor: Server, named: dict[str, str], shown: str) -> None:
+    tools, one = [OF_A, *MCP, *TOOLS], {"type": "function", **named}
+    assert seen(actor, tools=tools, tool_choice=one)["tool_choice"]["name"] == shown
+    some = {"type": "allowed_tools", "mode": "required", "tools": [one]}
+    assert [tool["name"] for tool in seen(actor, tools=tools, tool_choice=some)["tools"]] == [shown]
+
+
+def test_a_function_that_is_given_twice_is_one(actor: Server) -> None:
+    assert [tool["name"] for tool in seen(actor, tools=[*TOOLS, *TOOLS])["tools"]] == ["weather"]
 
 
 def test_a_call_into_a_namespace_is_read_again(actor: Server) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.bindable_schemas import looser, tidied, ways_to_bind
 
@@ -71,6 +71,28 @@ def test_a_format_loses_foreign_patterns_and_then_all(schema: dict[str, object],
 def test_what_is_no_schema_stays_what_it_is(source: str) -> None:
     wanted = Constraint(Syntax.JSON_SCHEMA, source)
     assert list(ways_to_bind(wanted)) == [wanted]
+
+
+@pytest.mark.parametrize(("extra", "num_ways"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize("letter", ["a", "中"])
+def test_what_is_too_large_is_not_read(letter: str, extra: int, num_ways: int) -> None:
+    """The compiler refuses it, between two steps of everybody's answers."""
+    empty = json.dumps({"description": "", "pattern": PLAIN}, ensure_ascii=False)
+    room = MAX_SOURCE_BYTES + extra - len(empty)
+    text = letter * (room // len(letter.encode()))
+    source = json.dumps({"description": text + "x" * (room - len(text.encode())), "pattern": PLAIN}, ensure_ascii=False)
+    assert len(source.encode()) == MAX_SOURCE_BYTES + extra
+    wanted = Constraint(Syntax.JSON_SCHEMA, source)
+    found = list(ways_to_bind(wanted))
+    assert found[0] is wanted and len(found) == num_ways
+
+
+def test_letters_of_any_language_stay_as_short_as_they_are() -> None:
+    said = {"description": "城市", "pattern": FOREIGN, "uniqueItems": False}
+    wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(said))
+    tool = Tool("f", "", wanted.source)
+    assert all("城市" in way.source for way in ways_to_bind(wanted))
+    assert "城市" in next(looser(tool)).parameters
 
 
 def test_a_tool_takes_any_arguments_at_last() -> None:
