@@ -22,7 +22,7 @@ Draft = Annotated[
 DraftType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")
 ]
-Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft ahead; auto: as many as pay.")]
+Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft; auto: as many as pay.")]
 
 # how it answers
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
