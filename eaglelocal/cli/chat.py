@@ -66,9 +66,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     tint: Annotated[bool | None, typer.Option(help="Mark accepted draft tokens; unset: in line mode.")] = None,
     save: Annotated[bool, typer.Option(help="The screen keeps conversations on disk.")] = True,
 ) -> None:
-    """Ask a local model; without PROMPT, talk with it.
-
-    Without --target a running eaglelocal server answers, if there is one.
+    """Ask a local model; without PROMPT, talk with it. Without --target a running eaglelocal server answers.
 
     \b
     eaglelocal chat
