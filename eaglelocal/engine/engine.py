@@ -227,22 +227,15 @@ class Engine:
         if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
-        longest = max(decoding.values(), default=0)
-        if not all(self._has_room(slot, longest) for slot in decoding):  # rows that are cut short spare no pass
-            return []
         # slots that draft can take rows back; of others only those whose caches can be cut anywhere
         idle = [slot for slot in range(self.info.num_slots) if slot not in decoding and self._scheduler.can_cut]
-        idle = [slot for slot in idle if self._has_room(slot, longest)]
         counts = self._controller.fillers(decoding, idle, self._context.undivided)
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []
-        return [
-            Filler(slot, self._scheduler.num_cached(slot) + decoding.get(slot, 0), count, token=0)
-            for slot, count in counts.items()
-        ]
-
-    def _has_room(self, slot: int, num_rows: int) -> bool:
-        return self._scheduler.num_cached(slot) + num_rows <= self._context.n_ctx
+        first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
+        if any(first[slot] + count > self._context.n_ctx for slot, count in counts.items()):
+            return []  # rows that were cut short would spare no pass
+        return [Filler(slot, first[slot], count, token=0) for slot, count in counts.items()]
 
     def _learn(
         self,
