@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -100,11 +99,12 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
 
 
 async def until_stopped(page: Page, url: str, api_key: str) -> None:
-    """Ctrl-C and SIGTERM are the end, and no failure."""
+    """Ctrl-C, SIGTERM and a closed terminal are the end, and no failure."""
+    from eaglelocal.server.run import ending_signals
+
     shown = asyncio.create_task(page.show(url, api_key=api_key))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):  # Windows: KeyboardInterrupt does it
-            loop.add_signal_handler(number, shown.cancel)
+    for number in ending_signals():
+        loop.add_signal_handler(number, shown.cancel)
     with suppress(asyncio.CancelledError):
         await shown

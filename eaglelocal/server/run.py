@@ -1,7 +1,8 @@
 """Runs a server in the foreground: socket, signals, the first model, and the end of all of it.
 
 The socket is bound first, so that a port that is taken costs no load, and /health answers while the model loads.
-SIGTERM and Ctrl-C drain: nothing new is taken, what runs may end, then everything goes. A second one ends at once.
+SIGTERM, Ctrl-C and a closed terminal drain: nothing new is taken, what runs may end, then everything goes. A second
+one ends at once.
 """
 
 from __future__ import annotations
@@ -136,13 +137,20 @@ def _signals(serving: Serving, server: _Server, drain_s: float) -> Iterator[None
             loop.call_later(drain_s, serving.cut_off)
         serving.is_draining = server.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = ending_signals()
+    for number in numbers:
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """What asks for an end: a closed terminal too, but not under nohup."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_kept else [signal.SIGHUP])]
 
 
 def notify_service_manager(message: str) -> None:

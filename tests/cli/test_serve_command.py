@@ -205,10 +205,11 @@ def test_json_lines_and_a_second_signal(environ: dict[str, str]) -> None:
     assert "Traceback" not in "".join(serve.lines)
 
 
-def test_a_signal_while_it_loads_ends_it(environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_it_loads_ends_it(environ: dict[str, str], number: signal.Signals) -> None:
     with serving(environ, *QUICK) as serve:
         assert httpx.get(f"{serve.url}/health").json()["status"] == "loading"
-        assert serve.end(signal.SIGTERM) == 0
+        assert serve.end(number) == 0
     assert "Traceback" not in "".join(serve.lines)
     assert "error" not in "".join(serve.lines)
 
