@@ -45,7 +45,10 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
             hint = f"--url {NO_SERVER} for an engine of your own"
             raise UsageError(f"{settings.url} makes embeddings, no text", hint=hint)
         return model
-    if settings.url == NO_SERVER or settings.target is not None:
+    if settings.url == NO_SERVER:
+        return None
+    if settings.target is not None:
+        name_server_of(settings.target, voice)
         return None
     for server in ready_servers(voice, patience_s=0 if flags else LOADING_S):
         if flags:
@@ -55,6 +58,16 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
             return model
         voice.aside(f"not joining {server.url}: it makes embeddings, no text")
     return None
+
+
+def name_server_of(target: str, voice: Voice) -> None:
+    """Say of a server that has this very model that it would answer, before the model is loaded a second time."""
+    from eaglelocal.client.running import running_servers
+
+    for server in running_servers():
+        if server.target == target or server.target.startswith(f"{target}:"):  # the quantization was left open
+            voice.aside(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
+            return
 
 
 def engine_flags(settings: Settings) -> list[str]:

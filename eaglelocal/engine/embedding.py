@@ -20,7 +20,7 @@ from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed,
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.engine.engine import peak_rss_bytes
+from eaglelocal.engine.ledger import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
-import sys
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
@@ -32,12 +30,12 @@ from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.answering import Answering, Clock, counted, never_started
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
-from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.intake import Intake
-from eaglelocal.engine.ledger import Ledger, StepTimes
+from eaglelocal.engine.ledger import Ledger, StepTimes, peak_rss_bytes
 from eaglelocal.engine.pacing import Pacing
-from eaglelocal.engine.runner import Decoded, Filler, Runner
+from eaglelocal.engine.padding import Padding
+from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.engine.warming import Warming
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
@@ -70,6 +68,7 @@ class Engine:
         branches = Branches(context, info.num_slots)
         self._caches = Caches(context, branches, drafters, scheduler, info.num_slots)
         self._runner = Runner(context, branches)
+        self._padding = Padding(context, scheduler, info.num_slots)
         self._pacing = Pacing(
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
         )
@@ -136,7 +135,7 @@ class Engine:
             drafted = grow(plan.decode, self._drafters, self._choice(plan, num_cells), self._vocabulary.is_end)
             drafts = drafted.drafts
             self._ledger.mark(self._drafters_s)
-            fillers = self._fillers(plan, drafts)
+            fillers = self._padding.rows(plan, drafts, self._controller.fillers)
             decoded = self._runner.run(plan, drafts, fillers)
             self._ledger.mark(self._drafters_s)
             verdicts = self._judge(plan, drafts, decoded)
@@ -191,13 +190,8 @@ class Engine:
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)
-        most = min(self._context.n_batch, self._context.n_ctx)
-        sizes = useful_sizes(min(most, max_rows), num_slots=self.info.num_slots, most_beside=most)
-        is_restored &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
         warming = Warming(self._context, self._drafters, max_outputs=max_rows)
-        prepare = warming.prepare if makes_kernels else None
-        calibration = Calibration(warming.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
-        costs.calibrate(calibration.run(costs.ratio if is_restored else None))
+        warming.measure(costs, num_slots=self.info.num_slots, is_known=is_restored, makes_kernels=makes_kernels)
 
     def on_close(self, owned: contextlib.ExitStack) -> None:
         """Hand over what must be closed, in order, after the samplers."""
@@ -221,21 +215,6 @@ class Engine:
         """Cached positions that a decoding row attends to; one cache for all slots means all of them."""
         cached = sum(len(sequence.tokens) for sequence in plan.decode)
         return cached if self._context.is_unified else cached // max(len(plan.decode), 1)
-
-    def _fillers(self, plan: StepPlan, drafts: Mapping[int, Draft]) -> list[Filler]:
-        """Rows that spare the step a pass over the weights. Beside a prompt's rows they would be lost."""
-        if plan.prefill or self._context.is_unified:  # one cache is one pass
-            return []
-        decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
-        # slots that draft can take rows back; of others only those whose caches can be cut anywhere
-        idle = [slot for slot in range(self.info.num_slots) if slot not in decoding and self._scheduler.can_cut]
-        counts = self._controller.fillers(decoding, idle, self._context.undivided)
-        if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
-            return []
-        first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
-        if any(first[slot] + count > self._context.n_ctx for slot, count in counts.items()):
-            return []  # rows that were cut short would spare no pass
-        return [Filler(slot, first[slot], count, token=0) for slot, count in counts.items()]
 
     def _learn(
         self,
@@ -425,9 +404,3 @@ def last(tokens: list[int], count: int) -> list[int]:
 
 def is_never_end(token: int) -> bool:
     return False
-
-
-def peak_rss_bytes() -> int:
-    """Largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

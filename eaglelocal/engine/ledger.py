@@ -6,6 +6,8 @@ and the pipe count as host time too. Knows clocks and counters, nothing of what 
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,3 +124,9 @@ class Ledger:
         clock.plain_s += num_tokens * times.plain_s
         self.totals.plain_s += num_tokens * times.plain_s
         self.totals.answer_s += times.ended_at - before
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

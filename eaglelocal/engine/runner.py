@@ -12,20 +12,11 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.engine.branches import Branches
+from eaglelocal.engine.padding import Filler
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.layout import passes
 
 BY_SLOT = attrgetter("slot")
-
-
-@dataclass(frozen=True, slots=True)
-class Filler:
-    """Rows that nobody asked for, see speculation/layout.py."""
-
-    slot: int
-    first: int  # position
-    count: int
-    token: int
 
 
 @dataclass(frozen=True, slots=True)

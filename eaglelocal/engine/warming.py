@@ -14,7 +14,9 @@ from eaglelocal.core.batch import Batch, Outputs
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.base import Committed, Drafter, Node
+from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
 from eaglelocal.engine.drafting import behind
+from eaglelocal.speculation.costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
@@ -28,6 +30,19 @@ class Warming:
 
     def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
         self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
+
+    def measure(self, costs: StepCosts, *, num_slots: int, is_known: bool, makes_kernels: bool) -> None:
+        """Seconds of the sizes that pay to be known, into `costs`.
+
+        is_known       `costs` are an earlier engine's of this machine and model, which only need to be confirmed
+        makes_kernels  see Engine.warm_up
+        """
+        most = min(self._context.n_batch, self._context.n_ctx)
+        sizes = useful_sizes(min(most, self._max_outputs), num_slots=num_slots, most_beside=most)
+        is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
+        prepare = self.prepare if makes_kernels else None
+        calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
+        costs.calibrate(calibration.run(costs.ratio if is_known else None))
 
     def time_rows(self, num_rows: int) -> float:
         """Seconds of a decode of a chain of rows."""

@@ -170,9 +170,12 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
 ) -> None:
     assert joined_model(settings(tmp_path), output) is None
     with serving(Script(models=OUR_MODELS)) as url, announcing(url):
-        assert joined_model(settings(tmp_path, target="demo"), output) is None
-        assert joined_model(settings(tmp_path, url="none"), output) is None
+        assert joined_model(settings(tmp_path, target="demo@1b"), output) is None
+        assert joined_model(settings(tmp_path, target="dem"), output) is None
+        assert joined_model(settings(tmp_path, url="none", target="demo"), output) is None
         assert lines.text == ""
+        assert joined_model(settings(tmp_path, target="demo"), output) is None
+        assert lines.text == f"{url} has demo too: without --target it answers, and memory is spared\n"
         assert joined_model(settings(tmp_path, threads="2"), output) is None
         assert f"not joining {url}: --threads asks for an engine of its own" in lines.text
         joined = joined_model(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}), output)
