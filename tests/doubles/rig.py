@@ -18,8 +18,8 @@ from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
 
-from .free_rows import FreeController, FreeRows
 from .scripted_context import LetterConstraints, LetterVocabulary, ScriptedContext, Table
+from .steady_costs import FreeController, FreeRows, SteadyController
 
 INFO = EngineInfo("scripted", "scripted", "switched off", 128, 1, 24, False, 1, 0, 0.0, "none")
 
@@ -115,7 +115,7 @@ def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0)
     names = Drafters(primary, tuple(lookups))
     if branches:
         return FreeController(spec, names, FreeRows(), max_seconds=branches)
-    return Controller(spec, names, StepCosts(), leveled=True)
+    return SteadyController(spec, names, StepCosts(), leveled=True)
 
 
 def drive(

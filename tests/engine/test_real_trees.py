@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.free_rows import FreeController, FreeRows
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
+from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library

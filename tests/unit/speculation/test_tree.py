@@ -132,7 +132,7 @@ def test_no_tree_is_worth_more(combs: list[Comb], rises: list[float], max_second
     assert all(len(draft) <= room and len(draft.leaves) <= 1 + max_seconds for draft in drafts.values())
 
 
-def test_free_rows_are_filled_with_second_choices() -> None:
+def test_steady_costs_are_filled_with_second_choices() -> None:
     """Four rows cost what one costs, a fifth is a cliff: a comb fills the four where the chain has only two tokens."""
     comb = Comb([0.6, 0.5], [0.5, 0.5])
     cliff = [1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0]

@@ -1,4 +1,8 @@
-"""A controller to which rows and draft steps are free, whatever they took: everything that can be drafted is sent."""
+"""Controllers that are told the seconds of a machine that does not exist, so that a busy one decides nothing.
+
+To one everything costs what it costs on a quiet machine; to the other rows and draft steps are free: everything that
+can be drafted is sent.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,15 @@ import dataclasses
 
 from eaglelocal.speculation.controller import Change, Controller, StepReport
 from eaglelocal.speculation.costs import StepCosts
+
+
+class SteadyController(Controller):
+    def learn(self, report: StepReport) -> list[Change]:
+        calls = [call._replace(seconds=0.1 * call.num_levels) for call in report.draft_calls]
+        decode_s = 1.0 + 0.05 * report.num_rows
+        return super().learn(
+            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, shown_s=0.0, other_s=0.05)
+        )
 
 
 class FreeRows(StepCosts):
