@@ -66,30 +66,15 @@ class Draft:
                 return node
         return None
 
-    def plus(self, parent: int, token: int, confidence: float) -> Draft:
-        return Draft((*self.tokens, token), (*self.parents, parent), (*self.confidences, confidence), self.drafter)
-
-    def first(self, count: int) -> Draft:
-        """The nodes that were proposed first; parents come before their children."""
-        if count >= len(self.tokens):
-            return self
-        return Draft(self.tokens[:count], self.parents[:count], self.confidences[:count], self.drafter)
-
-
-def chain(*tokens: int) -> Draft:
-    return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), (1.0,) * len(tokens))
-
 
 class Verdict(NamedTuple):
     """What verification kept: the path of accepted nodes, then one token more from the target.
 
     samples   one a emitted token, in order; samples[i].token == tokens[path[i]] for i < len(path)
-    ended     the last sample ends the answer (end of generation or the token limit)
     """
 
     path: tuple[int, ...]
     samples: tuple[Sampled, ...]
-    ended: bool = False
 
     @property
     def num_accepted(self) -> int:

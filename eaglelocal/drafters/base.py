@@ -18,7 +18,6 @@ class Node(NamedTuple):
 
     slot: int
     place: int  # in the slot's draft; ROOT for the root
-    parent: int  # index of the parent; meaningless for the root
     token: int
     position: int  # of the token, in the target's sequence
 
@@ -94,39 +93,6 @@ class Drafter(Protocol):
         """
 
     def close(self) -> None: ...
-
-
-class NoDrafter:
-    """Proposes nothing and asks for nothing: plain decoding."""
-
-    name = "none"
-    taps: tuple[int, ...] = ()
-    reuse_margin = 0
-    native_s = 0.0
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
-
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
-        return [NOTHING for _ in nodes]
-
-    def observe(self, committed: Sequence[Committed]) -> None:
-        pass
-
-    def doze(self, committed: Sequence[Committed]) -> None:
-        pass
-
-    def drop(self, slot: int, position: int) -> None:
-        pass
-
-    def fork(self, source: int, target: int, position: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def continuations(said: Proposals, num_rows: int) -> list[Continuation]:

@@ -58,8 +58,8 @@ def grow(
 def behind(node: Node, tokens: Several[int]) -> Node:
     """The last of the tokens that came of a node."""
     place = node.place + len(tokens)
-    return Node(node.slot, place, place - 1, tokens[-1], node.position + len(tokens))
+    return Node(node.slot, place, tokens[-1], node.position + len(tokens))
 
 
 def root_of(sequence: Sequence) -> Node:
-    return Node(sequence.slot, ROOT, ROOT, sequence.tokens[-1], len(sequence.tokens) - 1)
+    return Node(sequence.slot, ROOT, sequence.tokens[-1], len(sequence.tokens) - 1)

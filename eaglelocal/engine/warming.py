@@ -59,7 +59,7 @@ class Warming:
             drafter.begin(SLOT, "", num_rows)
             drafter.observe([rows])
             if num_rows + DRAFT_LEVELS <= self._context.n_ctx:
-                self._draft(drafter, Node(SLOT, ROOT, ROOT, TOKEN, num_rows))
+                self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
             drafter.drop(SLOT, 0)
         self._context.remove(SLOT, 0)
 

@@ -42,7 +42,6 @@ def verify(
         child = draft.child_with(node, drawn.token)
         if child is not None:
             path.append(child)
-        ended = len(samples) >= limit or is_end(drawn.token)
-        if ended or child is None:
-            return Verdict(tuple(path), tuple(samples), ended)
+        if child is None or len(samples) >= limit or is_end(drawn.token):
+            return Verdict(tuple(path), tuple(samples))
         node = child

@@ -11,7 +11,7 @@ TABLE = Table(seed=3)
 
 
 def root(slot: int, text: list[int]) -> Node:
-    return Node(slot, ROOT, ROOT, text[-1], len(text) - 1)
+    return Node(slot, ROOT, text[-1], len(text) - 1)
 
 
 def best(text: list[int]) -> int:
@@ -24,7 +24,7 @@ def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> li
     for _ in range(length):
         (more,) = drafter.expand([node])
         drafted += more.tokens
-        node = Node(slot, len(drafted) - 1, node.place, drafted[-1], node.position + 1)
+        node = Node(slot, len(drafted) - 1, drafted[-1], node.position + 1)
     return drafted
 
 

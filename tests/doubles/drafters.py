@@ -1,11 +1,44 @@
-"""A drafter that is random in what and how much it proposes: whatever it says, the text must not change."""
+"""Drafters that know nothing. One is random in what and how much it proposes: the text must not change."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
-from eaglelocal.drafters.base import NOTHING, Continuation, Node, NoDrafter
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node
+
+
+class NoDrafter:
+    """Proposes nothing and asks for nothing."""
+
+    name = "none"
+    taps: tuple[int, ...] = ()
+    reuse_margin = 0
+    native_s = 0.0
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        return [NOTHING for _ in nodes]
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        pass
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        pass
+
+    def drop(self, slot: int, position: int) -> None:
+        pass
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class FlakyDrafter(NoDrafter):

@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from doubles.drafters import NoDrafter
 from doubles.rig import Rig, Told
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table, letter_sets
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import GREEDY, SamplingParams
-from eaglelocal.drafters.base import NoDrafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.chi_square import p_value, upper_gamma
+from doubles.drafters import NoDrafter
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, RawLogits, real_engine
 from doubles.rig import INFO, Rig, drive, fixed_controller
@@ -30,7 +31,7 @@ from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from doubles.drafters import FlakyDrafter
+from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.rig import Rig, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 

@@ -4,6 +4,7 @@ in vain. Any mix of requests and cancels leaves each cell in the books."""
 from __future__ import annotations
 
 import pytest
+from doubles.drafters import NoDrafter
 from doubles.rig import Rig, Told, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram

@@ -79,7 +79,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
         )
         drafter.observe([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
         said = target._best(len(rows) - 1)
-        (drafted,) = drafter.expand([Node(0, ROOT, ROOT, said, len(tokens))], depth=3)
+        (drafted,) = drafter.expand([Node(0, ROOT, said, len(tokens))], depth=3)
         assert list(drafted.tokens) == [said] * 3
         tokens.append(said)
     layer.close()
@@ -152,7 +152,7 @@ class Feeding:
         self.end += n
 
     def draft(self, depth: int) -> tuple[list[int], list[float]]:
-        (said,) = self.drafter.expand([Node(0, ROOT, ROOT, self.text[self.end], self.end)], depth=depth)
+        (said,) = self.drafter.expand([Node(0, ROOT, self.text[self.end], self.end)], depth=depth)
         return list(said.tokens), list(said.confidences)
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ def test_a_draft_sees_nothing_of_what_was_rejected_before_it(tmp_path: Path, gem
         for slot, text in enumerate(texts):
             reading.read(slot, 0, text)
             said = reading.read(slot, len(text), [5, 6, *rejected], kept=2)
-            nodes.append(Node(slot, ROOT, ROOT, said, len(text) + 2))
+            nodes.append(Node(slot, ROOT, said, len(text) + 2))
         found.append(reading.drafter.expand(nodes, depth=3))
         reading.close()
     assert [each.tokens for each in found[0]] == [each.tokens for each in found[1]]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from doubles.drafters import FlakyDrafter
+from doubles.drafters import FlakyDrafter, NoDrafter
+from doubles.drafts import chain
 from doubles.rig import Rig, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.draft import ROOT, Draft, chain
+from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter, NoDrafter
+from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram

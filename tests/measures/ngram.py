@@ -74,7 +74,7 @@ def expand_us(text: list[int]) -> tuple[float, float, float]:
     drafter = filled(text[:cut], CHUNK)
     spent, calls = [0.0, 0.0], [0, 0]
     for position in range(cut, min(len(text), cut + 4000)):
-        node, is_root = Node(0, ROOT, ROOT, text[position], position), True
+        node, is_root = Node(0, ROOT, text[position], position), True
         for index in range(LENGTH):
             started_at = time.perf_counter()
             (more,) = drafter.expand([node])
@@ -82,7 +82,7 @@ def expand_us(text: list[int]) -> tuple[float, float, float]:
             calls[not is_root] += 1
             if not more.tokens:
                 break
-            node, is_root = Node(0, index, node.place, more.tokens[0], node.position + 1), False
+            node, is_root = Node(0, index, more.tokens[0], node.position + 1), False
         drafter.observe([Committed(0, position, [text[position]], None)])
     return spent[0] / calls[0] * 1e6, spent[1] / max(calls[1], 1) * 1e6, calls[1] / calls[0]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from doubles.drafts import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import ROOT, Draft, chain
+from eaglelocal.core.draft import ROOT, Draft
 
 #  root ── 0 ── 1 ── 3
 #           └── 2
@@ -29,14 +30,6 @@ def test_a_tree_is_no_chain_and_a_chain_is() -> None:
 )
 def test_child_with_a_token(parent: int, token: int, child: int | None) -> None:
     assert TREE.child_with(parent, token) == child
-
-
-def test_plus_adds_one_node_and_leaves_the_draft_alone() -> None:
-    grown = TREE.plus(2, 5, 0.1)
-    assert (len(TREE), len(grown)) == (4, 5)
-    assert grown.child_with(2, 5) == 4
-    assert grown.depths == (1, 2, 2, 3, 3)
-    assert grown.confidences[-1] == 0.1
 
 
 @given(st.lists(st.integers(0, 100), max_size=20))

@@ -112,4 +112,4 @@ def test_a_hole_is_an_error() -> None:
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
         drafter.observe([committed(0, [1, 2, 3, 4], 3)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
-        drafter.expand([Node(0, ROOT, ROOT, 5, 5)])
+        drafter.expand([Node(0, ROOT, 5, 5)])

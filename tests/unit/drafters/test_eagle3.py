@@ -190,7 +190,7 @@ def test_what_will_surely_be_asked_for_is_drafted_in_one_call() -> None:
     nodes = [root(slot, text) for slot, text in rooted.items()]
     first = drafter.expand(nodes, 3)
     assert [len(more.tokens) for more in first] == [3, 3, 3]
-    last = [Node(n.slot, 2, 1, more.tokens[-1], n.position + 3) for n, more in zip(nodes, first, strict=True)]
+    last = [Node(n.slot, 2, more.tokens[-1], n.position + 3) for n, more in zip(nodes, first, strict=True)]
     then = drafter.expand(last, 1)
     drafted = {n.slot: [*a.tokens, *b.tokens] for n, a, b in zip(nodes, first, then, strict=True)}
     assert drafted == {slot: true_chain(text, 4) for slot, text in rooted.items()}

@@ -38,7 +38,7 @@ def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Sai
         if not more.tokens:
             break
         drafted.append(Said(more.tokens[0], more.confidences[0]))
-        node = Node(slot, index, node.place, more.tokens[0], node.position + 1)
+        node = Node(slot, index, more.tokens[0], node.position + 1)
     return drafted
 
 
@@ -144,10 +144,10 @@ def test_nodes_of_another_drafter_have_no_children() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 1, 2]
     drafter.observe([committed(0, text[:-1])])
-    assert drafter.expand([Node(0, 0, ROOT, 3, 6)]) == [NOTHING]
+    assert drafter.expand([Node(0, 0, 3, 6)]) == [NOTHING]
     assert [c.tokens for c in drafter.expand([root(0, text)])] == [[3]]
-    assert drafter.expand([Node(0, 0, ROOT, 8, 6)]) == [NOTHING]
-    assert [c.tokens for c in drafter.expand([Node(0, 0, ROOT, 3, 6)])] == [[4]]
+    assert drafter.expand([Node(0, 0, 8, 6)]) == [NOTHING]
+    assert [c.tokens for c in drafter.expand([Node(0, 0, 3, 6)])] == [[4]]
 
 
 @settings(deadline=None)
@@ -284,12 +284,12 @@ def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
     with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 4"):
         drafter.observe([Committed(0, 4, [5], None)])
     with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
-        drafter.expand([Node(0, ROOT, ROOT, 5, 5)])
+        drafter.expand([Node(0, ROOT, 5, 5)])
     drafter.doze([Committed(0, 10, [5, 6, 5], None)])
-    assert [c.tokens for c in drafter.expand([Node(0, ROOT, ROOT, 6, 13)])] == [[5]]
+    assert [c.tokens for c in drafter.expand([Node(0, ROOT, 6, 13)])] == [[5]]
     drafter.drop(0, 11)
     drafter.observe([Committed(0, 10, [5, 6], None)])
-    assert drafter.expand([Node(0, ROOT, ROOT, 9, 12)]) == [NOTHING]
+    assert drafter.expand([Node(0, ROOT, 9, 12)]) == [NOTHING]
     drafter.drop(0, 4)
     drafter.observe([Committed(0, 4, [1], None)])
 
@@ -349,7 +349,7 @@ def test_a_draft_ends_when_its_slot_is_handed_on() -> None:
     drafter.observe([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 1) == [77]
     drafter.begin(0, "bob", 6)
-    assert drafter.expand([Node(0, 0, ROOT, 77, 6)]) == [NOTHING]
+    assert drafter.expand([Node(0, 0, 77, 6)]) == [NOTHING]
 
 
 def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from doubles.drafts import chain
 
-from eaglelocal.core.draft import Verdict, chain
+from eaglelocal.core.draft import Verdict
 from eaglelocal.core.request import fixed
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.controller import Controller, StepReport

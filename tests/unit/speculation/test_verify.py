@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from doubles.drafts import chain, plus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import ROOT, Draft, Verdict, chain
+from eaglelocal.core.draft import ROOT, Draft, Verdict
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.verify import verify
 
@@ -32,29 +33,29 @@ def judge(draft: Draft, script: Script, limit: int = 100) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("draft", "draws", "limit", "path", "rows", "ended"),
+    ("draft", "draws", "limit", "path", "rows"),
     [
-        (Draft(), [5], 9, (), [10], False),
-        (Draft(), [5], 1, (), [10], True),
-        (Draft(), [END], 9, (), [10], True),
-        (chain(1, 2), [1, 2, 7], 9, (0, 1), [10, 11, 12], False),  # all accepted, one bonus token
-        (chain(1, 2), [1, 7], 9, (0,), [10, 11], False),
-        (chain(1, 2), [2], 9, (), [10], False),
-        (chain(1, 2), [1, 2], 2, (0, 1), [10, 11], True),  # the limit leaves no bonus token
-        (chain(1, 2), [1], 1, (0,), [10], True),
-        (chain(1, END, 2), [1, END], 9, (0, 1), [10, 11], True),  # a drafted end is accepted and ends
-        (chain(1, 2), [1, END], 9, (0,), [10, 11], True),  # an end that was not drafted
-        (TREE, [1, 2, 7], 9, (0, 1), [10, 11, 12], False),
-        (TREE, [1, 3, 7], 9, (0, 2), [10, 11, 13], False),  # the second child
-        (TREE, [1, 4], 9, (0,), [10, 11], False),
-        (TREE, [3], 9, (), [10], False),  # 3 is drafted, but not behind the root
+        (Draft(), [5], 9, (), [10]),
+        (Draft(), [5], 1, (), [10]),
+        (Draft(), [END], 9, (), [10]),
+        (chain(1, 2), [1, 2, 7], 9, (0, 1), [10, 11, 12]),  # all accepted, one bonus token
+        (chain(1, 2), [1, 7], 9, (0,), [10, 11]),
+        (chain(1, 2), [2], 9, (), [10]),
+        (chain(1, 2), [1, 2], 2, (0, 1), [10, 11]),  # the limit leaves no bonus token
+        (chain(1, 2), [1], 1, (0,), [10]),
+        (chain(1, END, 2), [1, END], 9, (0, 1), [10, 11]),  # a drafted end is accepted and ends
+        (chain(1, 2), [1, END], 9, (0,), [10, 11]),  # an end that was not drafted
+        (TREE, [1, 2, 7], 9, (0, 1), [10, 11, 12]),
+        (TREE, [1, 3, 7], 9, (0, 2), [10, 11, 13]),  # the second child
+        (TREE, [1, 4], 9, (0,), [10, 11]),
+        (TREE, [3], 9, (), [10]),  # 3 is drafted, but not behind the root
     ],
 )
-def test_walks(draft: Draft, draws: list[int], limit: int, path: tuple[int, ...], rows: list[int], ended: bool) -> None:
+def test_walks(draft: Draft, draws: list[int], limit: int, path: tuple[int, ...], rows: list[int]) -> None:
     script = Script(draws)
     verdict = judge(draft, script, limit)
     assert [s.token for s in verdict.samples] == draws
-    assert (verdict.path, script.rows, verdict.ended) == (path, rows, ended)
+    assert (verdict.path, script.rows) == (path, rows)
     assert verdict.num_accepted == len(path)
 
 
@@ -66,7 +67,7 @@ def trees(pick: st.DrawFn) -> Draft:
         parent = pick(st.integers(ROOT, len(draft) - 1))
         token = pick(st.integers(0, 5))
         if draft.child_with(parent, token) is None:
-            draft = draft.plus(parent, token, 1.0)
+            draft = plus(draft, parent, token)
     return draft
 
 
@@ -78,11 +79,10 @@ def test_the_verdict_is_what_plain_sampling_would_emit(draft: Draft, draws: list
     assert tokens == draws[: len(tokens)]
     assert 1 <= len(tokens) <= limit
     assert END not in tokens[:-1]
-    assert verdict.ended == (tokens[-1] == END or len(tokens) == limit)
     assert [draft.tokens[node] for node in verdict.path] == tokens[: len(verdict.path)]
     assert [draft.parents[node] for node in verdict.path] == [ROOT, *verdict.path][: len(verdict.path)]
     assert script.rows == [10 + node + 1 for node in (ROOT, *verdict.path)][: len(tokens)]
-    if not verdict.ended:  # it stopped because the last draw was no drafted child
+    if tokens[-1] != END and len(tokens) < limit:  # it stopped because the last draw was no drafted child
         last = verdict.path[-1] if verdict.path else ROOT
         assert len(tokens) == len(verdict.path) + 1
         assert draft.child_with(last, tokens[-1]) is None
