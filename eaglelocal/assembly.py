@@ -38,6 +38,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.pair import HeadInfo, branch_problem, draft_warnings, read_model
+from eaglelocal.gguf.sampling import recommended_sampling
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.probe.machine import Machine
@@ -104,7 +105,7 @@ class Builder:
             *parts.notes,
             *notes_on_layouts(library, target.header),
         )
-        engine = self._engine(library, model, context, drafters, controller, notes=notes)
+        engine = self._engine(library, model, target.header, context, drafters, controller, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
         self._calibrate(engine, controller, parts, library)
         self._recall(controller)
@@ -204,6 +205,7 @@ class Builder:
         self,
         library: Library,
         model: Model,
+        target: Header,
         context: LlamaContext,
         drafters: tuple[Drafter, ...],
         controller: Controller,
@@ -229,6 +231,7 @@ class Builder:
             notes=notes,
             trained_ctx=model.trained_ctx,
             max_draft=plan.max_draft,
+            sampling=recommended_sampling(target),
         )
         scheduler = Scheduler(
             num_slots=plan.num_slots,

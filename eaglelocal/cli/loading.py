@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.session import Choice, Model
@@ -35,7 +35,7 @@ def settings_of(parameters: Mapping[str, object]) -> Settings:
 
 
 def sampling_of(settings: Settings) -> SamplingParams:
-    """How answers are drawn where a request says nothing else."""
+    """How answers are drawn where a request says nothing else; what nobody set is left to the model's makers."""
     return SamplingParams(
         temperature=settings.temperature,
         top_k=settings.top_k,
@@ -43,6 +43,7 @@ def sampling_of(settings: Settings) -> SamplingParams:
         min_p=settings.min_p,
         max_tokens=settings.max_tokens,
         seed=settings.seed,
+        left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
     )
 
 

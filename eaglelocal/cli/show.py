@@ -12,6 +12,8 @@ from eaglelocal.catalog.drafts import EAGLE, MTP
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.output import standard_output
+from eaglelocal.core.sampling import sampling_text
+from eaglelocal.gguf.sampling import recommended_sampling
 
 if TYPE_CHECKING:
     from eaglelocal.hub.look import KnownDraft, Look
@@ -61,6 +63,7 @@ def facts(look: Look) -> list[tuple[str, str]]:
         ("size", _size(look)),
         ("memory", _memory(look)),
         ("template", template_text(look.chat_template) if about.kind == "model" else ""),
+        ("sampling", sampling_text(recommended_sampling(look.header))),
         ("licence", look.licence),
         *_drafts(look),
         *(("" if n else "file", path_text(path)) for n, path in enumerate(look.paths)),
@@ -159,6 +162,7 @@ def look_object(look: Look) -> dict[str, object]:
             "ctx": n_ctx,
         },
         "template": template_text(look.chat_template) if about.kind == "model" else None,
+        "sampling": recommended_sampling(look.header),
         "licence": look.licence or None,
         "own_head": _text(look.own_head),
         "mtp": look.has_mtp,

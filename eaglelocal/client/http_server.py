@@ -7,10 +7,12 @@ EngineSnapshot) and `restarts`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, number, speculation_of
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
+from eaglelocal.core.sampling import RECOMMENDED, is_possible
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
 
@@ -38,6 +40,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
     """0 where a number is unknown. A snapshot tells of the model that is loaded, which may be another one."""
     loaded, meta = mapping(snapshot.get("model")), mapping(entry.get("meta"))
     info = loaded if loaded.get("name") == entry.get("id") else {}
+    sampling = mapping(info.get("sampling"))
     n_ctx = number(info, "n_ctx") or number(meta, "n_ctx") or number(entry, "max_model_len")
     return EngineInfo(
         target=_text(info, "target") or str(entry.get("id")),
@@ -52,6 +55,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         load_s=number(info, "load_s"),
         library=url,
         embedding_size=int(number(info, "embedding_size")),
+        sampling={name: value for name in RECOMMENDED if is_possible(name, value := number(sampling, name, math.nan))},
     )
 
 

@@ -44,14 +44,13 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
         "model": model,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "temperature": params.temperature,
-        "top_p": params.top_p,
     }
+    body |= _not_open(params, "temperature", "top_p")
     body |= _unlike_default(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
     if params.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     if dialect.extensions:
-        body |= {"top_k": params.top_k, "min_p": params.min_p}
+        body |= _not_open(params, "top_k", "min_p")
         body |= _unlike_default(params, "typical_p", "repeat_penalty", "repeat_last_n", "ignore_eos")
         body |= {} if dialect.reuses_prompts else {"cache_prompt": False}
     if dialect.is_ours and request.messages:
@@ -64,6 +63,11 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
+
+
+def _not_open(params: SamplingParams, *names: str) -> dict[str, object]:
+    """What was left open is the server's to decide: it knows its model."""
+    return {name: getattr(params, name) for name in names if name not in params.left_open}
 
 
 def _unlike_default(params: SamplingParams, *names: str) -> dict[str, object]:
@@ -242,8 +246,8 @@ def mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def number(values: Mapping[str, object], name: str) -> float:
-    """0 where there is none."""
+def number(values: Mapping[str, object], name: str, default: float = 0.0) -> float:
+    """The default where there is none."""
     value = values.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
-    return float(value) if is_number else 0.0  # type: ignore[arg-type]
+    return float(value) if is_number else default  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ Everything here crosses the pipe between the engine process and its client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ class EngineInfo:
     embedding_size: int = 0  # of an embedding model's vectors; 0: it answers in text
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
     max_draft: int = 0  # tokens that can be drafted at most
+    sampling: Mapping[str, float] = field(default_factory=dict)  # that its makers recommend, see core/sampling.py
 
 
 @dataclass(frozen=True, slots=True)

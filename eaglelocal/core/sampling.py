@@ -6,7 +6,8 @@ emitted token, whatever was drafted, so a seed gives one text at any draft lengt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from eaglelocal.errors import RequestError
 
@@ -24,6 +25,7 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+RECOMMENDED = frozenset({"temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"})
 MIN_TEMPERATURE = 0.001
 MAX_BIAS = 10_000.0
 
@@ -47,6 +49,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
+    left_open: frozenset[str] = frozenset()  # of RECOMMENDED: nobody said them, what the model's makers recommend does
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
@@ -72,6 +75,25 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
+
+
+def is_possible(name: str, value: float) -> bool:
+    """Is this a value of a field in RANGES?"""
+    low, high = RANGES[name]
+    return low <= value <= high and not (name == "temperature" and 0 < value < MIN_TEMPERATURE)
+
+
+def as_recommended(params: SamplingParams, recommended: Mapping[str, float]) -> SamplingParams:
+    """What was left open as the model's makers recommend it, the rest as it is.
+
+    recommended  by the name of a field, all of them possible
+    """
+    return replace(params, **{name: recommended[name] for name in params.left_open & recommended.keys()})  # type: ignore[arg-type]
+
+
+def sampling_text(recommended: Mapping[str, float]) -> str:
+    """`temperature 0.6, top-k 20`"""
+    return ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in recommended.items())
 
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -72,7 +72,9 @@ class Engine:
         self._pacing = Pacing(
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
         )
-        self._intake = Intake(vocabulary, context.n_ctx, constraints, trained_ctx=info.trained_ctx)
+        self._intake = Intake(
+            vocabulary, context.n_ctx, constraints, trained_ctx=info.trained_ctx, sampling=info.sampling
+        )
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot

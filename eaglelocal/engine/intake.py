@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, Vocabulary
 from eaglelocal.core.request import ChatRequest, Request
-from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
 from eaglelocal.errors import RequestError
@@ -44,9 +45,16 @@ class Intake:
     """Turns ChatRequests into Requests."""
 
     def __init__(
-        self, vocabulary: Vocabulary, n_ctx: int, constraints: Constraints | None = None, *, trained_ctx: int = 0
+        self,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        constraints: Constraints | None = None,
+        *,
+        trained_ctx: int = 0,
+        sampling: Mapping[str, float] | None = None,
     ) -> None:
-        self._vocabulary, self._n_ctx = vocabulary, n_ctx
+        """sampling: that the model's makers recommend."""
+        self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._can_grow = not 0 < trained_ctx <= n_ctx
         self._binding = Binding(NoConstraints() if constraints is None else constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
@@ -85,10 +93,10 @@ class Intake:
 
     def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
         """No more tokens than there is room for: the answer then ends for its length, as the context's end ends it."""
-        wanted, room = asked.params.max_tokens, self._n_ctx - num_prompt
-        max_tokens = None if wanted is None else min(wanted, room)
-        looked_at = min(asked.params.repeat_last_n, self._n_ctx)
-        return dataclasses.replace(asked.params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
+        params = as_recommended(asked.params, self._sampling)
+        max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
+        looked_at = min(params.repeat_last_n, self._n_ctx)
+        return dataclasses.replace(params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
 
     # ---- the prompt
     def _prompt(self, asked: ChatRequest) -> Prompt:

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats
 
 BAR_CELLS = 20
@@ -27,6 +28,8 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
     else:
         lines.append(f"draft    none: {_no_draft(info, plan)}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
+    if info.sampling:
+        lines.append(f"sampling {sampling_text(info.sampling)}, as its makers recommend, where nothing else is set")
     return [*lines, *(f"note     {note}" for note in info.notes)]
 
 

@@ -373,7 +373,7 @@ class ChatApp(EagleApp[int]):
     def action_settings(self) -> None:
         from eaglelocal.tui.chat_dialogs import SettingsDialog
 
-        self._with_model(lambda model: SettingsDialog(model.params, model.system, self.partner))
+        self._with_model(lambda model: SettingsDialog(model, self.partner))
 
     def action_model(self) -> None:
         from eaglelocal.tui.chat_dialogs import ModelDialog

@@ -17,7 +17,7 @@ from textual.widgets import Footer, Input, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from eaglelocal.core.request import parse_spec
-from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.tui.partner import ModelChanged, Partner
@@ -144,16 +144,17 @@ def _entry_text(entry: conversation_file.Entry) -> str:
 
 
 class SettingsDialog(Dialog):
-    """The system message and how answers are drawn."""
+    """The system message and how answers are drawn: as was set, else as the model's makers recommend."""
 
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save", id="save", priority=True),
     ]
 
-    def __init__(self, params: SamplingParams, system: str, partner: Partner) -> None:
+    def __init__(self, model: ModelChanged, partner: Partner) -> None:
         super().__init__()
-        self._params, self._system, self._partner = params, system, partner
+        self._params, self._system, self._partner = model.params, model.system, partner
+        self._shown = as_recommended(model.params, model.model.info.sampling)
 
     def compose_box(self) -> ComposeResult:
         system = TextArea(self._system, id="system", tab_behavior="focus")
@@ -162,7 +163,7 @@ class SettingsDialog(Dialog):
         for field in FIELDS:
             with Horizontal(classes="row"):
                 yield Label(field.label)
-                yield Input(text_of(self._params, field), placeholder=field.unset, id=field.name, select_on_focus=False)
+                yield Input(text_of(self._shown, field), placeholder=field.unset, id=field.name, select_on_focus=False)
 
     def on_input_submitted(self) -> None:
         self.action_save()
@@ -170,7 +171,7 @@ class SettingsDialog(Dialog):
     def action_save(self) -> None:
         said = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         try:
-            params = params_of(self._params, said)
+            params = params_of(self._params, said, self._shown)
         except EagleLocalError as error:
             self.say_wrong(error)
             return

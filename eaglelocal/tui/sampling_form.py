@@ -33,10 +33,14 @@ def text_of(params: SamplingParams, field: Field) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def params_of(params: SamplingParams, said: Mapping[str, str]) -> SamplingParams:
-    """Raises UsageError for what is no number, RequestError for what is out of range."""
+def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingParams) -> SamplingParams:
+    """With what was said unlike what was shown, which is then open no longer.
+
+    Raises UsageError for what is no number, RequestError for what is out of range.
+    """
     numbers = {field.name: _number(field, said[field.name].strip()) for field in FIELDS}
-    return replace(params, **numbers)  # type: ignore[arg-type]
+    changed = {name: number for name, number in numbers.items() if number != getattr(shown, name)}
+    return replace(params, left_open=params.left_open.difference(changed), **changed)  # type: ignore[arg-type]
 
 
 def _number(field: Field, text: str) -> float | int | None:

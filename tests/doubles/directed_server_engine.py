@@ -202,6 +202,8 @@ def shown(request: ChatRequest) -> str:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
     return value.value if isinstance(value, enum.Enum) else str(value)
 
 

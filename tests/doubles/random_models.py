@@ -28,6 +28,7 @@ class TargetShape:
     arch: str = "llama"
     tokenizer: str = "gpt2"  # byte-level BPE; or "llama", SentencePiece with a token for each byte
     controls: tuple[str, ...] = ()  # control tokens besides the one that ends (byte-level BPE)
+    temperature: float | None = None  # that its makers recommend
     splitter: str = "qwen2"  # of texts into words (byte-level BPE)
 
 
@@ -71,6 +72,8 @@ def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int |
         write_sentencepiece(writer, s.n_vocab)
     else:
         write_vocabulary(writer, s.n_vocab, s.controls, s.splitter)
+    if s.temperature is not None:
+        writer.add_float32("general.sampling.temp", s.temperature)
     matrix = Matrices(writer, rng, s.type)
     matrix("token_embd.weight", s.n_vocab, s.n_embd, scale=1.0)
     matrix("output.weight", s.n_vocab, s.n_embd)

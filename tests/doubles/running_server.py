@@ -34,7 +34,7 @@ from eaglelocal.server.serving import Limits, Serving
 from . import directed_server_engine, server_engine
 from .patience import PATIENCE_S, wait_until
 
-DEFAULTS = SamplingParams(temperature=0.7, max_tokens=64)
+DEFAULTS = SamplingParams(temperature=0.7, max_tokens=64, left_open=frozenset({"temperature", "top_p"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,16 @@ def greedy_text(logits: RawLogits, request: ChatRequest, count: int) -> list[int
     return tokens[len(request.tokens) :]
 
 
+def test_what_was_left_open_is_as_the_file_recommends(tmp_path: Path, logits: RawLogits) -> None:
+    """The same weights in a file that recommends to take the likeliest token."""
+    engine = real_engine(write_target(tmp_path / "target.gguf", replace(SHAPE, temperature=0.0)))
+    hot = ask("open", PROMPT, temperature=2.0, seed=1, left_open=frozenset({"temperature"}))
+    closed = ask("said", PROMPT, temperature=2.0, seed=1)
+    assert engine.info.sampling == {"temperature": 0.0}
+    assert say(engine, hot).tokens == greedy_text(logits, hot, 24) != say(engine, closed).tokens
+    engine.close()
+
+
 def say(engine: Engine, request: ChatRequest) -> Told:
     return drive(engine, [request])[request.id]
 

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, as_recommended
 from eaglelocal.server.api.figures import speculation
 from eaglelocal.server.api.openai_routes import Operator, Owner, There
 from eaglelocal.server.api.replies import STREAMED, Health
@@ -83,7 +84,7 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
         "uptime_s": time.time() - serving.started_at,
         "state": serving.state,
         "detail": serving.models.failure,
-        "model": model_of(loaded),
+        "model": model_of(loaded, serving.defaults),
         "models": list(serving.models.names),
         "running": sum(choice.started is not None for _, choice in serving.active.values()),
         "waiting": sum(choice.started is None for _, choice in serving.active.values()),
@@ -95,8 +96,13 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
     }
 
 
-def model_of(loaded: Loaded | None) -> dict[str, object] | None:
-    return {"name": loaded.name, **asdict(loaded.info)} if loaded else None
+def model_of(loaded: Loaded | None, defaults: SamplingParams) -> dict[str, object] | None:
+    """`sampling`: what holds where a request says nothing."""
+    if loaded is None:
+        return None
+    params = as_recommended(defaults, loaded.info.sampling)
+    sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
+    return {"name": loaded.name, **asdict(loaded.info), "sampling": sampling}
 
 
 def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:

@@ -175,7 +175,7 @@ def new_id() -> str:
 
 
 def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
-    """The server's defaults with what was asked. Raises RequestError."""
+    """The server's defaults with what was asked; what neither says stays open. Raises RequestError."""
     given: dict[str, Any] = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
         given["top_k"] = max(body.top_k, 0)  # -1 is another way to say all
@@ -193,7 +193,8 @@ def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
     limit = body.max_tokens if body.max_tokens is not None else body.n_predict
     if limit is not None:
         given["max_tokens"] = limit_of(limit)
-    return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), **given)
+    left_open = defaults.left_open.difference(given)
+    return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), left_open=left_open, **given)
 
 
 def stops_of(given: str | list[str]) -> tuple[str, ...]:

@@ -315,6 +315,11 @@ def test_whether_a_cache_may_be_used_reaches_the_engine(actor: Server, asked: An
     assert seen(actor, extra_body=asked)["reuses_cache"] is reuses
 
 
+def test_what_neither_server_nor_caller_says_is_left_to_the_model(actor: Server) -> None:
+    assert seen(actor, temperature=0.2)["params"]["left_open"] == ["top_p"]
+    assert seen(actor, top_p=0.5)["params"]["left_open"] == ["temperature"]
+
+
 def test_what_is_not_said_is_as_the_server_was_started(actor: Server) -> None:
     params = seen(actor)["params"]
     assert (params["temperature"], params["max_tokens"], params["seed"]) == (0.7, 64, None)

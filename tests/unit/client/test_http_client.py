@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
@@ -274,6 +275,9 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
         "logit_bias": {"3": -1.0},
         "ignore_eos": True,
     }
+    open_too = replace(params, left_open=frozenset({"temperature", "top_k", "min_p"}))  # the server's to decide
+    body = chat_body(replace(request, params=open_too), "m", Dialect())[1]
+    assert full.keys() - body.keys() == {"temperature", "top_k", "min_p"}
     plain = chat_body(ChatRequest(id="q", text="x"), "m", Dialect(extensions=False))[1]
     assert plain.keys() == {"model", "stream", "stream_options", "prompt", "temperature", "top_p"}
 

@@ -13,7 +13,7 @@ from doubles.patience import wait_until
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.talk.session import Choice, Garage, Model, Session
 from eaglelocal.talk.voice import Voice
@@ -137,7 +137,16 @@ def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_s
 # ---- the form of sampling
 def test_a_form_that_nobody_changed_changes_nothing() -> None:
     params = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=None, max_tokens=12)
-    assert params_of(params, {field.name: text_of(params, field) for field in FIELDS}) == params
+    assert params_of(params, {field.name: text_of(params, field) for field in FIELDS}, params) == params
+
+
+def test_only_a_field_that_was_changed_is_said() -> None:
+    params = SamplingParams(temperature=0.7, top_k=40, left_open=frozenset({"temperature", "top_k"}))
+    shown = as_recommended(params, {"temperature": 0.6, "top_k": 20})
+    said = {field.name: text_of(shown, field) for field in FIELDS}
+    assert params_of(params, said, shown) == params
+    changed = params_of(params, said | {"temperature": "0.7"}, shown)
+    assert (changed.temperature, changed.top_k, changed.left_open) == (0.7, 40, {"top_k"})
 
 
 @pytest.mark.parametrize(
@@ -147,4 +156,4 @@ def test_a_form_that_nobody_changed_changes_nothing() -> None:
 def test_a_form_says_what_is_wrong(name: str, said: str, error: type[EagleLocalError]) -> None:
     params = SamplingParams()
     with pytest.raises(error):
-        params_of(params, {field.name: text_of(params, field) for field in FIELDS} | {name: said})
+        params_of(params, {field.name: text_of(params, field) for field in FIELDS} | {name: said}, params)
