@@ -57,6 +57,10 @@ class EagleApp(App[ReturnType]):
         self.theme = look.theme
         self.set_keymap(dict(look.keys))
 
+    def on_load(self) -> None:
+        """What the shell wrote meanwhile stands where nothing changes, unless all is drawn."""
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Whatever a key does can be found by name too."""
         yield from super().get_system_commands(screen)

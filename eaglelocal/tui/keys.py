@@ -12,7 +12,7 @@ from eaglelocal.tui.look import Look, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "enter": "sends; shift+enter or ctrl+j begins a new line",
+        "enter": "sends; alt+enter, shift+enter, ctrl+j or \\ before it: a new line",
         "escape": "stops the answer, or takes back what waits",
         "up, down": "earlier questions, at the first and last line",
         "page up, page down": "through the conversation; ctrl+end goes to its end",
@@ -25,6 +25,7 @@ CHAT_KEYS: Mapping[str, str] = MappingProxyType(
         "ctrl+t": "unfolds and folds thoughts",
         "f8, ctrl+c": "copies the last answer; what the mouse marked",
         "ctrl+g": "opens the question in $EDITOR",
+        "ctrl+z, ctrl+_": "back to the shell (fg returns); takes back what was typed",
         "ctrl+p": "everything there is, by name",
         "ctrl+q, ctrl+d": "leaves",
     }
@@ -32,7 +33,7 @@ CHAT_KEYS: Mapping[str, str] = MappingProxyType(
 
 CHAT_ACTIONS = frozenset(
     {
-        "send", "newline", "complete", "older", "newer", "delete_or_leave", "interrupt", "page_up",
+        "send", "newline", "suspend", "undo", "complete", "older", "newer", "delete_or_leave", "interrupt", "page_up",
         "page_down", "top", "end", "help", "stop", "panel", "retry", "edit", "new", "talks", "settings",
         "model", "copy_answer", "tint", "thoughts", "editor", "leave", "close", "rename", "delete", "export",
         "save",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.slash import COMMANDS
+
+QUOTES = '"""'
+# What most terminals send for alt+enter, and some were told to send for shift+enter. Textual reads enter alone.
+cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
 
 class Prompt(TextArea):
@@ -27,17 +35,17 @@ class Prompt(TextArea):
     # without a name what only makes sense while typing: the palette lists the others
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="send", key_display="enter"),
-        Binding("shift+enter,ctrl+j", "newline", "", id="newline", show=False),
+        Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
         Binding("down", "newer", "", id="newer", show=False),
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
+        Binding("ctrl+z", "app.suspend_process", "", id="suspend", show=False),
+        Binding("ctrl+underscore", "undo", "", id="undo", show=False),
         Binding("pageup", "app.page_up", "", id="page_up", show=False),
         Binding("pagedown", "app.page_down", "", id="page_down", show=False),
     ]
-
-    AT_ONCE: ClassVar[tuple[str, ...]] = ("send", "newline", "complete", "older", "newer", "delete_or_leave")
 
     class Submitted(Message):
         def __init__(self, text: str) -> None:
@@ -57,14 +65,15 @@ class Prompt(TextArea):
         self._history = history
         self._at_once = {
             key: binding.action
-            for binding in self.BINDINGS
-            if isinstance(binding, Binding) and binding.id in self.AT_ONCE
-            for key in keys.get(binding.id, binding.key).split(",")
+            for binding in (*TextArea.BINDINGS, *self.BINDINGS)
+            if isinstance(binding, Binding)
+            for key in keys.get(binding.id or "", binding.key).split(",")
         }
+        self._told = ""
         self.cursor_blink = False  # every redraw costs, and nobody types all the time
 
     async def _on_key(self, event: events.Key) -> None:
-        """Keys that act on the text act here, in the order in which they were typed.
+        """Keys that do something here do it at once, in the order in which they were typed.
 
         Bindings are looked up on other queues: a line that arrives at once, its Enter included, would overtake itself.
         """
@@ -80,13 +89,31 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
 
     def update_suggestion(self) -> None:
-        """The rest of the only command that begins so."""
+        """The rest of the only command that begins so; below the text, which ones there are."""
+        matches = self._matches()
+        self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
+        self._tell(_usage(matches[0]) if len(matches) == 1 else " ".join(matches))
+
+    def _matches(self) -> list[str]:
         text = self.text
-        matches = [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
-        self.suggestion = matches[0][len(text) :] if len(matches) == 1 else ""
+        return [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:  # each change of a title draws all of this
+            self._told = text
+            self.border_subtitle = Content(text) if text else None
 
     def action_submit(self) -> None:
-        text = self.text.strip("\n")
+        """Sends, unless the text says that it goes on: by a backslash, or by quotes that are still open."""
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif self.text.lstrip().startswith(QUOTES) and self.text.count(QUOTES) == 1:
+            self.insert("\n")
+        else:
+            self._send(_without_quotes(self.text).strip("\n"))
+
+    def _send(self, text: str) -> None:
         if text.strip():
             self._history.add(text)
             self.load_text("")
@@ -96,9 +123,11 @@ class Prompt(TextArea):
         self.insert("\n")
 
     def action_complete(self) -> None:
-        if self.suggestion:
-            takes = COMMANDS[self.text + self.suggestion].takes
-            self.insert(self.suggestion + (" " if takes else ""))
+        matches, typed = self._matches(), len(self.text)
+        if len(matches) == 1:
+            self.insert(matches[0][typed:] + (" " if COMMANDS[matches[0]].takes else ""))
+        elif matches:
+            self.insert(os.path.commonprefix(matches)[typed:])  # noqa: RUF071 # no paths: characters are meant
 
     def action_older(self) -> None:
         if not self.cursor_at_first_line:
@@ -123,3 +152,14 @@ class Prompt(TextArea):
         event.prevent_default()
         event.stop()
         self.replace(event.text.replace("\r\n", "\n").replace("\r", "\n"), *self.selection)
+
+
+def _usage(name: str) -> str:
+    return f"{name} {COMMANDS[name].takes}".rstrip() + f": {COMMANDS[name].purpose}"
+
+
+def _without_quotes(text: str) -> str:
+    """A text between triple quotes; only the outermost, for code has them too."""
+    inner = text.strip()
+    is_quoted = inner.count(QUOTES) == 2 and inner.startswith(QUOTES) and inner.endswith(QUOTES)
+    return inner[len(QUOTES) : -len(QUOTES)] if is_quoted else text

@@ -59,6 +59,78 @@ def test_a_line_that_arrives_at_once_is_sent_in_order(tmp_path: Path) -> None:
     assert [request.messages[-1].content for request in stage.client.requests] == ["one", "two"]
 
 
+def test_keys_that_move_act_in_order_too(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        for key in ("a", "space", "b", "ctrl+left", "x", "home", "y", "ctrl+c", "c", "ctrl+w", "d"):
+            person.app.simulate_key(key)
+        await person.until(lambda: person.app.prompt.text == "d", "what was typed last")
+        await person.pilot.press("e", "ctrl+left", "ctrl+k", "f")
+        assert person.app.prompt.text == "f"
+
+    play(Stage(tmp_path), scenario)
+
+
+@pytest.mark.parametrize("keys", [("shift+enter",), ("alt+enter",), ("ctrl+j",), ("\\", "enter")])
+def test_ways_to_begin_a_new_line(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.type("ab")
+        await person.pilot.press("left", *keys)
+        assert person.app.prompt.text == "a\nb"
+
+    play(Stage(tmp_path), scenario)
+
+
+def test_alt_enter_as_terminals_send_it() -> None:
+    from textual._xterm_parser import XTermParser
+
+    (event,) = XTermParser().feed("\x1b\r")
+    assert event.key == "ctrl+j"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        (('"""', "one", 'two"""'), "one\ntwo"),
+        (('"""one', "", "two", '"""'), "one\n\ntwo"),
+        (('"""Docstring."""',), "Docstring."),
+        (('f"""one"""',), 'f"""one"""'),
+    ],
+)
+def test_triple_quotes_hold_enter(tmp_path: Path, typed: tuple[str, ...], sent: str) -> None:
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        for line in typed:
+            await person.ask(line)
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    assert [request.messages[-1].content for request in stage.client.requests] == [sent]
+
+
+def test_quotes_of_code_that_is_pasted_do_not_hold_it(tmp_path: Path) -> None:
+    code = '"""What it does."""\n\ndef f():\n    """And how."""'
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        person.app.prompt.replace_text(code)
+        await person.pilot.press("enter")
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == code
+
+
+def test_what_was_typed_is_taken_back(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.type("a b")
+        await person.pilot.press("ctrl+z")  # where there is no shell to go back to, it does nothing
+        await person.pilot.press("ctrl+w", "ctrl+underscore")
+        assert person.app.prompt.text == "a b"
+
+    play(Stage(tmp_path), scenario)
+
+
 def test_history_of_questions(tmp_path: Path) -> None:
     async def first(person: Spectator) -> None:
         await person.ask("one")
@@ -82,6 +154,27 @@ def test_tab_completes_a_command(tmp_path: Path) -> None:
         await person.pilot.press("tab")
         assert person.app.prompt.text == "/system "
         assert person.app.focused is person.app.prompt
+
+    play(Stage(tmp_path), scenario)
+
+
+def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.type("/")
+        await person.sees("/help /stats /spec")
+        await person.type("s")
+        await person.sees("/stats /spec /system /save")
+        await person.type("p")
+        await person.sees("/spec [auto|off|pid|N]: draft as much as pays")
+        await person.pilot.press("ctrl+u")
+        await person.no_longer_sees("draft as much as pays")
+        await person.type("/re")
+        await person.pilot.press("tab")
+        assert person.app.prompt.text == "/re"  # retry and rename
+        await person.pilot.press("ctrl+u")
+        await person.type("/e")
+        await person.pilot.press("tab")
+        assert person.app.prompt.text == "/ex"  # export and exit
 
     play(Stage(tmp_path), scenario)
 
@@ -391,8 +484,14 @@ def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
 def test_every_key_is_told_by_help() -> None:
     bindings = [binding for binding in (*ChatApp.BINDINGS, *Prompt.BINDINGS) if isinstance(binding, Binding)]
     told = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
-    told |= {key for purpose in CHAT_KEYS.values() for key in ("shift+enter", "ctrl+j", "ctrl+end") if key in purpose}
-    keys = {key for binding in bindings for key in binding.key.split(",")} - {"super+c", "ctrl+home", "f1"}
+    told |= {
+        key
+        for purpose in CHAT_KEYS.values()
+        for key in ("alt+enter", "shift+enter", "ctrl+j", "ctrl+end")
+        if key in purpose
+    }
+    bound = {key for binding in bindings for key in binding.key.split(",")} - {"super+c", "ctrl+home", "f1"}
+    keys = {key.replace("underscore", "_") for key in bound}
     assert keys <= told, keys - told
 
 

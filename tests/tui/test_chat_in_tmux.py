@@ -53,6 +53,21 @@ def test_a_question_is_answered_on_the_screen_with_its_acceptance(
     assert list((tmp_path / "state" / "eaglelocal" / "conversations").glob("What is acceptance length.json"))
 
 
+def test_ctrl_z_gives_the_shell_back_and_fg_the_whole_screen(
+    terminal: tmux.TmuxScreen, environ: dict[str, str]
+) -> None:
+    terminal.start(CHAT, environ)
+    terminal.sees("context", "ready")
+    terminal.type("kept")
+    terminal.sees("│ kept")
+    terminal.press("C-z")
+    terminal.until(lambda text: "Ask" not in text and "ended with" in text, "the shell")
+    terminal.type("fg")
+    terminal.press("Enter")
+    terminal.sees("context", "ready", "│ kept", "^q Leave")
+    terminal.press("C-q")
+
+
 def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
     terminal: tmux.TmuxScreen, environ: dict[str, str]
 ) -> None:
