@@ -26,6 +26,7 @@ except ImportError:  # not a Unix
 QUOTES = '"""'
 PROMPT, MORE = "> ", ". "
 MAX_HISTORY = 1000
+ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter: the text goes on
 
 ReadLine = Callable[[str], str]
 
@@ -118,7 +119,7 @@ def _bindings() -> list[str]:
     if "libedit" in (readline.__doc__ or ""):
         return ["bind ^I rl_complete"]
     paste = [] if os.environ.get("TERM") == "dumb" else ["set enable-bracketed-paste on"]  # Python switches it off
-    return ["tab: complete", *paste]
+    return ["tab: complete", ALT_ENTER, *paste]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ COMMANDS: dict[str, Slash] = {
     "/help": Slash("", "this list"),
     "/stats": Slash("", "figures of this session and of the engine"),
     "/spec": Slash("[auto|off|pid|N]", "draft as much as pays, not at all, or N tokens"),
+    "/set": Slash("[NAME VALUE]", "sampling: temperature, top_k, seed and so on, or what they are"),
     "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
     "/clear": Slash("", "forget the conversation, keep the system message"),
     "/retry": Slash("", "ask the last question again"),
@@ -36,12 +37,22 @@ COMMANDS: dict[str, Slash] = {
     "/export": Slash("[FILE]", "write the conversation as Markdown"),
     "/model": Slash("[REF]", "name the model, or change it"),
     "/draft": Slash("[auto|ngram|mtp|none|REF]", "name the draft, or change it"),
-    "/exit": Slash("", "leave, as ctrl-d does"),
+    "/exit": Slash("", "leave, as ctrl-d and /bye do"),
+}
+OTHER_NAMES: Mapping[str, str] = {  # what people type who come from other programs
+    "/": "/help",
+    "/?": "/help",
+    "/bye": "/exit",
+    "/quit": "/exit",
+    "/q": "/exit",
+    "/new": "/clear",
+    "/reset": "/clear",
+    "/regenerate": "/retry",
 }
 
 LINE_KEYS: Mapping[str, str] = {
     '"""': "begins and ends a text of many lines",
-    "\\ at a line's end": "the text goes on in the next line",
+    "alt-enter, \\ at the end": "the text goes on in the next line",
     "ctrl-c": "stops the answer; a second one leaves",
     "ctrl-d": "leaves",
 }
@@ -60,7 +71,8 @@ def is_command(text: str) -> bool:
 
 def parse(line: str) -> Command:
     """`/spec 4` -> Command("/spec", "4"). Raises UsageError with the nearest name."""
-    name, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
+    typed, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
+    name = OTHER_NAMES.get(typed, typed)
     if name not in COMMANDS:
         close = nearest(name, COMMANDS)
         near = f"{close}, or " if close else ""

@@ -16,6 +16,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.markdown_export import export
 from eaglelocal.talk.report import ahead, model_lines, total_lines
+from eaglelocal.talk.sampling_form import FIELDS, changed, text_of
 from eaglelocal.talk.session import Choice, Session
 from eaglelocal.talk.slash import LINE_KEYS, Command, help_lines
 from eaglelocal.talk.voice import Voice
@@ -95,6 +96,15 @@ def _spec_line(session: Session) -> str:
     if not plan.speculates:
         return f"speculation off: {session.model.info.draft_reason or plan.draft_reason or 'no draft is loaded'}"
     return f"speculation on: {ahead(spec)}, {session.model.info.draft}"
+
+
+def _set(desk: Desk, argument: str) -> None:
+    """`temperature 0.5`, as Ollama has it too: `parameter temperature 0.5`."""
+    session = desk.session
+    if argument:
+        name, value = (*argument.removeprefix("parameter ").split(maxsplit=1), "", "")[:2]
+        session.params = changed(session.params, name, value)
+    desk.say(*(f"{field.name:<16}{text_of(session.params, field) or field.unset}" for field in FIELDS))
 
 
 def _system(desk: Desk, argument: str) -> None:
@@ -197,6 +207,7 @@ ACTIONS: dict[str, Action] = {
     "/help": _help,
     "/stats": _stats,
     "/spec": _spec,
+    "/set": _set,
     "/system": _system,
     "/clear": _clear,
     "/retry": _retry,

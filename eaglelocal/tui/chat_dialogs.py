@@ -20,9 +20,9 @@ from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.talk import conversation_file
+from eaglelocal.talk.sampling_form import FIELDS, params_of, text_of
 from eaglelocal.tui.partner import ModelChanged, Partner
 from eaglelocal.tui.rows import harmless
-from eaglelocal.tui.sampling_form import FIELDS, params_of, text_of
 
 
 class Dialog(ModalScreen[None]):

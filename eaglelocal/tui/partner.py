@@ -312,7 +312,8 @@ class Partner:
             self._act_in(self._opened(), command)
 
     def _act_in(self, session: Session, command: Command) -> None:
-        before = (session.conversation, len(session.conversation.turns), session.model, session.conversation.system)
+        told = (session.model, session.conversation.system, session.params)
+        before = (session.conversation, len(session.conversation.turns), told)
         try:
             question = act(Desk(session, self._voice, self._folder, CHAT_KEYS), command)
         except Leave:
@@ -324,11 +325,13 @@ class Partner:
             self._tell(TookBack())
             self._ask(question)
 
-    def _after_action(self, session: Session, talk: Conversation, num_turns: int, model: Model, system: str) -> None:
+    def _after_action(
+        self, session: Session, talk: Conversation, num_turns: int, told: tuple[Model, str, SamplingParams]
+    ) -> None:
         now = session.conversation
         if now is not talk or len(now.turns) == 0 < num_turns:
             self._tell(Turned(tuple(now.turns), now.name))
-        if session.model is not model or now.system != system:
+        if (session.model, now.system, session.params) != told:
             self._model_changed(session)
 
     def _set_up(self, params: SamplingParams, system: str) -> None:

@@ -134,21 +134,23 @@ def test_empty_lines_ask_nothing(talk: Start) -> None:
     assert chat.client.requests == []
 
 
-def test_exit_leaves_at_once(talk: Start) -> None:
-    chat = talk("/exit", "never")
+@pytest.mark.parametrize("line", ["/exit", "/bye", "/quit", "/q"])
+def test_exit_leaves_at_once(talk: Start, line: str) -> None:
+    chat = talk(line, "never")
     assert chat.run() == 0
     assert chat.client.requests == []
 
 
-def test_help_lists_every_command(talk: Start) -> None:
-    chat = talk("/help")
+@pytest.mark.parametrize("line", ["/help", "/?", "/"])
+def test_help_lists_every_command(talk: Start, line: str) -> None:
+    chat = talk(line)
     chat.run()
     for name in ["/help", "/stats", "/spec", "/system", "/clear", "/retry", "/save", "/load", "/model", "/exit"]:
         assert name in chat.stderr.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("typed", "near"), [("/sats", "/stats"), ("/modell x", "/model"), ("/sy", "/system"), ("/quit", "/exit")]
+    ("typed", "near"), [("/sats", "/stats"), ("/modell x", "/model"), ("/sy", "/system"), ("/exti", "/exit")]
 )
 def test_an_unknown_command_gets_the_nearest(talk: Start, typed: str, near: str) -> None:
     chat = talk(typed, "hi")
@@ -197,8 +199,36 @@ def test_system_shows_sets_and_removes(talk: Start) -> None:
     assert [message.role for message in chat.client.requests[0].messages] == ["user"]
 
 
-def test_clear_keeps_the_system_message(talk: Start) -> None:
-    chat = talk("/system be brief", "a", "/clear", "b")
+def test_set_shows_and_changes_how_answers_are_drawn(talk: Start) -> None:
+    chat = talk(
+        "/set temperature 0.25", "a", "/set parameter seed 7", "/set max_tokens 9", "b", "/set seed", "c", "/set"
+    )
+    chat.run()
+    drawn = [(each.params.temperature, each.params.seed, each.params.max_tokens) for each in chat.client.requests]
+    assert drawn == [(0.25, None, None), (0.25, 7, 9), (0.25, None, 9)]
+    assert "temperature     0.25\n" in chat.stderr.getvalue()
+    assert "max_tokens      9\nseed            another one each time\n" in chat.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/set warmth 1", "nothing that can be set is called 'warmth'\n\nhint: there are: temperature, top_k"),
+        ("/set temperature hot", "temperature must be a number, not 'hot'"),
+        ("/set temperature", "temperature must be a number, not ''"),
+        ("/set top_p 2", "top_p must lie between 0.0 and 1.0, not 2.0"),
+    ],
+)
+def test_what_cannot_be_set_changes_nothing(talk: Start, line: str, said: str) -> None:
+    chat = talk(line, "a")
+    chat.run()
+    assert f"error: {said}" in chat.stderr.getvalue()
+    assert chat.client.requests[0].params == SamplingParams()
+
+
+@pytest.mark.parametrize("line", ["/clear", "/new", "/reset"])
+def test_clear_keeps_the_system_message(talk: Start, line: str) -> None:
+    chat = talk("/system be brief", "a", line, "b")
     chat.run()
     assert [message.content for message in chat.client.requests[-1].messages] == ["be brief", "b"]
 

@@ -189,6 +189,16 @@ def test_a_block_and_a_line_that_goes_on_are_one_question(terminal: Terminal) ->
     terminal.expect("half an")
 
 
+def test_alt_enter_begins_a_line(terminal: Terminal) -> None:
+    terminal.type(b"first\x1b\r")
+    terminal.expect(". ")
+    terminal.ask("second")
+    terminal.expect("the first answer")
+    terminal.expect("> ")
+    terminal.ask("/retry")
+    terminal.expect("first\nsecond")
+
+
 def test_pasted_lines_are_one_question(terminal: Terminal) -> None:
     terminal.type(b"\x1b[200~first\rsecond\x1b[201~")
     terminal.expect("second")

@@ -163,7 +163,7 @@ def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
         await person.type("/")
         await person.sees("/help /stats /spec")
         await person.type("s")
-        await person.sees("/stats /spec /system /save")
+        await person.sees("/stats /spec /set /system /save")
         await person.type("p")
         await person.sees("/spec [auto|off|pid|N]: draft as much as pays")
         await person.pilot.press("ctrl+u")
@@ -429,6 +429,17 @@ def test_settings_go_into_the_next_question(tmp_path: Path) -> None:
     (request,) = stage.client.requests
     assert (request.params.temperature, request.params.seed, request.params.max_tokens) == (0.2, 7, None)
     assert request.messages[0].content == "be brief"
+
+
+def test_what_a_command_has_set_stands_in_the_settings(tmp_path: Path) -> None:
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/set top_k 17")
+        await person.idle()
+        await person.pilot.press("f4")
+        await person.until(lambda: isinstance(person.app.screen, SettingsDialog), "the dialog")
+        assert person.app.screen.query_one("#top_k", Input).value == "17"
+
+    play(Stage(tmp_path), scenario)
 
 
 def test_another_model_and_draft_length(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         ("/model missing", "error: no file missing"),
         ("/model other", "target   other"),
         ("/draft ngram", "draft    scripted head"),
+        ("/set top_k 7", "top_k           7"),
         ("/sped", "error: no command /sped"),
         ("/export", "error: there is nothing to export yet"),
         ("/load nothing", "error: no conversation named 'nothing'"),

@@ -15,12 +15,12 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
+from eaglelocal.talk.sampling_form import FIELDS, params_of, text_of
 from eaglelocal.talk.session import Choice, Garage, Model, Session
 from eaglelocal.talk.voice import Voice
 from eaglelocal.tui.errands import Errands
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.partner import Answered, Asking, News, Partner, Wrong
-from eaglelocal.tui.sampling_form import FIELDS, params_of, text_of
 
 PATIENCE_S = 20.0
 

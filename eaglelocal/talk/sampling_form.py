@@ -43,6 +43,14 @@ def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingPa
     return replace(params, left_open=params.left_open.difference(changed), **changed)  # type: ignore[arg-type]
 
 
+def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
+    """One of them. Raises as params_of, and UsageError for a name that is none of theirs."""
+    known = {field.name: text_of(params, field) for field in FIELDS}
+    if name not in known:
+        raise UsageError(f"nothing that can be set is called {name!r}", hint=f"there are: {', '.join(known)}")
+    return params_of(params, {**known, name: text})
+
+
 def _number(field: Field, text: str) -> float | int | None:
     if not text and field.unset:
         return None
