@@ -1,7 +1,7 @@
 """Markdown as rows of styled text, and the cut between what of a growing text is finished and what may still change.
 
-Pure: text and width in, rows out. HTML and link definitions are shown as they are written: a model's words never
-vanish.
+Pure: text and width in, rows out. HTML, link definitions, formulas and ends of lines are shown as they are written:
+a model's words never vanish, and it ends a line where it means to, as in a poem.
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ from functools import lru_cache
 from typing import ClassVar
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from pygments.lexer import Lexer
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.lexers.special import TextLexer
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import BlockQuote, CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import BlockQuote, CodeBlock, Heading, ListItem, Markdown, MarkdownElement
+from rich.segment import Segment
 from rich.syntax import Syntax
 
 from eaglelocal.tui.rows import Ink, Row, console, harmless, shaped
+
+# `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not what is said of $5 and $10
+_FORMULA = re.compile(
+    r"\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\$\$.{1,2000}?\$\$|\$(?=[^\s$])[^$\n]{0,500}(?<=[^\s\\])\$(?!\d)", re.DOTALL
+)
 
 
 class _LeftHeading(Heading):
@@ -45,6 +53,15 @@ class _PlainCode(CodeBlock):
         )
 
 
+class _DottedItem(ListItem):
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        """`1.` where rich has a bare number, in as many cells."""
+        numeral, *rest = super().render_number(console, options, number, last_number)
+        assert isinstance(numeral, Segment)
+        yield Segment(f"{number}.".rjust(len(numeral.text) - 1) + " ", numeral.style)
+        yield from rest
+
+
 class _Document(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -52,6 +69,7 @@ class _Document(Markdown):
         "fence": _PlainCode,
         "code_block": _PlainCode,
         "blockquote_open": BlockQuote,
+        "list_item_open": _DottedItem,
     }
 
 
@@ -84,7 +102,28 @@ def _languages() -> frozenset[str]:
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    parser.inline.ruler.before("escape", "formula", _formula)
+    parser.core.ruler.push("line_ends", _keep_line_ends)
     return parser.disable(["html_block", "html_inline", "reference"])
+
+
+def _formula(state: StateInline, silent: bool) -> bool:
+    """A rule of the parser: nothing in a formula is Markdown."""
+    found = _FORMULA.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("text", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _keep_line_ends(state: StateCore) -> None:
+    """Another rule."""
+    for token in state.tokens:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
 
 
 def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:

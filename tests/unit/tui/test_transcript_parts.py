@@ -36,7 +36,7 @@ def texts(text: str, width: int = 40, *, is_ascii: bool = False) -> list[str]:
 # ---- rows
 def test_what_markdown_means_is_seen() -> None:
     shown = "\n".join(texts(DOCUMENT))
-    for said in ("Title", "Some bold code", "• one", "1 first", "  x = 1", "y = 2", "▌ said", "end"):
+    for said in ("Title", "Some bold code", "• one", "1. first", "  x = 1", "y = 2", "▌ said", "end"):
         assert said in shown
 
 
@@ -44,6 +44,24 @@ def test_no_word_of_a_model_vanishes() -> None:
     shown = " ".join(texts("a <b>c</b> <!-- d --> &amp; \n\n<div>\ne\n</div>\n\n[f]: http://g", 80))
     for said in ("<b>c</b>", "<!-- d -->", "<div>", "e", "[f]: http://g"):
         assert said in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("Roses are *red*,\nviolets are blue.", ["Roses are red,", "violets are blue."]),
+        ("> one\n> two", ["▌ one", "▌ two"]),
+        (r"\(a_b * c_d * e\) and *this*", [r"\(a_b * c_d * e\) and this"]),
+        ("\\[\n\\int_0^1 x\\,dx = \\{y\\}\n\\]", ["\\[", "\\int_0^1 x\\,dx = \\{y\\}", "\\]"]),
+        (r"$$x \\ *y*$$ *z*", [r"$$x \\ *y*$$ z"]),
+        (r"$a*b*c$, *d*", ["$a*b*c$, d"]),
+        ("It costs $5 *or* $10 *now*.", ["It costs $5 or $10 now."]),
+        (r"\(never closed *so*", ["(never closed so"]),
+        ("\n".join(f"{number}. x" for number in range(9, 11)), [" 9. x", "10. x"]),
+    ],
+)
+def test_what_is_written_stays_as_it_is_written(text: str, rows: list[str]) -> None:
+    assert texts(text, 60) == rows
 
 
 @settings(deadline=None)
