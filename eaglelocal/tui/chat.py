@@ -180,6 +180,7 @@ class ChatApp(EagleApp[int]):
         self._status.paint(
             [status_line(*situation, None if hides_state else frame, self._status.content_size.width, self.look.glyphs)]
         )
+        self.prompt.show_waiting(self.partner.waiting)
         return frame.is_moving or self.partner.is_busy
 
     # ---- what the partner tells

@@ -16,6 +16,7 @@ from textual.widgets import TextArea
 
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.slash import COMMANDS
+from eaglelocal.tui.rows import harmless
 
 QUOTES = '"""'
 # What most terminals send for alt+enter, and some were told to send for shift+enter. Textual reads enter alone.
@@ -69,6 +70,7 @@ class Prompt(TextArea):
             if isinstance(binding, Binding)
             for key in keys.get(binding.id or "", binding.key).split(",")
         }
+        self._waiting: tuple[str, ...] = ()
         self._told = ""
         self.cursor_blink = False  # every redraw costs, and nobody types all the time
 
@@ -89,10 +91,19 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
 
     def update_suggestion(self) -> None:
-        """The rest of the only command that begins so; below the text, which ones there are."""
+        """The rest of the only command that begins so; below the text, which ones there are, or what waits."""
         matches = self._matches()
         self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
-        self._tell(_usage(matches[0]) if len(matches) == 1 else " ".join(matches))
+        if matches:
+            self._tell(_usage(matches[0]) if len(matches) == 1 else " ".join(matches))
+        else:
+            self._tell(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
+
+    def show_waiting(self, questions: tuple[str, ...]) -> None:
+        """What was sent, and is not in the transcript yet."""
+        if questions != self._waiting:
+            self._waiting = questions
+            self.update_suggestion()
 
     def _matches(self) -> list[str]:
         text = self.text
@@ -101,7 +112,7 @@ class Prompt(TextArea):
     def _tell(self, text: str) -> None:
         if text != self._told:  # each change of a title draws all of this
             self._told = text
-            self.border_subtitle = Content(text) if text else None
+            self.border_subtitle = Content(harmless(text.replace("\n", " "))) if text else None
 
     def action_submit(self) -> None:
         """Sends, unless the text says that it goes on: by a backslash, or by quotes that are still open."""

@@ -45,6 +45,23 @@ def test_what_is_typed_and_sent_while_the_model_loads_is_kept(tmp_path: Path) ->
     play(stage, scenario, waits=False)
 
 
+def test_what_waits_is_in_sight(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, is_held=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("[first]\nquestion")
+        await person.ask("second")
+        await person.sees("waiting: [first] question; second")
+        await person.type("/set")
+        await person.no_longer_sees("[first]")
+        await person.pilot.press("ctrl+u")
+        await person.sees("waiting: [first] question; second")
+        stage.gate.set()
+        await person.no_longer_sees("waiting:")
+
+    play(stage, scenario, waits=False)
+
+
 def test_esc_takes_back_what_waits(tmp_path: Path) -> None:
     stage = Stage(tmp_path, is_held=True)
 
