@@ -15,6 +15,7 @@ from eaglelocal.errors import Cancelled, EngineError, UsageError
 from eaglelocal.talk.report import answer_object
 
 PATIENCE_S = 2.0
+MAX_STDIN_BYTES = 8_000_000  # more than any context holds; what never ends (`yes |`) must not fill the memory
 
 
 def read_stdin(stdin: TextIO | None, output: Output) -> str:
@@ -23,8 +24,14 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
         return ""
     if not _is_ready(stdin):
         output.message("waiting for the end of stdin (use </dev/null when there is nothing to read)")
+    piped = stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(piped) > MAX_STDIN_BYTES:
+        raise UsageError(
+            f"stdin has more than {MAX_STDIN_BYTES // 1_000_000} MB, and no model reads so much at once",
+            hint='head -c 50000 FILE | eaglelocal chat "..."',
+        )
     try:
-        return stdin.buffer.read().decode("utf-8")
+        return piped.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise UsageError(
             f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}"

@@ -12,6 +12,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.settings import Settings
 
 UNSET = "-"
+MAX_VALUE = 40  # cells: one long value does not push all origins out of sight
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -38,7 +39,9 @@ def show(as_json: flags.AsJson = False) -> None:
     if as_json:
         values = {name: {"value": value, "origin": origin} for name, (value, origin) in rows.items()}
         return output.object({"file": str(file), "settings": values})
-    output.message(f"config file: {file}{'' if file.exists() else ' (there is none)'}; '-' means as planned")
-    for name, (value, origin) in rows.items():
-        output.data(f"{name:<12}  {UNSET if value is None else value!s:<10}  {origin}")
+    output.message(f"config file: {file}{'' if file.exists() else ' (there is none)'}; '-': as planned, or none")
+    shown = {name: UNSET if value in (None, ()) else str(value) for name, (value, _) in rows.items()}
+    name_width, width = max(map(len, shown)), min(max(map(len, shown.values())), MAX_VALUE)
+    for name, (_, origin) in rows.items():
+        output.data(f"{name:<{name_width}}  {shown[name]:<{width}}  {origin}")
     return None

@@ -98,6 +98,7 @@ def commands() -> list[str]:
 def main() -> int:
     """Run the command line. Returns the exit code; says what went wrong on stderr."""
     end_in_order()
+    fill_streams()
     output = standard_output()
     try:
         return run(sys.argv[1:])
@@ -108,6 +109,14 @@ def main() -> int:
         return INTERRUPTED
     except Exception as problem:
         return fail(problem, output)
+
+
+def fill_streams() -> None:
+    """A stream that the caller has closed leads nowhere; else its number goes to the next file that is opened."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 # as long as we live
 
 
 def end_in_order() -> None:

@@ -44,7 +44,9 @@ def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
         return fitted(line(("eaglelocal", "strong")), width)
     info = changed.model.info
     draft = info.draft if info.draft != "none" else "no draft"
-    left = line((harmless(info.target), "strong"), (f"  {harmless(draft)}", "quiet"))
+    target = shortened(harmless(info.target), width)
+    draft = shortened(harmless(draft), width - cell_len(target) - 2)
+    left = line((target, "strong"), (f"  {draft}" if draft else "", "quiet"))
     return apart(left, line((shortened(harmless(name), width - width_of(left) - 2), "quiet")), width)
 
 

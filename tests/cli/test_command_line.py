@@ -117,6 +117,20 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
 
 
+def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:
+    done = run(environ, "chat", stdin=b"a line of text\n" * 600_000)
+    assert done.returncode == 2
+    assert "error: stdin has more than 8 MB, and no model reads so much at once" in done.stderr
+
+
+@pytest.mark.parametrize(("closed", "told"), [(">&-", ""), ("2>&-", "eaglelocal 0."), ("<&- >&- 2>&-", "")])
+def test_closed_streams_are_no_failure(environ: dict[str, str], closed: str, told: str) -> None:
+    command = f"{sys.executable} -m eaglelocal --version {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environ, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(told)
+
+
 def test_config_show_gives_value_and_origin(environ: dict[str, str]) -> None:
     folder = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal"
     folder.mkdir(parents=True)
@@ -127,7 +141,8 @@ def test_config_show_gives_value_and_origin(environ: dict[str, str]) -> None:
     assert settings["seed"] == {"value": 3, "origin": "EAGLELOCAL_SEED"}
     assert settings["draft"] == {"value": "auto", "origin": "default"}
     shown = run({**environ, "EAGLELOCAL_SEED": "3"}, "config", "show").stdout
-    assert "EAGLELOCAL_SEED" in shown
+    assert "EAGLELOCAL_SEED" in shown and "()" not in shown
+    assert len({line.find(" default") for line in shown.splitlines() if line.endswith(" default")}) == 1
     assert "Traceback" not in shown
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from doubles.scripted_client import ScriptedClient, scripted_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eaglelocal.tui.chat_lines import LEAST_NAME, shortened
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.talk.session import Choice, Model
+from eaglelocal.tui.chat_lines import LEAST_NAME, shortened, title_line
+from eaglelocal.tui.partner import ModelChanged
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,20 @@ def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: in
     shown = shortened(name, room)
     assert cell_len(shown) <= max(room, 0)
     assert shown == name or shown == "" or room >= LEAST_NAME
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (61, "a model of some name  scripted head            Who flies high"),
+        (42, "a model of some name  scripted head"),
+        (33, "a model of some name  scripted..."),
+        (26, "a model of some name"),
+        (18, "a model of some..."),
+    ],
+)
+def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
+    client = ScriptedClient((), label="a model of some name")
+    model = Model(client, scripted_plan(client.label), client.info)
+    title = title_line(ModelChanged(model, Choice(), SamplingParams(), ""), "Who flies high", width)
+    assert "".join(span[0] for span in title).rstrip() == shown
