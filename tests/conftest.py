@@ -17,11 +17,12 @@ settings.load_profile("shared")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What engines learn in tests is no experience: it must not reach the person who runs them. Nor do copies of heads.
 
-    Nor do tests see that person's models: without a target, the best of them would answer.
+    Nor do tests see that person's models: without a target, the best of them would answer. Nor fill the clipboard.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setattr("eaglelocal.tui.clipboard.PROGRAMS", ())
         copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
         patch.setattr(locations, "light_heads_dir", lambda: copies)
         yield

@@ -29,6 +29,7 @@ from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.slash import is_command
+from eaglelocal.tui import clipboard
 from eaglelocal.tui import partner as news
 from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.chat_lines import status_line, title_line
@@ -341,6 +342,7 @@ class ChatApp(EagleApp[int]):
 
     def _copy(self, text: str) -> None:
         self.copy_to_clipboard(text)
+        clipboard.fill(text)
         self.screen.clear_selection()
         self.notify(f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}")
 

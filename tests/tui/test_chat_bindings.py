@@ -235,8 +235,10 @@ def marked(person: Spectator) -> str:
     return "".join(s.text for strip in strips for s in strip if s.style and s.style.underline)
 
 
-def test_retry_new_and_copy(tmp_path: Path) -> None:
+def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path)
+    desktop: list[str] = []
+    monkeypatch.setattr("eaglelocal.tui.clipboard.fill", desktop.append)
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("f8")
@@ -244,7 +246,7 @@ def test_retry_new_and_copy(tmp_path: Path) -> None:
         await person.ask("one")
         await person.sees("41.2 tok/s")
         await person.pilot.press("f8")
-        assert person.app.clipboard == "the first answer"
+        assert [person.app.clipboard] == desktop == ["the first answer"]
         await person.pilot.press("ctrl+r")
         await person.sees("and another one")
         assert "the first answer" not in person.text
