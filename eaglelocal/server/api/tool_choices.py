@@ -43,7 +43,7 @@ def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
                 raise Problem(
                     400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"
                 )
-            return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=parallel)
+            return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=False)  # OpenAI: exactly one call
         case "required" | "any" if not tools:
             raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
         case str(use):

@@ -389,6 +389,15 @@ def test_tool_choices_reach_the_engine(actor: Server, choice: Any, use: str, nam
     assert request["tool_choice"] == {"use": use, "name": name, "parallel": False}
 
 
+@pytest.mark.parametrize(
+    ("choice", "parallel"), [("required", True), ({"type": "function", "function": {"name": "weather"}}, False)]
+)
+def test_a_named_function_is_called_exactly_once(actor: Server, choice: Any, parallel: bool) -> None:
+    """So OpenAI says, and clients that make objects of calls refuse two."""
+    request = seen(actor, tools=TOOLS, tool_choice=choice, parallel_tool_calls=True)
+    assert request["tool_choice"]["parallel"] is parallel
+
+
 @pytest.mark.parametrize(("mode", "use"), [("auto", "auto"), ("required", "required")])
 def test_only_allowed_tools_are_offered(actor: Server, mode: Any, use: str) -> None:
     tools: Any = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
