@@ -64,6 +64,8 @@ class BlockCalls:
     def _outside(self, text: str) -> None:
         if self._is_behind:
             text = text.lstrip(" \t\r\n" + self._form.tail)
+            if self._form.end.startswith(text) or self._form.begin.startswith(text):
+                return  # half a marker, at which the answer was cut
         if self._lead and not text.strip():
             self._lead += text
         elif text:

@@ -81,6 +81,9 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
     "text and call": (HERMES, f"I look.\n{CALL}", "I look.", "", [OSLO]),
     "text behind a call": (HERMES, f"{CALL}\nDone. ", "Done. ", "", [OSLO]),
     "not closed": (HERMES, CALL.removesuffix("\n</tool_call>"), "", "", [OSLO]),
+    "cut in its closing marker": (HERMES, CALL.removesuffix("ool_call>"), "", "", [OSLO]),
+    "cut in the next opening marker": (HERMES, f"{CALL}\n<tool_c", "", "", [OSLO]),
+    "text behind a call that begins like a marker": (HERMES, f"{CALL}\n<tool!", "<tool!", "", [OSLO]),
     "a marker in an argument": (
         HERMES, CALL.replace("Oslo", "<tool_call>\\\"</tool_call>}"), "", "",
         [("get_weather", {"city": '<tool_call>"</tool_call>}'})],
