@@ -94,6 +94,16 @@ class Namespace(Body):
         return known(tools)
 
 
+def described(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+    """Its tools, of which the first function also says what is said of all: templates know no namespaces."""
+    said = f"{namespace.name}: {namespace.description}" if namespace.description else ""
+    for tool in namespace.tools:
+        if said and isinstance(tool, FunctionTool):
+            texts = filter(None, (said, tool.description))
+            tool, said = tool.model_copy(update={"description": "\n\n".join(texts)}), ""
+        yield tool
+
+
 Functions = dict[str, tuple[str, FunctionTool]]
 Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(kind_of)]
 
@@ -173,7 +183,7 @@ class ResponsesBody(SamplingGiven):
             if isinstance(tool, FunctionTool):
                 yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
-                for j, one in enumerate(tool.tools):
+                for j, one in enumerate(described(tool)):
                     if isinstance(one, FunctionTool):
                         yield f"tools.{i}.tools.{j}", tool.name, one
 

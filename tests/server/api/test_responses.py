@@ -256,13 +256,13 @@ def test_functions_of_a_namespace_are_tools_like_others(actor: Server) -> None:
     """Codex has its MCP tools so. The model is told names that no two have."""
     tools = seen(actor, tools=[*MCP, *TOOLS, *SKIPPED])["tools"]
     names = ["mcp__files__read-file", "mcp__web__read-file", "weather"]
-    assert [(tool["name"], tool["description"]) for tool in tools] == list(
-        zip(names, ("reads", "", "of a city"), strict=True)
-    )
+    said = ("mcp__files__: Tools of a server.\n\nreads", "mcp__web: Tools of a server.", "of a city")
+    assert [(tool["name"], tool["description"]) for tool in tools] == list(zip(names, said, strict=True))
     answer = actor.openai().responses.create(model="", input="say x", tools=[*MCP, *TOOLS, *SKIPPED])
     assert [tool.type for tool in answer.tools] == ["namespace", "namespace", "function"]
     many = [{"type": "function", "name": f"f{i}"} for i in range(300)]  # more than a chat may have
-    assert len(seen(actor, tools=[{**MCP[0], "tools": many}])["tools"]) == 300
+    descriptions = [tool["description"] for tool in seen(actor, tools=[{**MCP[0], "tools": many}])["tools"]]
+    assert descriptions == ["mcp__files__: Tools of a server.", *[""] * 299]
 
 
 SPOKEN = "call mcp__web__read-file {}\ncall weather {}"
