@@ -110,7 +110,7 @@ class Builder:
         self._calibrate(engine, controller, parts, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
-        engine.info = dataclasses.replace(engine.info, load_s=load_s)
+        engine.info = dataclasses.replace(engine.info, load_s=load_s, architecture=info.architecture)
         return engine
 
     def _prepare_constraints(self, model: Model) -> Callable[[], None]:

@@ -72,6 +72,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             load_s=time.perf_counter() - started_at,
             library=library.build,
             embedding_size=context.n_embd,
+            architecture=info.architecture,
         )
         return EmbeddingEngine(context, model.vocabulary, told, opened.pop_all().close)
 

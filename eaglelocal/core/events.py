@@ -40,6 +40,7 @@ class EngineInfo:
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
     max_draft: int = 0  # tokens that can be drafted at most
     sampling: Mapping[str, float] = field(default_factory=dict)  # that its makers recommend, see core/sampling.py
+    architecture: str = ""  # of the target, as its file calls it
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ def test_an_answer_bound_to_a_schema_fits_it(demo: Server) -> None:
         assert answer.choices[0].finish_reason == "stop"
 
 
+def test_the_family_of_the_model_is_told(demo: Server) -> None:
+    told = demo.http.post("/api/show", json={"model": "demo"}).json()
+    assert told["details"]["family"] == told["model_info"]["general.architecture"] == "llama"
+
+
 def test_a_required_tool_is_called_with_arguments_that_fit(demo: Server) -> None:
     answer = demo.openai().chat.completions.create(
         model="demo", messages=QUESTION, tools=[TOOL], tool_choice="required", parallel_tool_calls=False

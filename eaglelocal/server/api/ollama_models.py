@@ -1,5 +1,5 @@
 """What Ollama's API says of models and of itself. This server pulls, makes and removes none, and reads no files for it:
-what only a file could tell (architecture, number of parameters) stays empty.
+what only a file could tell (the number of parameters; of a model that is not loaded also its family) stays empty.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ FOR_PEOPLE = f"""eaglelocal {__version__} is running.
 
 `eaglelocal top` in a terminal shows what it does, `eaglelocal chat` talks with it.
 """
+TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks there for the word tools
 UNKNOWN = "unknown"  # architecture, which is a part of other names
 OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
 
@@ -75,11 +76,12 @@ async def tags(serving: There) -> TagsReply:
 async def show(body: ShowBody, serving: There) -> ShowReply:
     """One model."""
     name = name_of(body.model or body.name, serving)
-    info = info_of(serving, name)
+    info, capabilities = info_of(serving, name), capabilities_of(serving.models.makes_embeddings(name))
     return ShowReply(
-        details=details_of(name),
+        template=TEMPLATE if "tools" in capabilities else "",
+        details=details_of(name, info),
         model_info=model_info(name, info),
-        capabilities=capabilities_of(serving.models.makes_embeddings(name)),
+        capabilities=capabilities,
         modified_at=started(serving),
     )
 
@@ -97,7 +99,7 @@ async def ps(serving: There) -> PsReply:
         model=name,
         size=size,
         digest=digest_of(loaded.name),
-        details=details_of(loaded.name),
+        details=details_of(loaded.name, info),
         context_length=info.n_ctx,
     )
     return PsReply(models=[card])
@@ -140,7 +142,7 @@ def card_of(serving: Serving, listed: str) -> OllamaCard:
         modified_at=started(serving),
         size=info.model_bytes if info else 0,
         digest=digest_of(name),
-        details=details_of(name),
+        details=details_of(name, info),
         capabilities=capabilities_of(serving.models.makes_embeddings(name)),
     )
 
@@ -151,8 +153,9 @@ def info_of(serving: Serving, name: str) -> EngineInfo | None:
     return loaded.info if loaded is not None and loaded.name == name else None
 
 
-def details_of(name: str) -> Details:
-    return Details(quantization_level=quant_of(name))
+def details_of(name: str, info: EngineInfo | None) -> Details:
+    family = info.architecture if info is not None else ""
+    return Details(family=family, families=[family] if family else [], quantization_level=quant_of(name))
 
 
 def capabilities_of(makes_embeddings: bool | None) -> list[str]:
@@ -163,11 +166,12 @@ def capabilities_of(makes_embeddings: bool | None) -> list[str]:
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"general.architecture": UNKNOWN, "general.basename": name}
+    architecture = (info.architecture if info is not None else "") or UNKNOWN
+    told: dict[str, Any] = {"general.architecture": architecture, "general.basename": name}
     if info is not None:
-        told[f"{UNKNOWN}.context_length"] = info.n_ctx
+        told[f"{architecture}.context_length"] = info.n_ctx
     if info is not None and info.embedding_size:
-        told[f"{UNKNOWN}.embedding_length"] = info.embedding_size
+        told[f"{architecture}.embedding_length"] = info.embedding_size
     return told
 
 

@@ -15,7 +15,7 @@ from doubles.raw_server_client import exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.api.ollama_models import API_VERSION, capabilities_of, model_info
+from eaglelocal.server.api.ollama_models import API_VERSION, capabilities_of, details_of, model_info
 from eaglelocal.server.serving import Limits
 
 KEY = "k" * 20
@@ -335,6 +335,7 @@ def test_a_tag_may_be_said_or_not(several: Server, name: str) -> None:
     info = told["model_info"]
     assert info[f"{info['general.architecture']}.context_length"] == 4096
     assert told["capabilities"] == ["completion", "tools", "thinking"]
+    assert "tools" in told["template"]
     assert {"modelfile", "parameters", "template", "details", "modified_at"} <= set(told)
     answer = several.http.post("/api/generate", json={"model": name, "prompt": "say x", "stream": False}).json()
     assert (answer["model"], answer["response"]) == (name or "one", "x")
@@ -357,6 +358,15 @@ def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
     assert [capabilities_of(made) for made in (True, None)] == [["embedding"], []]
     told = model_info("bert", replace(loaded.info, embedding_size=64))
     assert told[f"{told['general.architecture']}.embedding_length"] == 64
+
+
+def test_a_loaded_model_tells_its_family_and_no_other_does(several: Server) -> None:
+    loaded = several.serving.models.loaded
+    assert loaded is not None
+    info = replace(loaded.info, architecture="qwen3")
+    assert model_info("one", info)["qwen3.context_length"] == 4096
+    known, other = details_of("one", info), details_of("two", None)
+    assert [(told.family, told.families) for told in (known, other)] == [("qwen3", ["qwen3"]), ("", [])]
 
 
 @pytest.mark.parametrize("path", ["/", "/api/version", "/api/tags"])
