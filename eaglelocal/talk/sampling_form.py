@@ -45,10 +45,11 @@ def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingPa
 
 def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
     """One of them. Raises as params_of, and UsageError for a name that is none of theirs."""
-    known = {field.name: text_of(params, field) for field in FIELDS}
+    known = {field.name: field for field in FIELDS}
     if name not in known:
         raise UsageError(f"nothing that can be set is called {name!r}", hint=f"there are: {', '.join(known)}")
-    return params_of(params, {**known, name: text})
+    value = _number(known[name], text.strip())
+    return replace(params, left_open=params.left_open.difference([name]), **{name: value})  # type: ignore[arg-type]
 
 
 def _number(field: Field, text: str) -> float | int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
+from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.markdown_export import export
@@ -104,7 +105,8 @@ def _set(desk: Desk, argument: str) -> None:
     if argument:
         name, value = (*argument.removeprefix("parameter ").split(maxsplit=1), "", "")[:2]
         session.params = changed(session.params, name, value)
-    desk.say(*(f"{field.name:<16}{text_of(session.params, field) or field.unset}" for field in FIELDS))
+    params = as_recommended(session.params, session.model.info.sampling)
+    desk.say(*(f"{field.name:<16}{text_of(params, field) or field.unset}" for field in FIELDS))
 
 
 def _system(desk: Desk, argument: str) -> None:
