@@ -4,7 +4,8 @@ Pure. The client holds no model, so tokens are estimated: from the last answer, 
 length the engine counted, and before that from characters. The engine has the last word.
 
 Example: context 2048, no limit of tokens, so 512 are kept for the answer. Three turns of about 700
-tokens each and a question of 50 make 2150 > 1536: the oldest goes, 1450 stay.
+tokens each and a question of 50 make 2150 > 1536: the oldest must go. 1450 stay then, and the next question would cost
+the next turn, and so on; each time the whole prompt is read anew. So the second goes at once, and 750 stay.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from eaglelocal.core.request import Message
 from eaglelocal.talk.conversation import Conversation
 
 TOKENS_PER_CHAR = 0.35  # small vocabularies write English at about three characters a token
+KEPT_SHARE = 0.75  # of the room, once something has to go
 TOKENS_PER_MESSAGE = 6.0  # role markers of the template
 
 
@@ -45,12 +47,16 @@ def answer_room(n_ctx: int, max_tokens: int | None) -> int:
 def turns_to_forget(
     conversation: Conversation, question: str, *, estimate: TokenEstimate, n_ctx: int, max_tokens: int | None
 ) -> int:
-    """The smallest number of oldest turns, not less than now, without which the question fits.
+    """The number of oldest turns, not less than now, without which the question fits.
 
-    All of them when it does not fit even alone: then the engine says what is too long.
+    More of them than now leave a share of the room free, unless that cost the last turn too. All of them when it does
+    not fit even alone: then the engine says what is too long.
     """
     room = n_ctx - answer_room(n_ctx, max_tokens)
-    for num_forgotten in range(conversation.num_forgotten, len(conversation.turns)):
-        if estimate.of(conversation.messages(question, num_forgotten=num_forgotten)) <= room:
-            return num_forgotten
-    return len(conversation.turns)
+    counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
+    needs = {count: estimate.of(conversation.messages(question, num_forgotten=count)) for count in counts}
+    fitting = [count for count in counts if needs[count] <= room]
+    if not fitting or fitting[0] == conversation.num_forgotten:
+        return fitting[0] if fitting else len(conversation.turns)
+    roomy = (count for count in fitting if needs[count] <= room * KEPT_SHARE and count < len(conversation.turns))
+    return next(roomy, fitting[0])

@@ -145,13 +145,29 @@ def test_a_limit_beyond_the_context_does_not_cost_the_conversation() -> None:
 
 
 @given(TURNS, TEXT, st.integers(1, 400), st.none() | st.integers(1, 500))
-def test_the_fewest_turns_are_forgotten(turns: list[Turn], question: str, n_ctx: int, max_tokens: int | None) -> None:
+def test_what_fits_without_some_turns_is_made_to_fit(
+    turns: list[Turn], question: str, n_ctx: int, max_tokens: int | None
+) -> None:
     conversation, estimate = Conversation("system", turns), TokenEstimate()
     room = n_ctx - (n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4))
     num = turns_to_forget(conversation, question, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
     fits = [estimate.of(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)]
-    assert not any(fits[:num])
-    assert fits[num] or num == len(turns)
+    assert (num == 0) == (fits[0] or not turns)
+    assert fits[num] or not any(fits)
+    assert num < len(turns) or not any(fits[:num])  # the last turn stays if it can
+
+
+def test_turns_are_forgotten_some_at_a_time() -> None:
+    """Each time the whole prompt is read anew."""
+    conversation, estimate, forgotten = Conversation(), TokenEstimate(0.25), []
+    for _ in range(100):
+        conversation.num_forgotten = turns_to_forget(
+            conversation, "q" * 100, estimate=estimate, n_ctx=2000, max_tokens=None
+        )
+        forgotten.append(conversation.num_forgotten)
+        conversation.turns.append(Turn("q" * 100, "a" * 100))
+    assert len(set(forgotten)) <= 15  # each of about six turns
+    assert forgotten[-1] >= 75
 
 
 def test_the_estimate_learns_what_the_engine_counted() -> None:
