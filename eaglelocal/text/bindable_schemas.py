@@ -1,7 +1,8 @@
 """Schemas of anyone's, made such that answers and arguments can be bound to them.
 
-What says nothing but is not understood is left out of all (`tidied`). What is not strict is loosened until it can be
-bound: without the regular expressions that no automaton can match, then without any, which others write in other
+What says nothing but is not understood is left out of all, and objects that name their properties get no others (what
+llama.cpp does, too): small models otherwise go on with keys of their own (`tidied`). What is not strict is loosened until
+it can be bound: without the regular expressions that no automaton can match, then without any, which others write in other
 dialects. Does not know how tight is tight enough: the compiler says that.
 """
 
@@ -22,12 +23,15 @@ _VALUES = ("enum", "const", "default", "examples")  # data, in which a word of s
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
+_COMPOSING = frozenset({"not", "if", "dependentSchemas", "patternProperties", "unevaluatedProperties", "$dynamicRef"})
+_BESIDE = frozenset({"anyOf", "oneOf", "allOf", "$ref"})  # which may name more properties
 _FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or refers back
 
 
 def tidied(schema: Schema) -> dict[str, object]:
-    """Without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
-    return _changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
+    """Closed, without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
+    less = _changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
+    return less if any(map(_is_composed, _parts(less))) else _changed(less, _closed)
 
 
 def _says_nothing(key: str, value: object) -> bool:
@@ -39,6 +43,32 @@ def _says_nothing(key: str, value: object) -> bool:
         case "uniqueItems":
             return value is False
     return False
+
+
+def _closed(one: Schema) -> dict[str, object]:
+    named, required = one.get("properties"), one.get("required", [])
+    is_whole = isinstance(named, dict) and isinstance(required, list) and named and set(map(str, required)) <= {*named}
+    return {**one, "additionalProperties": False} if is_whole and "additionalProperties" not in one else dict(one)
+
+
+def _is_composed(one: Schema) -> bool:
+    """Are properties of one object named in several places, so that none of them knows all?"""
+    every = one.get("allOf", [])
+    if not isinstance(every, list) or len(every) > 1:  # one alone is how Pydantic describes a reference
+        return True
+    return bool(one.keys() & _COMPOSING or ("properties" in one and one.keys() & _BESIDE))
+
+
+def _parts(schema: Schema) -> list[Schema]:
+    """The schema, and each within it."""
+    found: list[Schema] = []
+
+    def note(one: Schema) -> dict[str, object]:
+        found.append(one)
+        return dict(one)
+
+    _changed(schema, note)
+    return found
 
 
 # ---- less and less

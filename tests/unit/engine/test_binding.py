@@ -130,7 +130,9 @@ def test_a_strict_format_is_bound_or_refused() -> None:
         with pytest.raises(RequestError, match=r"\(\?=a\)") as caught:
             Binding(Reader("(?=a)")).of_split(asked)
         assert caught.value.parameter == "response_format"
-    assert Binding(Reader()).of_text(strict) == strict
+    bound_to = Binding(Reader()).of_text(strict)
+    assert bound_to is not None and bound_to.is_strict
+    assert json.loads(bound_to.source)["properties"] == json.loads(strict.source)["properties"]
 
 
 def test_a_format_that_a_required_call_outweighs_is_not_looked_at() -> None:

@@ -15,6 +15,46 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 FOREIGN, PLAIN = "^(?!x)", "^a+$"
 
 
+NAME = {"properties": {"name": {"type": "string"}}}
+CLOSED_NAME = {**NAME, "additionalProperties": False}
+REFERRED, A_NAME = {"$defs": {"Name": NAME}}, {"$ref": "#/$defs/Name"}
+
+
+@pytest.mark.parametrize(
+    ("said", "closed"),
+    [
+        (NAME, CLOSED_NAME),
+        ({**NAME, "required": ["name"]}, {**CLOSED_NAME, "required": ["name"]}),
+        ({"properties": {"a": NAME}}, {"properties": {"a": CLOSED_NAME}, "additionalProperties": False}),
+        ({"anyOf": [NAME, {"type": "null"}]}, {"anyOf": [CLOSED_NAME, {"type": "null"}]}),
+        ({"allOf": [A_NAME], **REFERRED}, {"allOf": [A_NAME], "$defs": {"Name": CLOSED_NAME}}),
+        ({"properties": {"not": NAME}}, {"properties": {"not": CLOSED_NAME}, "additionalProperties": False}),
+    ],
+)  # fmt: skip
+def test_objects_that_name_their_properties_get_no_others(said: dict[str, object], closed: dict[str, object]) -> None:
+    assert tidied(said) == closed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "object"},
+        {"properties": {}},
+        {**NAME, "required": ["age"]},
+        {**NAME, "additionalProperties": True},
+        {**NAME, "additionalProperties": {"type": "integer"}},
+        {**NAME, "patternProperties": {"^x": {}}},
+        {**NAME, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"allOf": [A_NAME, {"properties": {"age": {"type": "integer"}}}], **REFERRED},
+        {"properties": {"a": {"not": NAME}}},
+        {"default": NAME},
+        {"required": "name", **NAME},
+    ],
+)
+def test_objects_that_may_have_more_properties_stay_open(said: dict[str, object]) -> None:
+    assert tidied(said) == said
+
+
 @pytest.mark.parametrize(
     ("said", "left"),
     [
@@ -31,7 +71,7 @@ FOREIGN, PLAIN = "^(?!x)", "^a+$"
         ({"uniqueItems": False}, {}),
         ({"uniqueItems": True}, {"uniqueItems": True}),
         ({"items": {"propertyNames": TEXT}, "anyOf": [{"$schema": ""}]}, {"items": {}, "anyOf": [{}]}),
-        ({"properties": {"$schema": TEXT}}, {"properties": {"$schema": TEXT}}),
+        ({"properties": {"$schema": TEXT}}, {"properties": {"$schema": TEXT}, "additionalProperties": False}),
         ({"const": {"uniqueItems": False}}, {"const": {"uniqueItems": False}}),
     ],
 )
@@ -54,7 +94,10 @@ def ways(schema: object, *, is_strict: bool = False) -> list[object]:
             {"items": [{"pattern": FOREIGN}, {"pattern": PLAIN}]},
             [{"items": [{}, {"pattern": PLAIN}]}, {"items": [{}, {}]}],
         ),
-        ({"properties": {"pattern": {"pattern": r"(a)\1"}}}, [{"properties": {"pattern": {}}}]),
+        (
+            {"properties": {"pattern": {"pattern": r"(a)\1"}}, "additionalProperties": False},
+            [{"properties": {"pattern": {}}, "additionalProperties": False}],
+        ),
         ({"enum": [{"pattern": FOREIGN}]}, []),
         (
             {"patternProperties": {FOREIGN: TEXT, PLAIN: TEXT}, "additionalProperties": False},
