@@ -1,9 +1,9 @@
 """Schemas of anyone's, made such that answers and arguments can be bound to them.
 
 What says nothing but is not understood is left out of all, and objects that name their properties get no others (what
-llama.cpp does, too): small models otherwise go on with keys of their own (`tidied`). What is not strict is loosened until
-it can be bound: without the regular expressions that no automaton can match, then without any, which others write in other
-dialects. Does not know how tight is tight enough: the compiler says that.
+llama.cpp does, too): small models otherwise go on with keys of their own (`tidied`). What is not strict is loosened
+until it can be bound: without the regular expressions that no automaton can match, then without any, which others
+write in other dialects. Does not know how tight is tight enough: the compiler says that.
 """
 
 from __future__ import annotations
