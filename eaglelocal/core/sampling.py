@@ -1,7 +1,8 @@
 """How the next token is drawn from the target's distribution: plain data, no algorithm.
 
 The draw itself happens in llama.cpp's samplers (backend) or in the test double. One random draw per
-emitted token, whatever was drafted, so a seed gives one text at any draft length and concurrency.
+emitted token, whatever was drafted, so a seed gives one text at any draft length and concurrency, but for rounding:
+a draw on the border of two tokens may fall otherwise where rows were computed beside others, or found in a cache.
 """
 
 from __future__ import annotations
