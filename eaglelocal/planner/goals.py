@@ -5,8 +5,9 @@
                                       +  what more context, a whole cache and layers on the GPU are worth
 
 So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
-(speed: as taking a third of it); above it, more speed is worth little (quality) or much (speed). Differences of 0.01
-are about one per cent of a model.
+(speed: as taking a third of it, as long as it is no slower than `balanced` wants: below that all goals want speed alike,
+or `speed` would take the slower plan); above it, more speed is worth little (quality) or much (speed). Differences of
+0.01 are about one per cent of a model.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from types import MappingProxyType
 
 from eaglelocal.planner.quality import KV_LOSS
 
+CRAWL, SLOW = 15.0, 2.0  # tokens/s, and what speed is worth below them at least
 CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMFORTABLE_CTX
 COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
@@ -47,11 +49,17 @@ class Goal:
     slow: float
     more: float
 
+    def worth_of(self, tok_s: float) -> float:
+        """Of such a speed."""
+        behind = math.log(self.pace / tok_s)
+        crawling = max(math.log(CRAWL / tok_s), 0.0)
+        return -self.more * behind if behind < 0 else -self.slow * behind - (SLOW - self.slow) * crawling
+
 
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
-        "quality": Goal("quality", pace=5.0, slow=2.0, more=0.08),
-        "balanced": Goal("balanced", pace=15.0, slow=2.0, more=0.2),
+        "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
+        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.2),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )
@@ -88,9 +96,7 @@ def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> fl
 
 def terms(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
     """What the score is the sum of."""
-    behind = math.log(goal.pace / tok_s)
-    pace = -goal.slow * behind if behind > 0 else -goal.more * behind
-    return {Term.QUALITY: math.log(max(quality_b, 1e-3)), Term.SPEED: pace, **comfort.terms}
+    return {Term.QUALITY: math.log(max(quality_b, 1e-3)), Term.SPEED: goal.worth_of(tok_s), **comfort.terms}
 
 
 def context_worth(n_ctx: int) -> float:

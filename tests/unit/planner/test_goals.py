@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def test_better_and_faster_always_score_higher(goal: str, quality_b: float, tok_
     here = score(GOALS[goal], quality_b=quality_b, tok_s=tok_s, comfort=COMFORT)
     assert score(GOALS[goal], quality_b=factor * quality_b, tok_s=tok_s, comfort=COMFORT) >= here
     assert score(GOALS[goal], quality_b=quality_b, tok_s=factor * tok_s, comfort=COMFORT) >= here - 1e-9
+
+
+@given(st.floats(0.5, 200), st.floats(1.0, 4.0))
+def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: float) -> None:
+    """Also where none reaches its goal's pace: `speed` never takes a slower plan than `balanced`."""
+    gains = [
+        GOALS[name].worth_of(factor * tok_s) - GOALS[name].worth_of(tok_s) for name in ("quality", "balanced", "speed")
+    ]
+    assert all(more >= less - 1e-9 for less, more in pairwise(gains))
 
 
 @pytest.mark.parametrize(("goal", "pick"), [("quality", "large"), ("balanced", "middle"), ("speed", "small")])
