@@ -11,21 +11,21 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.table import Table, Value
 
-CUDA, METAL, CPU = "cuda", "metal", "cpu"
-KINDS = (CUDA, METAL, CPU)
+CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
+KINDS = (CUDA, VULKAN, METAL, CPU)
 MIB, GIB = 2**20, 2**30
 MOST_MIB, MOST_GB_S, MOST_GPUS = 1 << 30, 1e6, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMachine:
-    """`memory_bytes` is of one GPU where there are GPUs, else what CPU (and an Apple GPU) share."""
+    """`memory_bytes` is of one card where there are cards, else what CPU and GPU share."""
 
     id: str
     name: str
     aliases: tuple[str, ...]
     kind: str  # one of KINDS
-    num_gpus: int  # discrete ones
+    num_gpus: int  # cards
     memory_bytes: int
     gpu_limit_bytes: int | None  # of unified memory: what the GPU may take
     bandwidth_gb_s: float  # 10^9 bytes a second, of that memory
@@ -39,14 +39,23 @@ class KnownMachine:
     confidence: str
     field_confidence: Mapping[str, Value]
 
+    @property
+    def has_gpu(self) -> bool:
+        return self.kind != CPU
+
+    @property
+    def shares_memory(self) -> bool:
+        """Does its GPU work in the main memory?"""
+        return self.has_gpu and not self.num_gpus
+
 
 def read_machine(id: str, table: Table) -> KnownMachine:
     """Raises UsageError that names file and key."""
     kind = table.text("kind")
-    is_discrete = kind == CUDA
     memory = table.count("memory_mib", least=1, most=MOST_MIB) * MIB
     bandwidth = table.number("bandwidth_gb_s", least=0.1, most=MOST_GB_S)
     limit = table.optional_count("gpu_limit_mib", least=1, most=memory // MIB)
+    is_discrete = kind in (CUDA, VULKAN) and limit is None  # only shared memory has a limit
     num_gpus = table.optional_count("num_gpus", least=0 if not is_discrete else 1, most=MOST_GPUS)
     ram_gib, host_bandwidth = _host(table, is_discrete=is_discrete)
     machine = KnownMachine(
@@ -64,8 +73,8 @@ def read_machine(id: str, table: Table) -> KnownMachine:
         host_bandwidth_gb_s=bandwidth if host_bandwidth is None else host_bandwidth,
         reported_tok_s=MappingProxyType(dict(table.values("reported_tok_s"))),
         notes=table.optional_text("notes") or "",
-        source=table.text("source"),
-        confidence=table.text("confidence"),
+        source=table.optional_text("source") or "",
+        confidence=table.optional_text("confidence") or "",
         field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
     )
     table.close()

@@ -7,11 +7,11 @@ for it decides over the prediction. Memory is what is free now: what other proce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.backend.fit import RAM, Room
-from eaglelocal.catalog.machines import CPU, CUDA, GIB, METAL, KnownMachine
+from eaglelocal.catalog.machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMachine
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
@@ -23,8 +23,11 @@ CYCLE_FLOPS = 5.0  # of a core on quantized weights, that are not in a layout of
 USUAL_CLOCK = 3.2 * GIGA  # of a processor that does not tell it
 KNOWN_CORES = 8  # of a machine in the catalogue
 THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of main memory nobody measured: each core, and at most
+MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon"})
+NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that tell no model
+ASSUMED = "assumed"  # as entries of the catalogue say it of their main memory
 SUSTAINED_SHARE = 0.75  # of the bandwidth that memory is sold with
-NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL"}
+NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,29 +86,34 @@ def rig_of_known(machine: KnownMachine) -> Rig:
         flops=KNOWN_CORES * USUAL_CLOCK * CYCLE_FLOPS,
     )
     notes = ["free memory as if only the system were running"]
-    if machine.kind == CUDA:
+    if machine.field_confidence.get("host") == ASSUMED:
         notes.append(f"beside the card {machine.ram_bytes / GIB:.0f} GiB of main memory, an assumption")
     return Rig(name=machine.name, host=host, gpus=tuple(_known_gpus(machine)), notes=tuple(notes))
 
 
 def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
-    if machine.kind == CPU:
+    if not machine.has_gpu:
         return
-    is_metal = machine.kind == METAL
+    kind = kernels_of(machine.kind)
     bytes_s = machine.bandwidth_gb_s * GIGA
-    flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[machine.kind]
-    limit = machine.gpu_limit_bytes if machine.gpu_limit_bytes is not None else machine.memory_bytes
-    for index in range(1 if is_metal else machine.num_gpus):
+    flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
+    shares = machine.shares_memory
+    for index in range(1 if shares else machine.num_gpus):
         yield Device(
-            name=f"MTL{index}" if is_metal else f"CUDA{index}",
+            name=f"{NAMES[machine.kind]}{index}",
             label="GPU" if machine.num_gpus < 2 else f"GPU {index}",
-            kind=machine.kind,
+            kind=kind,
             total_bytes=machine.memory_bytes,
-            free_bytes=limit if is_metal else machine.memory_bytes,
+            free_bytes=(machine.gpu_limit_bytes or machine.memory_bytes) if shares else machine.memory_bytes,
             bytes_s=bytes_s,
             flops=flops,
-            shares_ram=is_metal,
+            shares_ram=shares,
         )
+
+
+def kernels_of(kind: str) -> str:
+    """Whose arithmetic stands for a machine's: of Vulkan's nothing else is fitted than CUDA's."""
+    return CUDA if kind == VULKAN else kind
 
 
 def system_bytes(total: int) -> int:
@@ -175,7 +183,7 @@ def _gpu(machine: Machine, gpu: Gpu, device: str, known: Mapping[str, KnownMachi
     free = _free_bytes(machine, gpu)
     if problem := _not_planned(machine, gpu, free):
         return None, [f"{name} {problem}"]
-    entry = entry_named(name, known, CUDA)
+    entry = entry_named(name, known, (CUDA, VULKAN))
     notes = []
     bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
     if bytes_s is None:
@@ -216,7 +224,7 @@ def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]
     name = unified.chip or "Apple GPU"
     if METAL not in machine.llama_cpp.backends:
         return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
-    entry = entry_named(name, known, METAL)
+    entry = entry_named(name, known, (METAL,))
     bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
     notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
     return Device(
@@ -231,14 +239,14 @@ def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]
     ), notes
 
 
-def entry_named(name: str, known: Mapping[str, KnownMachine], kind: str) -> KnownMachine | None:
+def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
     """The single-device entry that a driver's name means: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
 
     Of several with the same name (an Apple chip with more or less memory) the slowest.
     """
     words = _words(name)
     alike = [
-        entry for entry in known.values() if entry.kind == kind and entry.num_gpus < 2 and _words(entry.name) == words
+        entry for entry in known.values() if entry.kind in kinds and entry.num_gpus < 2 and _words(entry.name) == words
     ]
     return min(alike, key=lambda entry: entry.bandwidth_gb_s, default=None)
 
@@ -246,7 +254,7 @@ def entry_named(name: str, known: Mapping[str, KnownMachine], kind: str) -> Know
 def _words(name: str) -> frozenset[str]:
     """Of a device's name, without makers, families and sizes."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"\d+ ?gb?\b", " ", name.lower()))
-    return frozenset(words) - {"nvidia", "geforce", "apple", "graphics", "generation", "workstation", "edition"}
+    return frozenset(words) - NO_MODEL
 
 
 def _name(machine: Machine) -> str:

@@ -205,7 +205,6 @@ def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     folder.mkdir(parents=True)
     (folder / "shed.toml").write_text(
         '[shed]\nname = "The one in the shed"\nkind = "cpu"\nmemory_mib = 16384\nbandwidth_gb_s = 60\n'
-        'source = "its board"\nconfidence = "page"\n'
     )
     assert told(capsys, "--machine", "shed")["machine"] == "The one in the shed"
 

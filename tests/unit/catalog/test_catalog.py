@@ -33,8 +33,6 @@ memory_mib = 24576
 bandwidth_gb_s = 900
 ram_gib = 64
 host_bandwidth_gb_s = 80
-source = "its box"
-confidence = "page"
 """
 
 
@@ -73,7 +71,8 @@ def test_every_figure_has_a_source(catalog: Catalog) -> None:
         *("a100-40gb", "a100-80gb", "h100-pcie", "h100-sxm", "2x-rtx-3090", "2x-rtx-4090"),
         *("cuda-8gb", "cuda-12gb", "cuda-16gb", "cuda-24gb", "m1-8gb", "m2-16gb", "m2-max-32gb", "m2-max-64gb"),
         *("m3-ultra-512gb", "m4-max-128gb", "cpu-16gb", "cpu-32gb", "cpu-64gb", "cpu-ddr5-6000-32gb"),
-        *("RTX 3090", "rtx_3090", "rtx-a6000", "h100"),  # as people write them
+        *("rtx-3080", "rtx-4060-ti-16gb", "rtx-4070", "rtx-5080", "rx-7900-xtx", "strix-halo-128gb", "dgx-spark"),
+        *("RTX 3090", "rtx_3090", "rtx-a6000", "h100", "rtx-4060-ti", "strix-halo"),  # as people write them
     ],
 )
 def test_machines_by_name(catalog: Catalog, name: str) -> None:

@@ -10,7 +10,8 @@ from doubles.recorded_machines import recorded_machine
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind, load_of
 from eaglelocal.catalog.catalog import load
-from eaglelocal.planner.machine import Rig, rig_of
+from eaglelocal.planner.machine import UNKNOWN_GPU_BYTES_S, Rig, rig_of, rig_of_known
+from eaglelocal.probe.apple import usual_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, Unified
 from eaglelocal.probe.visible import as_seen
 
@@ -75,6 +76,38 @@ def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> 
     assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
     held = [Buffer("CUDA0", Kind.WEIGHTS, 30 * GIB), Buffer(RAM, Kind.WEIGHTS, 30 * GIB)]
     assert load_of(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
+
+
+def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:
+    """amdgpu states no bandwidth."""
+    found = rig(recorded_machine("rx-7900-xtx", tmp_path))
+    (card,) = found.gpus
+    assert (card.name, card.bytes_s) == ("Vulkan0", 960e9)
+    assert not any("assumed" in note and "7900" in note for note in found.notes)
+    (laptop,) = rig(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
+    assert laptop.bytes_s == UNKNOWN_GPU_BYTES_S  # not the desktop's
+
+
+def test_a_known_machine_with_one_memory_shares_it() -> None:
+    known = load(user_folder=Path("/nonexistent"))
+    for name, device, kind in (
+        ("strix-halo", "Vulkan0", "cuda"),
+        ("dgx-spark", "CUDA0", "cuda"),
+        ("m2-16gb", "MTL0", "metal"),
+    ):
+        (gpu,) = rig_of_known(known.machine(name)).gpus
+        assert (gpu.name, gpu.kind, gpu.shares_ram) == (device, kind, True)
+        assert gpu.free_bytes == known.machine(name).gpu_limit_bytes
+    (card,) = rig_of_known(known.machine("rx-7900-xtx")).gpus
+    assert (card.name, card.shares_ram) == ("Vulkan0", False)
+
+
+def test_apples_limits_are_those_that_the_probe_expects() -> None:
+    for machine in load(user_folder=Path("/nonexistent")).machines.values():
+        if machine.kind == "metal":
+            assert machine.gpu_limit_bytes == pytest.approx(usual_working_set(machine.memory_bytes), rel=0.001), (
+                machine.id
+            )
 
 
 def test_other_makers_graphics_in_main_memory_are_left_out_with_the_reason() -> None:

@@ -62,6 +62,10 @@ def curve_on(rig: Rig, chosen: Option, gpu_layers: int | None, measured: Measure
         ("rtx-4090", "qwen3.6-35b-a3b", "Q4_K_M", 180.0, 0.20),
         ("rtx-4090", "gemma-4-31b", "Q4_K_M", 35.0, 0.20),
         ("rtx-4090", "qwen3.6-27b", "Q4_K_M", 47.0, 0.20),
+        ("rtx-5090", "qwen3-8b", "Q4_K_M", 221.7, 0.35),
+        ("rx-7900-xtx", "gpt-oss-20b", "MXFP4", 191.3, 0.20),
+        ("rx-7900-xtx", "gemma-4-26b-a4b", "Q6_K", 99.3, 0.30),
+        ("ai-pro-r9700", "llama-3.1-8b", "Q3_K_M", 102.5, 0.20),
     ],
 )
 def test_published_speeds(
@@ -69,6 +73,15 @@ def test_published_speeds(
 ) -> None:
     predicted = predict(curve(catalog, machine, target, quant), None).plain_tok_s
     assert published * (1 - within) < predicted < published * (1 + within)
+
+
+def test_a_row_costs_as_much_on_every_card_with_the_same_chip(catalog: Catalog) -> None:
+    """RTX 3090 and A6000: few rows are multiplied by what both have alike, not by the A6000's tensor cores."""
+    rows = [
+        decode.decode_s(5) - decode.decode_s(1)
+        for decode in (curve(catalog, machine, "llama-3.1-8b", "Q4_K_M") for machine in ("rtx-3090", "a6000"))
+    ]
+    assert rows[1] == pytest.approx(rows[0], rel=0.1)
 
 
 def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
