@@ -29,6 +29,9 @@ MachineName = Annotated[
 ]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation; unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
+Ram = Annotated[
+    float | None, typer.Option(metavar="GIB", min=1, max=4096, help="Main memory beside the cards of --machine.")
+]
 OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
@@ -40,6 +43,7 @@ def plan(
     goal: GoalName = "balanced",
     parallel: Parallel = None,
     machine: MachineName = None,
+    ram: Ram = None,
     draft: flags.Draft = None,
     gpu_layers: flags.GpuLayers = None,
     device: flags.Device = None,
@@ -54,13 +58,14 @@ def plan(
     \b
     eaglelocal plan
     eaglelocal plan qwen3-8b --ctx 16384
-    eaglelocal plan --machine rtx-3090 --goal quality --json
+    eaglelocal plan --machine rtx-3090 --ram 64 --goal quality
     """
     from eaglelocal.cli.plan_report import outcome_object, report_lines
 
     output = standard_output()
     given = {name: context.params[name] for name in OF_SETTINGS}
-    outcome = planned(wish_for(target, given, is_elsewhere=machine is not None), goal_named(goal), machine)
+    wish = wish_for(target, given, is_elsewhere=machine is not None)
+    outcome = planned(wish, goal_named(goal), machine, ram_gib=ram)
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -70,7 +75,7 @@ def plan(
         raise nothing_fits(outcome)
 
 
-def planned(wish: Wish, goal: Goal, machine: str | None) -> Outcome:
+def planned(wish: Wish, goal: Goal, machine: str | None, *, ram_gib: float | None = None) -> Outcome:
     """Raises UsageError, ModelFileError or IncompatibleError."""
     from eaglelocal.as_planned import asked_by
     from eaglelocal.catalog.catalog import load
@@ -79,7 +84,7 @@ def planned(wish: Wish, goal: Goal, machine: str | None) -> Outcome:
     from eaglelocal.planner.plan import plan as decide
 
     catalog, asked = load(), replace(asked_by(wish), goal=goal)
-    rig = None if machine is None else there(machine, catalog)
+    rig = None if machine is None and ram_gib is None else there(machine, catalog, ram_gib)
     found = candidates(wish, catalog)
     rig = rig or here(catalog)
     return decide(found, rig, asked, measured=measured_costs(found, rig))
@@ -120,10 +125,17 @@ def here(catalog: Catalog) -> Rig:
     return rig_of(probe(), catalog.machines)
 
 
-def there(name: str, catalog: Catalog) -> Rig:
-    from eaglelocal.planner.machine import rig_of_known
+def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
+    """Raises UsageError where there is no such machine, or no main memory beside its cards."""
+    from eaglelocal.catalog.machines import GIB
+    from eaglelocal.planner.machine import rig_of_known, with_ram
 
-    return rig_of_known(catalog.machine(name))
+    known = None if name is None else catalog.machine(name)
+    if known is None or (ram_gib is not None and not known.num_gpus):
+        of = "the memory of this machine is known" if known is None else f"{known.name} has no memory beside a card"
+        raise UsageError(f"--ram goes with --machine and a card: {of}", hint="--machine rtx-3090 --ram 64")
+    rig = rig_of_known(known)
+    return rig if ram_gib is None else with_ram(rig, int(ram_gib * GIB))
 
 
 def nothing_fits(outcome: Outcome) -> ResourceError:

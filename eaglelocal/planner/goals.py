@@ -5,9 +5,9 @@
                                       +  what more context, a whole cache and layers on the GPU are worth
 
 So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
-(speed: as taking a third of it, as long as it is no slower than `balanced` wants: below that all goals want speed alike,
-or `speed` would take the slower plan); above it, more speed is worth little (quality) or much (speed). Differences of
-0.01 are about one per cent of a model.
+(speed: as taking a third of it; but below what `balanced` wants all goals want speed alike, or `speed` would take the
+slower plan); above it, more speed is worth little (quality) or much (speed). Differences of 0.01 are about one per cent
+of a model.
 """
 
 from __future__ import annotations

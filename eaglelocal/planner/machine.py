@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.catalog.machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMachine
@@ -57,6 +57,7 @@ class Rig:
     host: Device
     gpus: tuple[Device, ...] = ()
     notes: tuple[str, ...] = ()
+    assumed: str = ""  # of the main memory beside its cards, where nobody stated it
     is_here: bool = False
     machine: Machine | None = None  # as it was probed, where it is this one: what was measured of it is known by it
 
@@ -85,10 +86,23 @@ def rig_of_known(machine: KnownMachine) -> Rig:
         bytes_s=machine.host_bandwidth_gb_s * GIGA * SUSTAINED_SHARE,
         flops=KNOWN_CORES * USUAL_CLOCK * CYCLE_FLOPS,
     )
-    notes = ["free memory as if only the system were running"]
-    if machine.field_confidence.get("host") == ASSUMED:
-        notes.append(f"beside the card {machine.ram_bytes / GIB:.0f} GiB of main memory, an assumption")
-    return Rig(name=machine.name, host=host, gpus=tuple(_known_gpus(machine)), notes=tuple(notes))
+    speed = f"{machine.host_bandwidth_gb_s:.0f} GB/s"
+    return Rig(
+        name=machine.name,
+        host=host,
+        gpus=tuple(_known_gpus(machine)),
+        notes=("free memory as if only the system were running",),
+        assumed=f"{machine.ram_bytes / GIB:.0f} GiB at {speed}"
+        if machine.field_confidence.get("host") == ASSUMED
+        else "",
+    )
+
+
+def with_ram(rig: Rig, num_bytes: int) -> Rig:
+    """A machine of the catalogue with so much main memory beside its cards, as quick as was assumed."""
+    speed = rig.assumed.partition(" at ")[2]
+    host = replace(rig.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
+    return replace(rig, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
 
 
 def _known_gpus(machine: KnownMachine) -> Iterable[Device]:

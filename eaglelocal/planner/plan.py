@@ -149,6 +149,8 @@ class _Search:
         """What is left: it would have scored lower, whether it fits or not."""
         for node in sorted(self._heap):
             way, is_bound = node.way, node.weighed is None
+            if way.option is chosen.way.option and way.draft.id == chosen.way.draft.id:
+                continue  # a lookup of no token is what drafts nothing
             if is_bound and way.gpu_layers is None and self._may_split and self._scale.lacks_gpu_bytes(way.option):
                 way = self._way(way.option, way.draft, way.setup, self._scale.layers_at_best(way.option, way.draft))
             reason = self._why_idle(way) or why_lower(way, chosen.way, self._asked.goal, is_bound=is_bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eaglelocal.catalog.machines import METAL
 from eaglelocal.planner.plan import Outcome
 from eaglelocal.planner.way import Chosen
 
@@ -13,8 +14,10 @@ def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
     way = chosen.way
     return (
         *_about_goal(outcome, chosen),
+        *_about_layers(outcome, chosen),
         *_about_draft(chosen),
         *_about_memory(outcome, chosen),
+        *_about_other_drafts(chosen),
         *way.option.notes,
         *outcome.rig.notes,
     )
@@ -27,7 +30,20 @@ def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
     if speed < goal.pace:
         yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
     else:
-        yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
+        yield f"{goal.name}: {quality}, the most of what gives {goal.pace:.0f} tokens/s or more"
+
+
+def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    """Where not all are on the GPU."""
+    way, asked = chosen.way, outcome.asked
+    if way.gpu_layers is None:
+        return
+    layers = way.option.shape.n_layer + 1
+    why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
+    memory = f" ({outcome.rig.assumed}, as assumed)" if outcome.rig.assumed else ""
+    yield f"{way.gpu_layers} of {layers} layers {why}; the others run from main memory{memory}, prompts slowly"
+    if asked.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
+        yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
 
 
 def _about_draft(chosen: Chosen) -> Iterator[str]:
@@ -40,10 +56,15 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
         tokens = acceptance.tokens(count)
         yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {tokens:.1f} tokens a step, {source}"
     elif count:
-        yield f"up to {count} looked-up tokens are safe: a step that rejects all of them takes at most twice as long"
-    for draft in way.option.unusable if way.draft.shape is None else ():
-        yield f"not {draft.id}: {draft.reason}"
+        tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
+        yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
     yield from way.draft.notes
+
+
+def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
+    """Where no model drafts, why none could."""
+    for draft in chosen.way.option.unusable if chosen.way.draft.shape is None else ():
+        yield f"not {draft.id}: {draft.reason}"
 
 
 def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
@@ -54,7 +75,3 @@ def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
         yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
     if not way.setup.whole_windows and way.option.shape.has_windows:
         yield "layers with a window keep only that: a chat that branches is read again"
-    if way.gpu_layers is not None:
-        layers = way.option.shape.n_layer + 1
-        why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
-        yield f"{way.gpu_layers} of {layers} layers {why}; the others run from main memory, prompts slowly"

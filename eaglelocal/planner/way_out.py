@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from eaglelocal.backend.fit import Load
+from eaglelocal.backend.fit import RAM, Load
+from eaglelocal.catalog.machines import GIB
 from eaglelocal.planner.asked import Asked
-from eaglelocal.planner.machine import Rig
+from eaglelocal.planner.machine import Rig, with_ram
 from eaglelocal.planner.plan import KV_TYPES, Outcome, is_too_long, plan
 from eaglelocal.planner.way import Chosen, Rejected, Way, gib
 from eaglelocal.planner.why import layers_text
 
+RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # as main memory is sold
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
@@ -27,11 +29,13 @@ def nothing_fits(outcome: Outcome) -> tuple[str, str]:
     if miss.way is None or miss.weighed is None:
         raise AssertionError("what lacks memory was weighed")
     load = miss.weighed.worst
+    assumed = outcome.rig.assumed if load.room.device == RAM else ""
     message = (
         f"nothing fits {outcome.rig.name}: the nearest, {name_of(miss)}, needs {gib(load.total)} on {load.room.device} "
         f"{with_setup(miss.way, outcome.asked)} where {gib(load.room.free_bytes or 0)} may be used"
+        f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
-    ways = [*_freed(load, outcome.rig), *_other_asks(miss, outcome)]
+    ways = [*_freed(load, outcome.rig), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
     return message, " or ".join(ways or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
 
 
@@ -69,6 +73,14 @@ def _freed(load: Load, rig: Rig) -> Iterator[str]:
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
     if rig.is_here and load.missing_bytes <= held:
         yield f"free {gib(load.missing_bytes)} on {load.room.device}"
+
+
+def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+    """Beside the cards of a machine of the catalogue, whose owner may have more than was assumed."""
+    held = outcome.rig.host.total_bytes or 0
+    sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
+    fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.asked).chosen)
+    yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 
 
 def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:

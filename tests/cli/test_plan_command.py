@@ -209,6 +209,33 @@ def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert told(capsys, "--machine", "shed")["machine"] == "The one in the shed"
 
 
+def test_main_memory_beside_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    content = told(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64")
+    assert content["devices"][-1]["total_bytes"] == 64 * 2**30
+    assert content["chosen"]["gpu_layers"] < 36
+    assert "(64 GiB at 51 GB/s, as assumed), prompts slowly" in content["chosen"]["reasons"][1]
+
+
+def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three reasons are shown: layers in main memory are among them."""
+    shown = " ".join(screen(capsys, "gpt-oss-20b:MXFP4", "--machine", "rtx-3060").split())
+    assert "of 25 layers fit the GPU" in shown and "1 looked-up token is safe" in shown
+    apple = " ".join(screen(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "m2-24gb").split())
+    assert "iogpu.wired_limit_mb" in apple
+
+
+@pytest.mark.parametrize("machine", ["cpu-32gb", "cuda-8gb"])
+def test_what_is_chosen_is_not_rejected_too(capsys: pytest.CaptureFixture[str], machine: str) -> None:
+    """Where a lookup would draft nothing it is what drafts nothing."""
+    content = told(capsys, "qwen3.6-35b-a3b", "--machine", machine)
+    chosen = content["chosen"]
+    assert chosen["draft"] == "none"
+    ours = [
+        each for each in content["rejected"] if each["quant"] == chosen["quant"] and each["draft"] in (None, "none")
+    ]
+    assert not ours
+
+
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "qwen3-0.6b")["chosen"]["target"] == "qwen3-0.6b"
 
@@ -233,6 +260,8 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
             "for 40960 tokens --ctx 40960",
         ),
         (["--ctx", "99999999", "--machine", "a6000"], ResourceError, "the most of all --ctx 262144"),
+        (["--ram", "64"], UsageError, "--machine rtx-3090 --ram 64"),
+        (["--machine", "cpu-16gb", "--ram", "64"], UsageError, "no memory beside a card"),
         (["qwen3-8b", "--machine", "rtx-3090", "--device", "CUDA1"], UsageError, "one of: CUDA0, CPU"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "3,1"], UsageError, "leave --split out"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, row, none"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import GOALS
-from eaglelocal.planner.machine import Rig
+from eaglelocal.planner.machine import Rig, with_ram
 from eaglelocal.planner.options import Option
 from eaglelocal.planner.plan import Outcome, plan
 from eaglelocal.planner.way_out import CTX_STEP, most_that, nothing_fits
@@ -80,7 +80,17 @@ def test_the_miss_is_that_of_the_best_division() -> None:
     assert found is not None, message
     assert float(found[1]) < option("llama-3.3-70b", "Q8_0").shape.weights_bytes / GIB
     assert 1 < int(found[2]) < 20
-    assert hint == "a smaller model or quantization"
+    assert "(16 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 96, if you have it"
+
+
+def test_more_memory_than_was_assumed_beside_a_card_is_a_way_out() -> None:
+    machine = rig("rtx-3090")
+    alone = tuple(each for each in every_option() if each.target == "gpt-oss-120b")
+    message, hint = nothing_fits(missed(alone, machine, BALANCED))
+    assert "(32 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 48, if you have it"
+    assert plan(alone, with_ram(machine, 48 * GIB), BALANCED).chosen is not None
+    missed(alone, with_ram(machine, 40 * GIB), BALANCED)
+    assert "--ram" not in nothing_fits(missed(alone, rig("cpu-16gb"), BALANCED))[1]
 
 
 def test_less_context_than_was_tried_may_fit() -> None:
