@@ -49,8 +49,11 @@ class Catalog:
         names = {_plain(own): each for each in self.machines.values() for own in (each.id, *each.aliases)}
         found = names.get(wanted)
         if found is None:
-            known = "rtx-3090, 2x-rtx-3090, a6000, cuda-12gb, m2-max-32gb, cpu-16gb"
-            raise UsageError(f"no machine is called {name!r}", hint=_hint(wanted, names, f"there are {known} and more"))
+            known = (
+                "there are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
+            )
+            yours = f"one of your own goes into {locations.config_dir() / MACHINES}/*.toml"
+            raise UsageError(f"no machine is called {name!r}", hint=_hint(wanted, names, f"{known}; {yours}"))
         return found
 
     def drafts_for(self, target: Target) -> tuple[DraftEntry, ...]:

@@ -24,7 +24,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
-from eaglelocal.planner.quality import effective_b
+from eaglelocal.planner.quality import NATIVE, effective_b
 from eaglelocal.planner.speed import Model, arithmetic_of
 
 DEFAULTS = {EAGLE: HEAD_DEFAULT, MTP: MTP_DEFAULT, DRAFT_MODEL: MODEL_DEFAULT}  # acceptance that nobody reported
@@ -90,6 +90,7 @@ def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) ->
 def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
     outline = target.outline
     shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
+    computed = NATIVE if NATIVE in target.quantizations else quantization.name  # its experts stay as they were trained
     ways, unusable = draft_ways(target, shape, catalog)
     return Option(
         target=target.id,
@@ -99,7 +100,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
             shape=shape,
             parameters=outline.parameters_b * 1e9,
             active_parameters=outline.active_parameters_b * 1e9,
-            arithmetic=arithmetic_of(quantization.name, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
+            arithmetic=arithmetic_of(computed, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
         ),
         quality_b=effective_b(
             parameters_b=outline.parameters_b,

@@ -85,7 +85,7 @@ def test_a_wrong_name_gets_the_nearest(catalog: Catalog) -> None:
     assert "rtx-3090" in wrong.value.hint
     with pytest.raises(UsageError) as unknown:
         catalog.machine("toaster")
-    assert "cpu-16gb" in unknown.value.hint
+    assert "cpu-16gb" in unknown.value.hint and "machines/*.toml" in unknown.value.hint
     with pytest.raises(UsageError) as target:
         catalog.target("qwen3-8x")
     assert "qwen3-8b" in target.value.hint

@@ -181,6 +181,12 @@ def test_few_cores_are_bound_by_their_clock(catalog: Catalog, quant: str, bits: 
     assert old == pytest.approx(took * max(share, 1.0), rel=0.05), "no layouts for a processor without AVX2"
 
 
+def test_experts_that_stay_as_they_were_trained_are_no_quicker_in_another_file(catalog: Catalog) -> None:
+    """gpt-oss in Q4_K_M is smaller by its embeddings and attention; its experts are MXFP4 there too."""
+    native, other = (option(catalog, "gpt-oss-20b", quant).model.arithmetic for quant in ("MXFP4", "Q4_K_M"))
+    assert native == other != option(catalog, "qwen3-30b-a3b", "Q4_K_M").model.arithmetic
+
+
 def two_cores(*, clock_mhz: float | None, extensions: tuple[str, ...] = ("avx", "avx2")) -> Rig:
     quick = Bandwidth(bytes_s=5e11, low_bytes_s=5e11, high_bytes_s=5e11, threads=2, measured_at=1.8e9, others_share=0.0)
     machine = Machine(
