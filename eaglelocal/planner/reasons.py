@@ -53,8 +53,8 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
         yield "the draft is predicted not to pay, and taken as asked"
     elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
-        tokens = acceptance.tokens(count)
-        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {tokens:.1f} tokens a step, {source}"
+        mean = acceptance.tokens(count)
+        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {mean:.1f} tokens a step, {source}"
     elif count:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
