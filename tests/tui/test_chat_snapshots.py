@@ -65,13 +65,22 @@ class StillFeed:
 SnapCompare = Any  # of pytest-textual-snapshot: compares an app with the picture that is kept
 
 
+async def settled(pilot: Pilot[int]) -> None:
+    """A dialog lays itself out in several steps, which a busy machine parts: until a picture stays what it is."""
+    shown: list[str] = []
+    while len(shown) < 3 or len(set(shown[-3:])) > 1:
+        assert len(shown) < 100, "the screen does not come to rest"
+        await pilot.pause(0.05)
+        shown.append(pilot.app.export_screenshot())
+
+
 def compare(snap_compare: SnapCompare, stage: Stage, frame: Frame, scenario: Any) -> None:
     stage.app.feed = StillFeed(frame)  # type: ignore[assignment]
 
     async def before(pilot: Pilot[int]) -> None:
         await scenario(Spectator(stage.app, pilot))
         stage.app._tick(0.0)
-        await pilot.pause()
+        await settled(pilot)
 
     try:
         assert snap_compare(stage.app, terminal_size=stage.size, run_before=before)
