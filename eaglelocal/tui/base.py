@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterable
 
 from textual.app import App, ReturnType, SystemCommand
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.look import Look
+from eaglelocal.tui.terminal_driver import TerminalDriver
 
 THEMES = (
     Theme(
@@ -56,6 +59,11 @@ class EagleApp(App[ReturnType]):
         self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))
         self.theme = look.theme
         self.set_keymap(dict(look.keys))
+
+    def get_driver_class(self) -> type[Driver]:
+        """In a terminal our own; behind a pipe and in tests what Textual was told."""
+        found = super().get_driver_class()
+        return TerminalDriver if found is LinuxDriver else found
 
     def on_load(self) -> None:
         """What the shell wrote meanwhile stands where nothing changes, unless all is drawn."""

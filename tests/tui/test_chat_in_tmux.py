@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,16 +69,40 @@ def test_ctrl_z_gives_the_shell_back_and_fg_the_whole_screen(
     terminal.press("C-q")
 
 
+def test_to_be_told_to_go_on_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
+    """Each SIGCONT began to read the keys in one thread more."""
+    terminal.start(CHAT, environ)
+    terminal.sees("context", "ready")
+    chat = next(each for each in processes(environ) if "chat" in each.cmdline())
+    num_threads = chat.num_threads()
+    for _ in range(2):
+        chat.send_signal(signal.SIGCONT)
+        terminal.sees("ready", "^q Leave")
+    terminal.type("in order, whoever reads")
+    terminal.sees("│ in order, whoever reads")
+    assert chat.num_threads() <= num_threads
+
+
+@pytest.mark.parametrize("told", ["", "a question"])
+def test_a_closed_terminal_ends_it(tmp_path: Path, environ: dict[str, str], told: str) -> None:
+    with tmux.TmuxScreen(tmp_path) as terminal:
+        terminal.start(CHAT, environ)
+        terminal.sees("context", "ready")
+        ours = processes(environ)
+        if told:
+            terminal.type(told)
+            terminal.press("Enter")
+    assert ours
+    assert psutil.wait_procs(ours, timeout=30)[1] == []
+
+
 def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
     terminal: tmux.TmuxScreen, environ: dict[str, str]
 ) -> None:
     terminal.start(CHAT, environ)
     terminal.sees("context", "ready")
-    marker = f"XDG_STATE_HOME={environ['XDG_STATE_HOME']}"
-    ours = [process for process in psutil.process_iter() if marker in environment(process)]
-    (engine,) = [
-        process for process in ours if "chat" not in process.cmdline() and "eaglelocal" in str(process.cmdline())
-    ]
+    ours = processes(environ)
+    (engine,) = [each for each in ours if "chat" not in each.cmdline() and "eaglelocal" in str(each.cmdline())]
     engine.kill()
     terminal.sees("started again")
     terminal.type("What is acceptance length?")
@@ -86,6 +111,12 @@ def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
     terminal.press("C-q")
     terminal.sees("ended with 0")
     wait_until(lambda: not any(process.is_running() for process in ours), "engine and program end")
+
+
+def processes(environ: dict[str, str]) -> list[psutil.Process]:
+    """The program and its engine."""
+    marker = f"XDG_STATE_HOME={environ['XDG_STATE_HOME']}"
+    return [process for process in psutil.process_iter() if marker in environment(process)]
 
 
 def environment(process: psutil.Process) -> list[str]:
