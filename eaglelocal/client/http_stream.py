@@ -50,8 +50,8 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
     if params.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     if dialect.extensions:
-        body |= _not_open(params, "top_k", "min_p")
-        body |= _unlike_default(params, "typical_p", "repeat_penalty", "repeat_last_n", "ignore_eos")
+        body |= _not_open(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
+        body |= _unlike_default(params, "typical_p", "ignore_eos")
         body |= {} if dialect.reuses_prompts else {"cache_prompt": False}
     if dialect.is_ours and request.messages:
         body["tell_drafted"] = True

@@ -278,6 +278,8 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
     open_too = replace(params, left_open=frozenset({"temperature", "top_k", "min_p"}))  # the server's to decide
     body = chat_body(replace(request, params=open_too), "m", Dialect())[1]
     assert full.keys() - body.keys() == {"temperature", "top_k", "min_p"}
+    neutral = chat_body(ChatRequest(id="q", text="x"), "m", Dialect())[1]  # or the model's makers would have their say
+    assert (neutral["repeat_penalty"], neutral["repeat_last_n"]) == (1.0, 64)
     plain = chat_body(ChatRequest(id="q", text="x"), "m", Dialect(extensions=False))[1]
     assert plain.keys() == {"model", "stream", "stream_options", "prompt", "temperature", "top_p"}
 
