@@ -26,7 +26,7 @@ COMMANDS: dict[str, Slash] = {
     "/help": Slash("", "this list"),
     "/stats": Slash("", "figures of this session and of the engine"),
     "/spec": Slash("[auto|off|pid|N]", "draft as much as pays, not at all, or N tokens"),
-    "/set": Slash("[NAME VALUE]", "sampling: temperature, top_k, seed and so on, or what they are"),
+    "/set": Slash("[NAME VALUE]", "sampling (temperature, top_k, seed ...), or what it is"),
     "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
     "/clear": Slash("", "forget the conversation, keep the system message"),
     "/retry": Slash("", "ask the last question again"),
