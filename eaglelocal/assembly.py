@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from eaglelocal.backend.block_head import Block, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.layouts import AMX
@@ -25,6 +26,7 @@ from eaglelocal.calibrations import save as save_learned
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.block import BlockDrafter
 from eaglelocal.drafters.cache_reader import CacheReader
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
@@ -33,6 +35,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ModelFileError
 from eaglelocal.fitting import Fitted, fitted
 from eaglelocal.gguf.architectures import FinalState
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -197,6 +200,12 @@ class Builder:
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
             self._opened.callback(head_context.close)
             return Eagle3(head_context, part.info.target_layers, branches=branches, window=part.info.window)
+        if isinstance(part.info, BlockInfo):
+            info = part.info
+            block = Block(info.mask or 0, skips_root=info.skips_root, is_causal=info.is_causal)
+            block_context = LlamaBlockContext(draft, part.context, block, target=context)
+            self._opened.callback(block_context.close)
+            return BlockDrafter(block_context, info.target_layers, at_once=info.max_draft, branches=branches)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context, branches=branches)
@@ -274,9 +283,10 @@ def controller_of(
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
+    at_once = drafters[-1].at_once if drafters else 1
     return Controller(
         plan.spec,
-        Drafters(primary, lookups),
+        Drafters(primary, lookups, at_once),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_seconds=max_seconds,

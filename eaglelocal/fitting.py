@@ -24,6 +24,7 @@ from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.request import Drafting
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
@@ -39,7 +40,7 @@ from eaglelocal.probe.machine import Machine
 # Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
 # it ends the process, in the middle of an answer. Its context is there already when it tells what is free.
 COMPUTING_BYTES = 256 * 2**20
-DRAFT_KINDS = ("none", "ngram", "eagle3", "mtp", "draft_model")
+DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
     """Layers of the target whose inputs are copied for it; an MTP layer reads what is behind the last."""
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)
-    return draft.target_layers if isinstance(draft, EagleInfo) else ()
+    return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
 def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool = False) -> ContextParams:

@@ -99,8 +99,8 @@ class TappedFeatures:
         if self.decode.number != self.decode.context.num_decodes:
             raise EngineError("features of a decode were asked for after the next one")
 
-    def last(self) -> TappedFeatures:
-        return TappedFeatures(self.decode, self.rows[-1:])
+    def after(self, num_rows: int) -> TappedFeatures:
+        return TappedFeatures(self.decode, self.rows[num_rows:])
 
     def copied(self) -> Floats:
         self.check()

@@ -18,6 +18,7 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
 from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.mtp import MtpInfo
@@ -130,7 +131,7 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     layers = layer_devices(lines, devices)  # none where the model was loaded before
-    yield from weight_buffers(part.tensors, layers, borrows=isinstance(part.info, EagleInfo))
+    yield from weight_buffers(part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo))
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
     yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)

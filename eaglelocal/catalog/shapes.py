@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.drafts import EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.targets import Layers, Outline
+from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.shape import Shape
 
@@ -162,6 +163,7 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
     read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
     return Shape(
         architecture=MTP,
+        num_taps=1,
         n_layer=1,
         n_embd=outline.n_embd,
         n_vocab=outline.n_vocab,
@@ -198,6 +200,7 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
         num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
     return Shape(
         architecture=EAGLE if is_head else target.architecture,
+        num_taps=NUM_TAPS if is_head else 0,
         n_layer=num_layers,
         n_embd=width,
         n_vocab=target.n_vocab,
@@ -221,6 +224,7 @@ def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
     """Of MTP layers in a file of their own: most of it is their output, and they keep no cache."""
     return Shape(
         architecture=MTP,
+        num_taps=1,
         n_layer=ASSISTANT_LAYERS,
         n_embd=SMALL_WIDTH,
         n_vocab=target.n_vocab,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_FILES_SHOWN = 8
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
-KINDS = {"eagle3": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
+KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
 Draft = Annotated[

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglelocal.catalog.drafts import EAGLE, MTP
+from eaglelocal.catalog.drafts import MTP
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.sampling import sampling_text
+from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
 from eaglelocal.gguf.sampling import recommended_sampling
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def facts(look: Look) -> list[tuple[str, str]]:
 
 def _kind(look: Look) -> str:
     words = {"head": "draft head", "model": f"{look.about.architecture} model"}
-    if look.about.kind == "head" and look.about.architecture != EAGLE:
+    if look.about.kind == "head" and look.about.architecture not in HEAD_ARCHITECTURES:
         return f"MTP layer of a {look.about.architecture} model"
     return words.get(look.about.kind, look.about.kind)
 

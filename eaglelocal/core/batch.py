@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,8 @@ class Features(Protocol):
 
     def __len__(self) -> int: ...
 
-    def last(self) -> Features:
-        """The last row alone."""
+    def after(self, num_rows: int) -> Features:
+        """All but the first rows."""
 
     def copied(self) -> Floats:
         """[rows, taps, n_embd], owned, for whoever keeps them longer."""
@@ -56,6 +56,22 @@ class PairBatch:
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
     outputs: list[int]  # batch rows whose proposal is wanted, ascending
+
+
+class FeatureRows(NamedTuple):
+    """Rows of a text that a head is shown: their tapped states, of which there are as many, from a position on."""
+
+    sequence: int
+    position: int
+    features: Features | Floats
+
+
+class Roots(NamedTuple):
+    """Where blocks begin: last sampled tokens, one a sequence."""
+
+    tokens: list[int]
+    positions: list[int]
+    sequences: list[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from eaglelocal.core.batch import Batch, Features, Floats, Outputs, PairBatch, Proposals, State
+from eaglelocal.core.batch import Batch, FeatureRows, Features, Floats, Outputs, PairBatch, Proposals, Roots, State
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import EagleLocalError
@@ -120,6 +120,29 @@ class HeadContext(Cache, Protocol):
 
     def forget(self, sequence: int, end: int) -> None:
         """Remove the cells at positions before `end`: the sequence then begins there."""
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
+
+    def close(self) -> None: ...
+
+
+class BlockContext(Cache, Protocol):
+    """A head that keeps target features as keys and values, and says all tokens of a block at once."""
+
+    @property
+    def native_s(self) -> float:
+        """Seconds spent inside the native library so far."""
+
+    @property
+    def n_batch(self) -> int:
+        """Rows that all blocks of one call may have together."""
+
+    def show(self, pieces: Sequence[FeatureRows]) -> None:
+        """Write features over what the cache holds from each piece's position on."""
+
+    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+        """`depth` tokens behind each root, and how sure each is (backend/choices.py). The next call writes over it."""
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""

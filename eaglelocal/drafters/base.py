@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from eaglelocal.core.batch import Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 
@@ -57,6 +59,10 @@ class Drafter(Protocol):
         """Layer inputs of the target that `observe` needs; empty: none."""
 
     @property
+    def at_once(self) -> int:
+        """Tokens that `expand` says for the price of one; nothing follows them. 1: each takes a pass of its own."""
+
+    @property
     def reuse_margin(self) -> int:
         """Rows of a reused prefix that the target must decode again for this drafter's sake."""
 
@@ -93,6 +99,13 @@ class Drafter(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def behind(features: Features | Floats, num_rows: int) -> Features | Floats:
+    """All rows but the first."""
+    if not num_rows:
+        return features
+    return features[num_rows:] if isinstance(features, np.ndarray) else features.after(num_rows)
 
 
 def continuations(said: Proposals, num_rows: int) -> list[Continuation]:

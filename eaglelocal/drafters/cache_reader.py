@@ -13,11 +13,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from eaglelocal.core.batch import Features, Floats, State
+from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node
+from eaglelocal.drafters.base import Committed, Continuation, Node, behind
 from eaglelocal.drafters.pair_rows import PairRows, drafted
 
 
@@ -31,15 +29,11 @@ class SlotState:
     state: State = b""  # behind the last row drafted
 
 
-def newest(features: Features | Floats) -> Features | Floats:
-    """Of its rows the last."""
-    return features[-1:] if isinstance(features, np.ndarray) else features.last()
-
-
 class CacheReader:
     """Implements drafters.base.Drafter over one head context, whose sequences are the target's. Drafts chains."""
 
     name = "mtp"
+    at_once = 1
     reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
 
     def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
@@ -74,7 +68,9 @@ class CacheReader:
         rows.ask()
 
     def observe(self, committed: Sequence[Committed]) -> None:
-        states = self._head.encode([newest(rows.features) for rows in committed if rows.features is not None])
+        states = self._head.encode(
+            [behind(rows.features, len(rows.tokens) - 1) for rows in committed if rows.features is not None]
+        )
         for rows, state in zip(committed, states, strict=True):
             slot = self._slots[rows.slot]
             slot.tail, slot.end = state, rows.first_position + len(rows.tokens)

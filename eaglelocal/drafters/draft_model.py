@@ -37,6 +37,7 @@ class DraftModel:
 
     name = "draft_model"
     taps: tuple[int, ...] = ()
+    at_once = 1
     reuse_margin = 0
 
     def __init__(self, context: Context, *, branches: int = 1) -> None:

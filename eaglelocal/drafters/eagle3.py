@@ -67,6 +67,7 @@ class Eagle3:
     window    positions that attention reaches back, its own included; None: all of them
     """
 
+    at_once = 1
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
     def __init__(

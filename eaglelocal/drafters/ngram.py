@@ -157,6 +157,7 @@ class Ngram:
 
     name = "ngram"
     taps: tuple[int, ...] = ()
+    at_once = 1
     reuse_margin = 0
     native_s = 0.0
 

@@ -48,7 +48,7 @@ def grow(
                 if ends:
                     tokens = tokens[: ends[0]]
                 choice.add(slot, name, tokens, more.confidences, more.seconds)
-                if ends or not tokens:
+                if ends or not tokens or drafter.at_once > 1:
                     choice.end(slot, name)
                 else:
                     frontier[slot] = behind(node, tokens)

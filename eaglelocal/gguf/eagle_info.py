@@ -65,24 +65,24 @@ class EagleInfo:
         if keys.prefix != "eagle3":
             raise keys.error(f"is a {keys.prefix} model, not an eagle3 head")
         eps = _epsilon(keys)
-        width, n_head = keys.count("embedding_length"), _single(keys, "attention.head_count")
+        width, n_head = keys.count("embedding_length"), single(keys, "attention.head_count")
         head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
         value_dim = keys.optional_count("attention.value_length") or head_dim
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
             name=keys.text("general.name") or header.path.stem,
-            target_layers=_target_layers(keys),
+            target_layers=target_layers_of(keys),
             target_hidden_size=keys.count("target_hidden_size"),
             width=width,
             n_layer=keys.count("block_count"),
             n_head=n_head,
-            n_kv_head=_single(keys, "attention.head_count_kv", default=n_head),
+            n_kv_head=single(keys, "attention.head_count_kv", default=n_head),
             head_dim=head_dim,
             value_dim=value_dim,
-            n_ff=_single(keys, "feed_forward_length"),
+            n_ff=single(keys, "feed_forward_length"),
             n_vocab=vocabulary_size(keys),
-            draft_vocab=_draft_vocabulary(header),
-            d2t_range=_d2t_range(header),
+            draft_vocab=draft_vocabulary(header),
+            d2t_range=d2t_range_of(header),
             has_own_embeddings="token_embd.weight" in header.tensors,
             has_own_output="output.weight" in header.tensors,
             norm_before_fc=keys.flag("eagle3.norm_before_fc"),
@@ -112,29 +112,30 @@ def _window(keys: ArchitectureKeys) -> int | None:
     return window
 
 
-def _single(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:
+def single(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:
     values = keys.counts(key)
     if values is not None:
         return values[0]
     return keys.count(key) if default is None else default
 
 
-def _target_layers(keys: ArchitectureKeys) -> tuple[int, ...]:
-    layers = keys.header.array("eagle3.target_layers")
+def target_layers_of(keys: ArchitectureKeys) -> tuple[int, ...]:
+    name = f"{keys.prefix}.target_layers"
+    layers = keys.header.array(name)
     if layers is None:
-        raise keys.error("lacks the list eagle3.target_layers")
+        raise keys.error(f"lacks the list {name}")
     ids = tuple(layer for layer in layers if isinstance(layer, int))
     if len(ids) != len(layers):
-        raise keys.error(f"eagle3.target_layers is {layers}, not layer ids")
+        raise keys.error(f"{name} is {layers}, not layer ids")
     return ids
 
 
-def _draft_vocabulary(header: Header) -> int | None:
+def draft_vocabulary(header: Header) -> int | None:
     d2t = header.tensors.get("d2t")
     return None if d2t is None else d2t.num_elements
 
 
-def _d2t_range(header: Header) -> tuple[int, int] | None:
+def d2t_range_of(header: Header) -> tuple[int, int] | None:
     """Read now, because llama.cpp aborts in the middle of an answer on an id out of range."""
     if "d2t" not in header.tensors:
         return None

@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf import block_info
 from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.block_info import BlockInfo, check_block
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
@@ -18,8 +20,9 @@ from eaglelocal.gguf.mtp import MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.token_lists import compare_tokens, differing_specials
 
-HeadInfo = EagleInfo | MtpInfo  # drafts from the target's own states
+HeadInfo = EagleInfo | BlockInfo | MtpInfo  # drafts from the target's own states
 DraftInfo = HeadInfo | ModelInfo
+HEAD_ARCHITECTURES = ("eagle3", block_info.ARCHITECTURE)
 HINT = "a draft made for this target, or `--draft none`"
 # A fine-tune spells some control tokens anew and stays the model that the head knows. Drafts are ids, so the target's
 # answers are right in any case; only what it accepts is less.
@@ -29,8 +32,8 @@ NOISE_WORDS = frozenset({"meta", "gguf", "ud", "imatrix", "unsloth"})
 
 def read_model(header: Header) -> ModelInfo:
     """What a target or a draft model is. Raises ModelFileError where the file is a head."""
-    if architecture_of(header) == "eagle3":
-        message = f"{header.path.name} is an eagle3 draft head, not a model that can answer"
+    if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
+        message = f"{header.path.name} is a draft head ({architecture}), not a model that can answer"
         raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
     if is_mtp_alone(header):
         message = f"{header.path.name} holds a layer that predicts ahead (MTP), not a model that can answer"
@@ -41,7 +44,7 @@ def read_model(header: Header) -> ModelInfo:
 def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
     """What the draft is; `beside` is the header of the target.
 
-    kind  eagle3, mtp or draft_model; None: whichever the file says; a target's own MTP layer drafts only as `mtp`
+    kind  eagle3, dflash, mtp or draft_model; None: what the file says; a target's own MTP layer drafts only as `mtp`
 
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
@@ -52,6 +55,11 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
             check_pair(head, target)
             _check_head_tokens(head.name, header, beside, target)
             return head
+        case block_info.ARCHITECTURE:
+            block = BlockInfo.from_header(header)
+            check_block(block, target)
+            _check_head_tokens(block.name, header, beside, target)
+            return block
         case "mtp":
             layer = MtpInfo.from_header(header)
             check_mtp(layer, target, beside)
@@ -67,8 +75,8 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
 
 def kind_of(header: Header) -> str:
     """What a file drafts as, where nothing else was said."""
-    if architecture_of(header) == "eagle3":
-        return "eagle3"
+    if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
+        return architecture
     return "mtp" if is_mtp_alone(header) else "draft_model"
 
 

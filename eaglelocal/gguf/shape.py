@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from eaglelocal.gguf import block_info
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
-from eaglelocal.gguf.eagle_info import NUM_TAPS, EagleInfo
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
@@ -20,8 +22,9 @@ from eaglelocal.gguf.recurrence import attends, inner_width, recurrent_layers, s
 from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
+BLOCK = block_info.ARCHITECTURE
 MTP = "mtp"  # no architecture of llama.cpp's: a layer of one
-TAPS = {EAGLE: NUM_TAPS, MTP: 1}
+HEADS = (EAGLE, BLOCK, MTP)
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
@@ -89,6 +92,7 @@ class Shape:
     n_layer_ahead: int = 0
     window_key_dim: int | None = None  # of layers with a window; None: as the others
     window_value_dim: int | None = None
+    num_taps: int = 0  # layers of the target whose rows it reads
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
@@ -98,18 +102,13 @@ class Shape:
 
     @property
     def is_head(self) -> bool:
-        """An EAGLE head or MTP layers."""
-        return self.architecture in TAPS
+        """Drafts from the target's own states."""
+        return self.architecture in HEADS
 
     @property
     def reads_cache(self) -> bool:
         """Drafts from the cells of its target, and has none."""
         return self.architecture == MTP and not any(self.kv_heads)
-
-    @property
-    def num_taps(self) -> int:
-        """Layers of the target whose rows it reads."""
-        return TAPS.get(self.architecture, 0)
 
     @property
     def read_output_bytes(self) -> int:
@@ -173,15 +172,19 @@ class Weights:
 
 
 def shape_of(header: Header) -> Shape:
-    """Of a target, a draft model or an EAGLE head. Raises ModelFileError on keys that are missing or senseless."""
-    return _head_shape(header) if architecture_of(header) == EAGLE else _model_shape(header)
+    """Of a target, a draft model or a head. Raises ModelFileError on keys that are missing or senseless."""
+    match architecture_of(header):
+        case "eagle3":
+            return _head_shape(header, EagleInfo.from_header(header))
+        case block_info.ARCHITECTURE:
+            return _head_shape(header, BlockInfo.from_header(header))
+    return _model_shape(header)
 
 
-def _head_shape(header: Header) -> Shape:
-    info = EagleInfo.from_header(header)
+def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
     weights = weights_of(header, n_layer=info.n_layer)
     return Shape(
-        architecture=EAGLE,
+        architecture=architecture_of(header),
         n_layer=info.n_layer,
         n_embd=info.width,
         n_vocab=info.n_vocab,
@@ -196,8 +199,9 @@ def _head_shape(header: Header) -> Shape:
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=weights.total_bytes - weights.embedding_bytes,
-        max_context=ArchitectureKeys(header, EAGLE).optional_count("context_length") or 0,
+        max_context=ArchitectureKeys(header, architecture_of(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
+        num_taps=len(info.target_layers),
     )
 
 
@@ -256,6 +260,7 @@ def mtp_shape_of(header: Header) -> Shape:
     alone = (model.embedding_bytes, model.output_bytes) if info.is_alone else (0, 0)
     return Shape(
         architecture=MTP,
+        num_taps=1,
         n_layer=1,
         n_embd=info.width,
         n_vocab=info.n_vocab,
@@ -285,6 +290,7 @@ def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
     weights = weights_of(header, n_layer=n_layer)
     return Shape(
         architecture=MTP,
+        num_taps=1,
         n_layer=n_layer,
         n_embd=keys.count("embedding_length"),
         n_vocab=info.n_vocab,

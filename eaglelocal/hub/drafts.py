@@ -16,6 +16,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.lighter import light_type
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
@@ -37,7 +38,7 @@ UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the 
 
 @dataclass(frozen=True, slots=True)
 class FoundDraft:
-    """What drafts; kind is `none`, `ngram`, `eagle3`, `mtp` or `draft_model`.
+    """What drafts; kind is `none`, `ngram`, `eagle3`, `dflash`, `mtp` or `draft_model`.
 
     reason  why there is no model for it
     origin  of a copy
@@ -93,6 +94,8 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
         return FoundDraft("draft_model", path, f"draft model {label}")
     if isinstance(draft, MtpInfo):
         return FoundDraft("mtp", path, f"MTP layer {label}")
+    if isinstance(draft, BlockInfo):
+        return FoundDraft("dflash", path, f"{'DSpark' if draft.is_dspark else 'DFlash'} head {label}")
     dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
     return FoundDraft("eagle3", path, f"{dialect} head {label}")
 

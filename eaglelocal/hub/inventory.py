@@ -14,6 +14,7 @@ from eaglelocal import locations
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
+from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
 from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.builds import quant_of
@@ -125,7 +126,7 @@ def describe(header: Header) -> Described:
 
 
 def _kind(header: Header, architecture: str) -> str:
-    if architecture == "eagle3" or is_mtp_alone(header):
+    if architecture in HEAD_ARCHITECTURES or is_mtp_alone(header):
         return HEAD
     if architecture == "clip":
         return "image encoder"

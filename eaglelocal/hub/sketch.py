@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.eagle_info import NUM_TAPS, EagleInfo
 from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -69,6 +69,7 @@ def _shape(
     is_head = architecture == EAGLE
     return Shape(
         architecture=architecture,
+        num_taps=NUM_TAPS if is_head else 0,
         n_layer=shape.layers,
         n_embd=shape.width,
         n_vocab=shape.vocab,

@@ -29,6 +29,7 @@ NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
 NOT_TARGETS = {
+    "dflash": "is a draft head, not a model that can answer",
     "eagle3": "is a draft head, not a model that can answer",
     "clip": "is an image encoder, not a model that can answer",
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.gguf.footprint import CacheSizes
-from eaglelocal.gguf.shape import MTP, Shape
+from eaglelocal.gguf.shape import BLOCK, MTP, Shape
 
 # drafted rows for which states are kept, the most that fit: each takes as much memory as the state itself
 ROLLBACKS = (8, 4, 2)
@@ -76,6 +76,8 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
         flash_attention=plan.flash_attention != "off",
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
+    if draft.architecture == BLOCK:  # what it is shown says nothing
+        max_outputs = min(n_batch, plan.num_slots * (1 + plan.max_draft))
     return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
 
 

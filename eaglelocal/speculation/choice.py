@@ -83,6 +83,8 @@ class StepChoice:
 
     def sure_levels(self, drafter: str, slots: Sequence[int]) -> int:
         """How many levels these slots grow almost whatever the drafter says, so that it can work ahead."""
+        if drafter == self._drafters.primary and self._drafters.at_once > 1:
+            return min(self._drafters.at_once, max([self._length(slot) for slot in slots]))
         told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
         if told > 0 or any(self._minds[slot].watch is None for slot in slots):
             return max(told, 1)
@@ -111,6 +113,11 @@ class StepChoice:
         if mind.watch is None:
             return min(mind.length, self._room[slot])
         return min(PROBE_LENGTH, self._room[slot]) if mind.is_probing else 0
+
+    def _length(self, slot: int) -> int:
+        """Tokens that can be of use: what a rule wants, or all that may be sent."""
+        mind, room = self._minds[slot], self._room[slot]
+        return min(mind.length, room) if mind.watch is None else room
 
     def _has_room(self, slot: int, chain: Chain | None) -> bool:
         if chain is None:
@@ -141,14 +148,19 @@ class StepChoice:
         """Would another level of these slots, behind chains of such gains?"""
         outlook, step_price = self._outlook, self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
-            return pays_to_grow(gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)
+            at = (gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)
+            return pays_to_grow(*at, at_once=self._at_once(drafter))
         return pays_to_grow_all(
             list(gains.values()),
             self._row_prices,
             [outlook(s, drafter, len(slots)) if s in slots else None for s in self._auto],
             step_price,
             self._leveled,
+            at_once=self._at_once(drafter),
         )
+
+    def _at_once(self, drafter: str) -> int:
+        return self._drafters.at_once if drafter == self._drafters.primary else 1
 
     def _outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """Nothing is learned within a step: once is enough."""
@@ -169,6 +181,7 @@ class StepChoice:
         """The drafter proposes these behind its chain for the slot; `seconds`: what it would say instead of each."""
         chain = self._chain(slot, drafter)
         depth = len(chain.tokens)
+        tokens = tokens[: self._length(slot) - depth]  # of a block there may be more
         chain.tokens += tokens
         chain.confidences += confidences[: len(tokens)]
         if self._minds[slot].watch is None:
@@ -216,7 +229,8 @@ class StepChoice:
         primary = self._drafters.primary or ""
         step_price = self._prices.draft_step(primary, len(self._auto)) / len(self._auto)
         prices = self._slot_prices(self._room[slot])
-        return best >= expected_worth(self._outlook(slot, primary).mean, prices, step_price)
+        hope = self._outlook(slot, primary).mean
+        return best >= expected_worth(hope, prices, step_price, at_once=self._drafters.at_once)
 
     def promised(self, slot: int) -> float:
         """Speed relative to plain decoding, if the primary drafter's chain for the slot had been sent."""
@@ -225,7 +239,8 @@ class StepChoice:
             return 1.0
         prices, num = self._slot_prices(len(chain.gains)), len(self._auto)
         size, _ = best_size(chain.gains, prices)
-        drafting = (len(chain.gains) * self._prices.draft_step(chain.drafter, num) + self._prices.drafted) / num
+        num_steps = self._drafters.num_steps(chain.drafter, len(chain.gains))
+        drafting = (num_steps * self._prices.draft_step(chain.drafter, num) + self._prices.drafted) / num
         # of a plain step's price for one slot, which is one token where nothing is gained by drafting
         a_token = prices[0] if self._leveled else prices[0] / len(self._room)
         price = (prices[size] - prices[0] + drafting) / max(a_token, 1e-9)

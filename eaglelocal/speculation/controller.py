@@ -227,7 +227,8 @@ class Controller:
         for length in range(1, most + 1):
             reach *= hope
             tokens += reach
-            seconds = costs.seconds(num_seats * (1 + length), num_cells) + length * step_s + overhead_s
+            num_steps = self._drafters.num_steps(drafter, length)
+            seconds = costs.seconds(num_seats * (1 + length), num_cells) + num_steps * step_s + overhead_s
             speed = max(speed, tokens * plain_s / seconds)
         return speed
 
@@ -272,7 +273,7 @@ class Controller:
         self._learn_decodes([report for report, _ in untaught])
         for report, was_awake in untaught:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
-                self.costs.learn_draft(drafter, num_rows, seconds / num_levels)
+                self.costs.learn_draft(drafter, num_rows, seconds / self._drafters.num_steps(drafter, num_levels))
             if not report.num_prefill_rows:
                 self.costs.learn_overhead(was_awake, report.other_s, shown_s=report.shown_s)
 

@@ -31,7 +31,9 @@ def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, flo
     return size, worth
 
 
-def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float) -> bool:
+def pays_to_grow(
+    gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float, *, at_once: int = 1
+) -> bool:
     """Is another token of the only chain expected to be worth its draft step, if others behind it may follow?
 
     The next token's confidence is not known yet, and that is why it is drafted: in the cases in which it turns out
@@ -39,13 +41,22 @@ def pays_to_grow(gains: Sequence[float], prices: Sequence[float], outlook: Outlo
 
     gains    of the chain: how likely the answer gets as far as each token
     prices   by rows; as many rows as it has entries can be sent
+    at_once  tokens that a draft step gives
     """
     _, worth = best_size(gains, prices)
-    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), gains[-1] if gains else 1.0, outlook, step_price)
+    reach = gains[-1] if gains else 1.0
+    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, at_once=at_once)
 
 
 def pays_to_look(
-    ahead: Sequence[float], worth: float, total: float, reach: float, outlook: Outlook, step_price: float
+    ahead: Sequence[float],
+    worth: float,
+    total: float,
+    reach: float,
+    outlook: Outlook,
+    step_price: float,
+    *,
+    at_once: int = 1,
 ) -> bool:
     """Is another level expected to be worth its draft step?
 
@@ -60,13 +71,13 @@ def pays_to_look(
     needed = worth - total
     sums, sum_, mean = [], 0.0, outlook.mean
     cost = 0.0
-    for price in ahead:
+    for level, price in enumerate(ahead, start=1):
         sum_ += gain
         gain *= mean
         if reach * mean * sum_ - price - cost > needed + step_price:
             return True
         sums.append((sum_, price + cost))
-        cost += step_price
+        cost += 0.0 if level % at_once else step_price
     expected = 0.0
     for share, probability in outlook.outcomes:
         further = reach * probability
@@ -82,6 +93,8 @@ def pays_to_grow_all(
     outlooks: Sequence[Outlook | None],
     step_price: float,
     leveled: bool,
+    *,
+    at_once: int = 1,
 ) -> bool:
     """As `pays_to_grow`, of another level of several chains; those without an outlook do not grow."""
     worth = best_size(*units(chains, prices, leveled))[1]
@@ -93,7 +106,7 @@ def pays_to_grow_all(
     ahead = prices[num_rows + rows_a_level :: rows_a_level]
     reaches = [chain[-1] if chain else 1.0 for chain, _ in growing]
     outlook = joint([outlook for _, outlook in growing], reaches)
-    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price)
+    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, at_once=at_once)
 
 
 def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
@@ -121,14 +134,14 @@ def units(
     return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], prices[:: max(len(chains), 1)]
 
 
-def expected_worth(hope: float, prices: Sequence[float], step_price: float) -> float:
+def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, at_once: int = 1) -> float:
     """Of drafting a chain of the best length, compared with no draft, when each token is accepted with `hope`."""
     best = total = 0.0
     reach = 1.0
     for n in range(1, len(prices)):
         reach *= hope
         total += reach
-        best = max(best, total - (prices[n] - prices[0]) - n * step_price)
+        best = max(best, total - (prices[n] - prices[0]) - -(-n // at_once) * step_price)
     return best
 
 

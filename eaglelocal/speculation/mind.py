@@ -12,10 +12,18 @@ from eaglelocal.speculation.watch import State, Watch
 
 @dataclass(frozen=True, slots=True)
 class Drafters:
-    """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing."""
+    """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing.
+
+    at_once  tokens that a draft step of the primary one gives
+    """
 
     primary: str | None = None
     lookups: tuple[str, ...] = ()
+    at_once: int = 1
+
+    def num_steps(self, drafter: str, num_tokens: int) -> int:
+        """Draft steps that so many tokens of a slot take."""
+        return -(-num_tokens // self.at_once) if drafter == self.primary else num_tokens
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ class NoDrafter:
 
     name = "none"
     taps: tuple[int, ...] = ()
+    at_once = 1
     reuse_margin = 0
     native_s = 0.0
 

@@ -114,8 +114,8 @@ class ScriptedFeatures:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def last(self) -> ScriptedFeatures:
-        return ScriptedFeatures(self.rows[-1:])
+    def after(self, num_rows: int) -> ScriptedFeatures:
+        return ScriptedFeatures(self.rows[num_rows:])
 
     def copied(self) -> Floats:
         return self.rows.copy()

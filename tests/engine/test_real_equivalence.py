@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.block_models import BlockShape, write_bigram_head, write_block_head
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import HeadShape, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
@@ -19,7 +20,8 @@ from eaglelocal.gguf import lighter
 from eaglelocal.hub.heads.light_copy import light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
-DRAFTS = ("agreeing head", "random head", "same model", "other model")
+DRAFTS = ("agreeing head", "random head", "same model", "other model", "agreeing block", "random block")
+KINDS = {"head": "eagle3", "block": "dflash", "model": "draft_model"}
 Record = Callable[[str, object], None]
 
 
@@ -29,6 +31,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_agreeing_pairs(folder, BOUNDS, SHAPE)
     write_head(folder / "random-head.gguf", HeadShape(width=64, n_ff=64, fc_norm=True, norm_output=True), SHAPE)
     write_target(folder / "other.gguf", replace(SHAPE, seed=7))
+    write_bigram_head(folder / "agreeing-block.gguf", folder / "F32.gguf", SHAPE)
+    write_block_head(folder / "random-block.gguf", BlockShape(n_ff=64, block_size=5), SHAPE)
     return folder
 
 
@@ -38,8 +42,10 @@ def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
         "random head": "random-head.gguf",
         "same model": f"{name}.gguf",
         "other model": "other.gguf",
+        "agreeing block": "agreeing-block.gguf",
+        "random block": "random-block.gguf",
     }[draft]
-    return {"kind": "eagle3" if "head" in draft else "draft_model", "draft": files / draft_file}
+    return {"kind": KINDS[draft.split()[1]], "draft": files / draft_file}
 
 
 def asked(seed: int, count: int, max_tokens: int) -> list[ChatRequest]:

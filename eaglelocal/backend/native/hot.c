@@ -271,3 +271,70 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     }
     return code;
 }
+
+/* ---- heads that fill a block at a time */
+
+/* From a sequence's first row on the cache is written anew. False: it cannot be cut. */
+static bool cut_at_first(struct head *h, int32_t i, const int32_t *sequences, const int32_t *positions) {
+    if (i && sequences[i] == sequences[i - 1]) return true;
+    return h->api->remove_cells(h->memory, sequences[i], positions[i], -1);
+}
+
+/* Rows first to end - 1 of what hot_show is given, no more than n_batch. */
+static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32_t *positions,
+                         const int32_t *sequences, const int32_t *rows, const float *kept) {
+    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
+    h->api->clear(h->features);
+    for (int32_t i = first; i < end; i++) {
+        const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* as some rotations want them */
+        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
+        h->api->add_embedding(h->features, sequences[i], row); /* copies the row */
+        h->api->set_position(h->features, i - first, position);
+        h->api->set_output(h->features, i - first, false);
+    }
+    return run(h, DECODE, h->features);
+}
+
+/* Write n rows of features into the cache (ints: positions [n], sequences [n]): of the target's last decode these, or
+ * (NULL) rows that were kept, [n, taps, n_embd]. */
+int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *rows, const float *kept) {
+    if (!h->context) return CLOSED;
+    const int32_t *positions = ints, *sequences = ints + n;
+    const double started_at = now();
+    int32_t code = 0;
+    for (int32_t i = 0; i < n && !code; i++) code = cut_at_first(h, i, sequences, positions) ? 0 : NOT_CUT;
+    for (int32_t first = 0; first < n && !code; first += h->n_batch)
+        code = show_some(h, first, first + h->n_batch < n ? first + h->n_batch : n, positions, sequences, rows, kept);
+    h->native_s += now() - started_at;
+    return code;
+}
+
+/* One block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root and masks behind it, in one
+ * decode, of which each row says a token. `skipped` rows of a block say nothing: the root's, unless it was trained to.
+ * tokens and shares are [depth, n, ranked]. */
+int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, int32_t skipped, int32_t depth,
+                 int32_t ranked, int32_t *tokens, float *shares) {
+    if (!h->context) return CLOSED;
+    const int32_t *positions = ints + n, *sequences = ints + 2 * n, size = skipped + depth;
+    const double started_at = now();
+    h->api->clear(h->pairs);
+    for (int32_t i = 0; i < n; i++) {
+        if (!h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return NOT_CUT;
+        for (int32_t j = 0; j < size; j++) {
+            const int32_t position = positions[i] + j;
+            h->api->add_token(h->pairs, sequences[i], j ? mask : ints[i]);
+            h->api->set_position(h->pairs, i * size + j, &position);
+            h->api->set_output(h->pairs, i * size + j, true); /* the graph does not select rows */
+        }
+    }
+    int32_t code = run(h, DECODE, h->pairs);
+    h->native_s += now() - started_at;
+    for (int32_t level = 0; level < depth && !code; level++)
+        for (int32_t i = 0; i < n && !code; i++) {
+            float *logits = h->api->logits_row(h->context, i * size + skipped + level);
+            const int32_t at = (level * n + i) * ranked;
+            if (logits) hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens + at, shares + at);
+            else code = NO_LOGITS;
+        }
+    return code;
+}

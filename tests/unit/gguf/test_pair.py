@@ -52,7 +52,7 @@ def test_a_draft_model_with_the_same_tokens(target: Path, tmp_path: Path, kind: 
 def test_a_file_of_another_kind_than_was_said(target: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SHAPE)
     for draft, kind, says in (
-        (head, "draft_model", "is an eagle3 draft head"),
+        (head, "draft_model", r"is a draft head \(eagle3\)"),
         (target, "eagle3", "not an eagle3 head"),
     ):
         with pytest.raises(ModelFileError, match=says):

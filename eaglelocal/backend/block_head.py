@@ -1,0 +1,118 @@
+"""The context of a head that fills a block at a time: it is shown features, and says all tokens of a block at once.
+
+Runs llama.cpp's `dflash` graph. Rows of features become keys and values of its cache, where they stand in the text, and
+say nothing; a block is decoded behind them, each of its rows seeing all others, and is void at the next call.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.backend.choices import Choices, num_ranked
+from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures, create_context
+from eaglelocal.backend.hot import HeadStruct, filled
+from eaglelocal.backend.library import failure
+from eaglelocal.backend.memory import Cells
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import FeatureRows, Features, Proposals, Roots
+from eaglelocal.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """mask: the token that stands for one that is to be said; skips_root: the root's row says nothing."""
+
+    mask: int
+    skips_root: bool = True
+    is_causal: bool = False  # rows of a block see those before them only
+
+
+class LlamaBlockContext:
+    """Implements core.ports.BlockContext. Its target's context lends embeddings and lm_head if it has none."""
+
+    def __init__(self, model: Model, params: ContextParams, block: Block, *, target: LlamaContext) -> None:
+        self._library, self._hot, self._target, self._block = model.library, model.library.hot, target, block
+        api = model.library.api
+        self.n_batch = params.n_batch
+        self.handle = create_context(model, params, other=target.handle)
+        api.llama_set_causal_attn(self.handle, block.is_causal)
+        self._cells = Cells(self._library, self.handle)
+        self._features, self._rows = (api.llama_batch_ext_init(self.handle) for _ in range(2))
+        self._choices = Choices()
+        self._struct = filled(
+            HeadStruct(),
+            api=self._hot.api,
+            target=target.address,
+            context=self.handle,
+            memory=self._cells.memory,
+            features=self._features,
+            pairs=self._rows,
+            width=model.n_embd,
+            n_batch=params.n_batch,
+            tap_eps=-1.0,
+            row=(C.c_float * (target.num_taps * target.n_embd))(),
+        )
+        self._address = C.addressof(self._struct)
+
+    def show(self, pieces: Sequence[FeatureRows]) -> None:
+        self._cells.settle()
+        decoded = [piece for piece in pieces if not isinstance(piece.features, np.ndarray)]
+        if decoded:
+            self._show(decoded, array("i", [row for piece in decoded for row in self._rows_of(piece.features)]), None)
+        for piece in pieces:
+            if isinstance(piece.features, np.ndarray):
+                self._show([piece], None, np.ascontiguousarray(piece.features, np.float32).ctypes.data)
+
+    def _rows_of(self, features: Features | np.ndarray) -> list[int]:
+        """Of the target's last decode."""
+        if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
+            raise EngineError("a head is shown the features of its own target")
+        features.check()
+        return features.rows
+
+    def _show(self, pieces: Sequence[FeatureRows], rows: array[int] | None, kept: int | None) -> None:
+        positions = [p for piece in pieces for p in range(piece.position, piece.position + len(piece.features))]
+        sequences = [piece.sequence for piece in pieces for _ in range(len(piece.features))]
+        ints, at = array("i", [*positions, *sequences]), None if rows is None else rows.buffer_info()[0]
+        if code := self._hot.show(self._address, len(positions), ints.buffer_info()[0], at, kept):
+            raise failure(code, len(positions), self._library)
+
+    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+        self._cells.settle()
+        n, skipped = len(roots.tokens), int(self._block.skips_root)
+        if not 0 < n * (skipped + depth) <= self.n_batch:
+            raise EngineError(f"{n} blocks of {skipped + depth} rows do not fit {self.n_batch}")
+        ranked, choices = num_ranked(branches, self._target.n_vocab, confident=True), self._choices
+        choices.make_room(depth * n * ranked)
+        ints = array("i", [*roots.tokens, *roots.positions, *roots.sequences])
+        block = (self._block.mask, skipped, depth, ranked, choices.tokens_at, choices.shares_at)
+        if code := self._hot.fill(self._address, n, ints.buffer_info()[0], *block):
+            raise failure(code, n * (skipped + depth), self._library)
+        return choices.read(depth * n, ranked, branches, confident=True)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        self._cells.remove(sequence, first_position)
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        self._cells.share(source, target, first, end)  # one cache for all
+
+    def last_position(self, sequence: int) -> int:
+        return self._cells.last_position(sequence)
+
+    @property
+    def native_s(self) -> float:
+        return self._cells.native_s + float(self._struct.native_s)
+
+    def close(self) -> None:
+        if self.handle:
+            api = self._library.api
+            api.llama_batch_ext_free(self._features)
+            api.llama_batch_ext_free(self._rows)
+            api.llama_free(self.handle)
+            self.handle = self._struct.context = None
+            self._cells.close()

@@ -1,0 +1,150 @@
+"""Heads that fill a block at a time (DFlash, DSpark): all tokens of a draft for the price of one pass.
+
+    target rows   0   1   2   3          features go into the head's cache as they are committed
+    block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 where the root's row says nothing
+
+Nothing waits for anything: a row's features are complete without the token behind it. A slot that sleeps keeps its
+newest rows and wakes from them alone, as an EAGLE head does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eaglelocal.core.batch import FeatureRows, Roots
+from eaglelocal.core.ports import BlockContext
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, behind, continuations
+from eaglelocal.drafters.remembered import Remembered
+from eaglelocal.errors import EngineError
+
+
+@dataclass(slots=True)
+class SlotState:
+    """The cache holds features of positions start..end-1: it may begin anywhere, without holes."""
+
+    start: int = 0
+    end: int = 0
+    remembered: Remembered | None = None  # while the slot sleeps
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start == self.end
+
+
+class BlockDrafter:
+    """Implements drafters.base.Drafter over one context.
+
+    at_once   tokens of a block
+    branches  tokens that are said at each place; drafting goes on behind the best
+    """
+
+    name = "dflash"
+    reuse_margin = 0  # what a prompt's rows have is all that is needed of them
+
+    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
+        self._head, self._branches = head, branches
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self.taps, self.at_once = taps, at_once
+
+    @property
+    def native_s(self) -> float:
+        return self._head.native_s
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
+    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+        """A block is said whole: behind its last token there is nothing."""
+        self._wake([node.slot for node in nodes if node.is_root])
+        asked = [node for node in nodes if node.is_root and self._is_shown(node)]
+        if not asked:
+            return [NOTHING for _ in nodes]
+        roots = Roots([n.token for n in asked], [n.position for n in asked], [n.slot for n in asked])
+        said = continuations(self._head.fill(roots, min(depth, self.at_once), self._branches), len(asked))
+        found = dict(zip(roots.sequences, said, strict=True))
+        return [found.get(node.slot, NOTHING) for node in nodes]
+
+    def _is_shown(self, root: Node) -> bool:
+        """Everything before it."""
+        slot = self._slots[root.slot]
+        return not slot.is_empty and slot.end == root.position
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots[rows.slot]
+            if slot.remembered and slot.remembered.end < rows.first_position:
+                self._begin_at(rows.slot, rows.first_position)
+        self._wake([rows.slot for rows in committed])
+        self._show(committed)
+
+    def _show(self, committed: Sequence[Committed]) -> None:
+        """What the cache holds already is not shown again."""
+        pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
+        if pieces:
+            self._head.show(pieces)
+
+    def _new_rows(self, rows: Committed) -> FeatureRows | None:
+        slot, features = self._slots[rows.slot], rows.features
+        if slot.is_empty:
+            slot.start = slot.end = rows.first_position
+        if rows.first_position > slot.end:
+            raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
+        known = slot.end - rows.first_position
+        if features is None or known >= len(rows.tokens):
+            return None
+        slot.end = rows.first_position + len(rows.tokens)
+        return FeatureRows(rows.slot, rows.first_position + known, behind(features, known))
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots[rows.slot]
+            if slot.remembered is None:
+                slot.remembered = Remembered()
+            slot.remembered.add(rows)
+
+    def _wake(self, slots: Sequence[int]) -> None:
+        """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
+        woken = []
+        for index in slots:
+            slot = self._slots[index]
+            if slot.remembered:
+                rows, slot.remembered = slot.remembered.joined(index), None
+                woken.append(rows)
+                if rows.first_position > slot.end:
+                    self._begin_at(index, rows.first_position)
+        if woken:
+            self._show(woken)
+
+    def _begin_at(self, index: int, position: int) -> None:
+        self._head.remove(index, 0)
+        self._slots[index] = SlotState(start=position, end=position)
+
+    def drop(self, slot: int, position: int) -> None:
+        state = self._slots[slot]
+        if state.remembered is not None:
+            state.remembered.forget(position)
+        has_hole = state.end < position and not state.remembered  # it slept too long
+        if position <= state.start or has_hole:
+            self._head.remove(slot, 0)
+            self._slots[slot] = SlotState(remembered=state.remembered)
+            return
+        state.end = min(state.end, position)
+        self._head.remove(slot, state.end)
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        """Cells are shared, never written again: what is drafted or committed later lies behind them."""
+        self._head.remove(target, 0)
+        theirs = self._slots[source]
+        if not theirs.is_empty:
+            self._head.share(source, target, theirs.start, theirs.end)
+        remembered = None if theirs.remembered is None else Remembered(theirs.remembered)
+        self._slots[target] = replace(theirs, remembered=remembered)
+        self.drop(target, position)
+
+    def close(self) -> None:
+        self._head.close()

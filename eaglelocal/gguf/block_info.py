@@ -1,0 +1,181 @@
+"""A typed view of a head that fills a block at a time (DFlash, DSpark), and whether it fits a target.
+
+It keeps the target's features in its cache as keys and values, reads a root and masks behind it at once, and says a
+token at each. What llama.cpp would abort on or silently run wrong is checked from the headers
+(src/models/dflash.cpp and `draft-dflash` in common/speculative.cpp of the pinned version). DFlash is arXiv 2602.06036.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import d2t_range_of, draft_vocabulary, single, taps_problem, target_layers_of
+from eaglelocal.gguf.hazards import check_hazards
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+
+ARCHITECTURE = "dflash"
+MASK_KEY = "tokenizer.ggml.mask_token_id"
+MARKOV = "markov_w1.weight"  # where it is, each token is told of the one before: DSpark
+UNKNOWN_KINDS = {  # by a tensor of theirs: what they need besides is not done here
+    "selector_hidden.weight": "DFlash2 heads",
+    "hc_head_fn.weight": "DSpark heads of DeepSeek's shape",
+}
+DEFAULT_BLOCK = 16  # llama.cpp's
+MAX_BLOCK = 64
+HINT = "choose another head, or `--draft none`"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """`width` is the target's hidden size too: llama.cpp counts with one for both.
+
+    block_size  rows of a block as it was trained, the root's included
+    skips_root  the root's row says nothing
+    """
+
+    name: str
+    target_layers: tuple[int, ...]
+    width: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    head_dim: int
+    value_dim: int
+    n_ff: int
+    n_vocab: int
+    draft_vocab: int | None
+    d2t_range: tuple[int, int] | None
+    has_own_embeddings: bool
+    has_own_output: bool
+    is_dspark: bool
+    block_size: int
+    mask: int | None
+    skips_root: bool
+    is_causal: bool
+    tensors: Mapping[str, TensorInfo]
+
+    @classmethod
+    def from_header(cls, header: Header) -> BlockInfo:
+        """Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs."""
+        keys = ArchitectureKeys(header, architecture_of(header))
+        if keys.prefix != ARCHITECTURE:
+            raise keys.error(f"is a {keys.prefix} model, not a {ARCHITECTURE} head")
+        width, n_head = keys.count("embedding_length"), single(keys, "attention.head_count")
+        head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
+        value_dim = keys.optional_count("attention.value_length") or head_dim
+        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
+        is_dspark = MARKOV in header.tensors
+        return cls(
+            name=keys.text("general.name") or header.path.stem,
+            target_layers=target_layers_of(keys),
+            width=width,
+            n_layer=keys.count("block_count"),
+            n_head=n_head,
+            n_kv_head=single(keys, "attention.head_count_kv", default=n_head),
+            head_dim=head_dim,
+            value_dim=value_dim,
+            n_ff=single(keys, "feed_forward_length"),
+            n_vocab=vocabulary_size(keys),
+            draft_vocab=draft_vocabulary(header),
+            d2t_range=d2t_range_of(header),
+            has_own_embeddings="token_embd.weight" in header.tensors,
+            has_own_output="output.weight" in header.tensors or "token_embd.weight" in header.tensors,
+            is_dspark=is_dspark,
+            block_size=keys.optional_count("block_size") or DEFAULT_BLOCK,
+            mask=keys.whole(MASK_KEY),
+            skips_root=not is_dspark or not flag(keys, "dflash.sample_from_anchor", default=True),
+            is_causal=keys.flag("dflash.attention.causal"),
+            tensors=header.tensors,
+        )
+
+    @property
+    def max_draft(self) -> int:
+        """Tokens of a block."""
+        return self.block_size - self.skips_root
+
+
+def flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
+    return keys.flag(name) if name in keys.header.metadata else default
+
+
+def check_block(head: BlockInfo, target: ModelInfo) -> None:
+    """Returns when `head` can draft for `target`; else raises IncompatibleError with the figures."""
+    for problem in _problems(head, target):
+        raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=HINT)
+
+
+def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
+    for tensor, kind in UNKNOWN_KINDS.items():
+        if tensor in head.tensors:
+            yield f"{kind} are not run yet"
+    yield from _target_problems(head, target)
+    yield from _vocabulary_problems(head, target)
+    if not 2 <= head.block_size <= MAX_BLOCK:
+        yield f"its blocks have {head.block_size} rows; 2 to {MAX_BLOCK} can be"
+    if head.mask is None or not 0 <= head.mask < head.n_vocab:
+        yield f"its mask is the token {head.mask} of {head.n_vocab}"
+    if head.head_dim != head.value_dim:
+        yield f"its keys are {head.head_dim} wide and its values {head.value_dim}"
+    if not head.n_head or not head.n_kv_head or head.n_head % head.n_kv_head:
+        yield f"its {head.n_head} heads do not divide among {head.n_kv_head} key heads"
+    yield from _tensor_problems(head)
+
+
+def _target_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
+    if problem := taps_problem(target):
+        yield problem
+    if head.width != target.n_embd:
+        yield f"it was made for hidden size {head.width}, the target has {target.n_embd}"
+    if not head.target_layers:
+        yield "it taps no layers"
+    for layer in head.target_layers:
+        if not 0 <= layer <= target.n_layer:
+            yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
+        if layer == target.n_layer and target.final_state is None:
+            yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
+
+
+def _vocabulary_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
+    if head.n_vocab != target.n_vocab:
+        yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
+    if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:
+        yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
+    if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
+        yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"
+
+
+def _tensor_problems(head: BlockInfo) -> Iterator[str]:
+    for name, shape in _required_tensors(head).items():
+        found = head.tensors.get(name)
+        if found is None:
+            yield f"its file lacks the tensor {name} {shape}"
+        elif found.shape != shape:
+            yield f"its tensor {name} is {found.shape} where {shape} is due"
+
+
+def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
+    """Shapes in ggml order. Values may be the keys (`attn_v` is missing then)."""
+    width, queries, keys = head.width, head.n_head * head.head_dim, head.n_kv_head * head.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (len(head.target_layers) * width, width),
+        "enc.output_norm.weight": (width,),
+        "output_norm.weight": (width,),
+    }
+    for layer in range(head.n_layer):
+        shapes |= {
+            f"blk.{layer}.attn_norm.weight": (width,),
+            f"blk.{layer}.attn_q.weight": (width, queries),
+            f"blk.{layer}.attn_k.weight": (width, keys),
+            f"blk.{layer}.attn_output.weight": (queries, width),
+            f"blk.{layer}.attn_q_norm.weight": (head.head_dim,),
+            f"blk.{layer}.attn_k_norm.weight": (head.head_dim,),
+            f"blk.{layer}.ffn_norm.weight": (width,),
+            f"blk.{layer}.ffn_gate.weight": (width, head.n_ff),
+            f"blk.{layer}.ffn_up.weight": (width, head.n_ff),
+            f"blk.{layer}.ffn_down.weight": (head.n_ff, width),
+        }
+    return shapes

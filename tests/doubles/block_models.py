@@ -1,0 +1,188 @@
+"""Real GGUF files of heads that fill a block at a time, with random weights, and what they say by numpy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from doubles.random_models import HEAD_SIZE, Matrices, TargetShape, finish, norm, write_shape, write_vocabulary
+
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockShape:
+    taps: tuple[int, ...] = (1, 3)
+    n_layer: int = 2
+    n_ff: int = 192
+    block_size: int = 8
+    window: int | None = None
+    draft_vocab: int | None = None
+    own_output: bool = False
+    markov_rank: int | None = None  # of a DSpark head
+    sample_from_anchor: bool = True
+    is_causal: bool = False
+    mask: int | None = 260
+    seed: int = 1
+
+
+def write_block_head(path: Path, shape: BlockShape | None = None, target: TargetShape | None = None) -> Path:
+    s, t = shape or BlockShape(), target or TargetShape()
+    writer, rng, width = gguf.GGUFWriter(str(path), "dflash"), np.random.default_rng(s.seed), t.n_embd
+    heads = width // HEAD_SIZE
+    write_shape(writer, n_embd=width, n_layer=s.n_layer, n_ff=s.n_ff, heads=heads, n_ctx=t.n_ctx)
+    writer.add_key_length(HEAD_SIZE)
+    writer.add_value_length(HEAD_SIZE)
+    write_vocabulary(writer, t.n_vocab)
+    if s.mask is not None:
+        writer.add_mask_token_id(s.mask)
+    writer.add_array("dflash.target_layers", list(s.taps))
+    writer.add_uint32("dflash.block_size", s.block_size)
+    writer.add_bool("dflash.sample_from_anchor", s.sample_from_anchor)
+    writer.add_bool("dflash.attention.causal", s.is_causal)
+    if s.window is not None:
+        writer.add_uint32("dflash.attention.sliding_window", s.window)
+        writer.add_array("dflash.attention.sliding_window_pattern", [True] * s.n_layer)
+    matrix = Matrices(writer, rng)
+    matrix("fc.weight", width, len(s.taps) * width)
+    writer.add_tensor("enc.output_norm.weight", norm(rng, width))
+    writer.add_tensor("output_norm.weight", norm(rng, width))
+    if s.own_output:
+        matrix("output.weight", s.draft_vocab or t.n_vocab, width)
+    if s.draft_vocab is not None:
+        writer.add_tensor("d2t", np.sort(rng.choice(t.n_vocab, s.draft_vocab, replace=False)).astype(np.int64))
+    if s.markov_rank is not None:
+        matrix("markov_w1.weight", t.n_vocab, s.markov_rank, scale=1.0)
+        matrix("markov_w2.weight", s.draft_vocab or t.n_vocab, s.markov_rank)
+    for i in range(s.n_layer):
+        write_layer(writer, matrix, rng, prefix=f"blk.{i}.", width=width, n_ff=s.n_ff)
+    finish(writer)
+    return path
+
+
+def write_layer(
+    writer: gguf.GGUFWriter, matrix: Matrices, rng: np.random.Generator, *, prefix: str, width: int, n_ff: int
+) -> None:
+    for name, rows, columns in (
+        *((f"attn_{part}", width, width) for part in ("q", "k", "v", "output")),
+        *(("ffn_gate", n_ff, width), ("ffn_up", n_ff, width), ("ffn_down", width, n_ff)),
+    ):
+        matrix(f"{prefix}{name}.weight", rows, columns)
+    for name, size in norms(width):
+        writer.add_tensor(f"{prefix}{name}.weight", norm(rng, size))
+
+
+def norms(width: int) -> tuple[tuple[str, int], ...]:
+    """Of a layer: their names and lengths."""
+    return ("attn_norm", width), ("ffn_norm", width), ("attn_q_norm", HEAD_SIZE), ("attn_k_norm", HEAD_SIZE)
+
+
+def write_bigram_head(path: Path, target: Path, shape: TargetShape) -> Path:
+    """A DSpark head that says what the last token alone would make the target say: its backbone adds nothing."""
+    header = read_header(target)
+    read = {name: read_tensor(target, header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")}
+    embeddings = read["token_embd"]
+    normed = embeddings / np.sqrt((embeddings**2).mean(axis=1, keepdims=True) + 1e-5) * read["output_norm"]
+    writer, width = gguf.GGUFWriter(str(path), "dflash"), shape.n_embd
+    write_shape(writer, n_embd=width, n_layer=1, n_ff=shape.n_ff, heads=width // HEAD_SIZE, n_ctx=shape.n_ctx)
+    write_vocabulary(writer, shape.n_vocab)
+    writer.add_mask_token_id(0)
+    writer.add_array("dflash.target_layers", [1])
+    writer.add_uint32("dflash.block_size", 8)
+    writer.add_tensor("fc.weight", np.eye(width, dtype=np.float32))
+    writer.add_tensor("enc.output_norm.weight", np.ones(width, np.float32))
+    writer.add_tensor("output_norm.weight", np.zeros(width, np.float32))
+    writer.add_tensor("markov_w1.weight", normed.astype(np.float32))
+    writer.add_tensor("markov_w2.weight", read["output"].astype(np.float32))
+    zeros = {
+        "attn_q": (width, width),
+        "attn_k": (width, width),
+        "attn_v": (width, width),
+        "attn_output": (width, width),
+    }
+    zeros |= {"ffn_gate": (shape.n_ff, width), "ffn_up": (shape.n_ff, width), "ffn_down": (width, shape.n_ff)}
+    for name, size in zeros.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.zeros(size, np.float32))
+    for name, length in norms(width):
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(length, np.float32))
+    finish(writer)
+    return path
+
+
+class Reference:
+    """What a head says, in double precision: src/models/dflash.cpp without its cache."""
+
+    def __init__(self, path: Path, target: Path, shape: BlockShape) -> None:
+        header, beside = read_header(path), read_header(target)
+        self._shape = shape
+        self._weights = {
+            name: read_tensor(path, header, name).astype(np.float64) for name in header.tensors.keys() - {"d2t"}
+        }
+        for name in ("token_embd.weight", "output.weight"):
+            if name not in self._weights:
+                self._weights[name] = read_tensor(target, beside, name).astype(np.float64)
+
+    def logits(self, features: np.ndarray, first: int, token: int, depth: int) -> np.ndarray:
+        """[depth, draft vocabulary] behind a root; features [rows, taps, n_embd] are of the positions before it."""
+        s, w = self._shape, self._weights
+        skipped = int(s.markov_rank is None or not s.sample_from_anchor)
+        root = first + len(features)
+        places = np.arange(first, root + skipped + depth)
+        shown = rms(features.reshape(len(features), -1) @ w["fc.weight"].T) * w["enc.output_norm.weight"]
+        tokens = [token, *[s.mask] * (skipped + depth - 1)]
+        x = w["token_embd.weight"][tokens]
+        for i in range(s.n_layer):
+            x = self._layer(f"blk.{i}.", x, shown, places, root)
+        logits = (rms(x) * w["output_norm.weight"] @ w["output.weight"].T)[skipped:]
+        return logits if s.markov_rank is None else self._chained(logits, token)
+
+    def _layer(self, prefix: str, x: np.ndarray, shown: np.ndarray, places: np.ndarray, root: int) -> np.ndarray:
+        def w(name: str) -> np.ndarray:
+            return self._weights[f"{prefix}{name}.weight"]
+
+        normed, own = rms(x) * w("attn_norm"), places >= root
+        queries = rotated(rms(heads_of(normed @ w("attn_q").T)) * w("attn_q_norm"), places[own])
+        keys = heads_of(np.concatenate([shown, normed]) @ w("attn_k").T)
+        keys = rotated(rms(keys) * w("attn_k_norm"), places)
+        values = heads_of(np.concatenate([shown, normed]) @ w("attn_v").T)
+        scores = np.einsum("qhd,khd->hqk", queries, keys) / HEAD_SIZE**0.5
+        apart = places[own][:, None] - places[None, :]
+        hidden = np.zeros_like(apart, bool)
+        if self._shape.is_causal:
+            hidden |= apart < 0
+        if self._shape.window is not None:
+            hidden |= apart >= self._shape.window
+        scores = np.where(hidden, -np.inf, scores)
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        x = x + np.einsum("hqk,khd->qhd", shares, values).reshape(len(x), -1) @ w("attn_output").T
+        normed = rms(x) * w("ffn_norm")
+        gate = normed @ w("ffn_gate").T
+        return x + (gate / (1 + np.exp(-gate)) * (normed @ w("ffn_up").T)) @ w("ffn_down").T
+
+    def _chained(self, logits: np.ndarray, token: int) -> np.ndarray:
+        """Each row is told of the likeliest token before it."""
+        said = []
+        for row in logits:
+            said.append(row + self._weights["markov_w2.weight"] @ self._weights["markov_w1.weight"][token])
+            token = int(said[-1].argmax())
+        return np.array(said)
+
+
+def rms(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
+
+
+def heads_of(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1, HEAD_SIZE)
+
+
+def rotated(x: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Halves are turned against each other (NeoX)."""
+    angles = places[:, None] * 10000.0 ** (-np.arange(0, HEAD_SIZE, 2) / HEAD_SIZE)
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    low, high = np.split(x, 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)

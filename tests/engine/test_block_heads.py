@@ -1,0 +1,135 @@
+"""Heads that fill a block at a time, on the real llama.cpp: what they say, that texts stay the plain ones, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.block_models import BlockShape, Reference, write_bigram_head, write_block_head
+from doubles.random_models import TargetShape, write_target
+from doubles.real_engine import TINY, ask, real_engine
+from doubles.rig import drive
+
+from eaglelocal.assembly import build
+from eaglelocal.backend.block_head import Block, LlamaBlockContext
+from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.core.batch import FeatureRows, Roots
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import fixed
+from eaglelocal.errors import EngineError, IncompatibleError, ModelFileError
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_indices
+
+PARAMS = ContextParams(n_ctx=128, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
+SHAPES = {
+    "DFlash": BlockShape(),
+    "a reduced vocabulary": BlockShape(draft_vocab=200, own_output=True),
+    "a window": BlockShape(window=12),
+    "causal": BlockShape(is_causal=True),
+    "DSpark": BlockShape(markov_rank=16),
+    "DSpark behind a bonus token": BlockShape(markov_rank=16, sample_from_anchor=False),
+}
+
+
+@contextmanager
+def opened(tmp_path: Path, shape: BlockShape) -> Iterator[LlamaBlockContext]:
+    target = Model(load_library(), tmp_path / "target.gguf", Placement(repack=False))
+    head = Model(load_library(), tmp_path / "head.gguf", Placement(repack=False))
+    context = LlamaContext(target, PARAMS, taps=shape.taps)
+    skips_root = shape.markov_rank is None or not shape.sample_from_anchor
+    block = LlamaBlockContext(head, PARAMS, Block(shape.mask or 0, skips_root, shape.is_causal), target=context)
+    yield block
+    block.close()
+    context.close()
+    head.close()
+    target.close()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_says_what_the_arithmetic_says(tmp_path: Path, name: str) -> None:
+    shape = SHAPES[name]
+    target_file, head_file = write_target(tmp_path / "target.gguf", TINY), tmp_path / "head.gguf"
+    reference = Reference(write_block_head(head_file, shape, TINY), target_file, shape)
+    rng = np.random.default_rng(3)
+    texts = [rng.normal(size=(length, len(shape.taps), TINY.n_embd)).astype(np.float32) for length in (20, 7, 90)]
+    tokens, firsts = [5, 17, 101], [0, 3, 0]
+    with opened(tmp_path, shape) as head:
+        for slot, text in enumerate(texts):
+            head.show([FeatureRows(slot, firsts[slot], text[:6]), FeatureRows(slot, firsts[slot] + 6, text[6:])])
+        roots = Roots(tokens, [first + len(text) for first, text in zip(firsts, texts, strict=True)], [0, 1, 2])
+        for depth in (7, 3):
+            said = head.fill(roots, depth, 1)
+            for slot, text in enumerate(texts):
+                logits = reference.logits(text, firsts[slot], tokens[slot], depth)
+                assert [row[0] for row in said.tokens[slot::3]] == target_tokens(head_file, logits.argmax(axis=1))
+                top = np.sort(logits, axis=1)[:, -3:]
+                shares = 1 / np.exp(top - top[:, -1:]).sum(axis=1)
+                assert [row[0] for row in said.confidences[slot::3]] == pytest.approx(shares, abs=2e-3)
+
+
+def target_tokens(head: Path, rows: np.ndarray) -> list[int]:
+    """Of a reduced vocabulary."""
+    header = read_header(head)
+    return (read_indices(head, header, "d2t")[rows] if "d2t" in header.tensors else rows).tolist()
+
+
+def test_more_rows_than_a_call_takes_are_refused(tmp_path: Path) -> None:
+    write_target(tmp_path / "target.gguf", TINY)
+    write_block_head(tmp_path / "head.gguf", BlockShape(), TINY)
+    with opened(tmp_path, BlockShape()) as head, pytest.raises(EngineError, match="3 blocks of 31 rows do not fit 64"):
+        head.fill(Roots([1, 2, 3], [0, 0, 0], [0, 1, 2]), 30, 1)
+
+
+# ---- in the engine
+def test_tokens_of_a_block_are_accepted_and_texts_stay(tmp_path: Path) -> None:
+    shape = replace(TINY, layer_gain=0.02)
+    target = write_target(tmp_path / "target.gguf", shape)
+    head = write_bigram_head(tmp_path / "head.gguf", target, shape)
+    requests = [ask(str(n), range(10 + n, 40), max_tokens=60) for n in range(5)]
+    plain = real_engine(target)
+    expected = {name: answer.tokens for name, answer in drive(plain, requests).items()}
+    plain.close()
+    for slots, changes in ((1, {}), (3, {}), (3, {"unified": False})):
+        engine = real_engine(target, kind="dflash", draft=head, num_draft_tokens=6, num_slots=slots, **changes)
+        told = drive(engine, requests)
+        speculation = engine.snapshot().speculation
+        engine.close()
+        assert {name: answer.tokens for name, answer in told.items()} == expected
+        assert speculation.accepted_tokens > 0.9 * speculation.draft_tokens > 0
+        assert speculation.accepted_per_position[5] > 0
+
+
+@pytest.mark.parametrize(
+    ("head", "made_for", "says"),
+    [
+        (BlockShape(), TargetShape(n_embd=192), "hidden size 192, the target has 128"),
+        (BlockShape(taps=(1, 9)), TargetShape(), "taps layer 9, the target has layers 0 to 3"),
+        (BlockShape(), TargetShape(n_vocab=310), "vocabulary has 310 tokens, the target's 300"),
+        (BlockShape(mask=None), TargetShape(), "its mask is the token None of 300"),
+        (BlockShape(mask=300), TargetShape(), "its mask is the token 300 of 300"),
+        (BlockShape(block_size=1), TargetShape(), "its blocks have 1 rows; 2 to 64 can be"),
+        (BlockShape(draft_vocab=200), TargetShape(), "200 tokens with the target's output over 300"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_figures(
+    tmp_path: Path, head: BlockShape, made_for: TargetShape, says: str
+) -> None:
+    target = write_target(tmp_path / "target.gguf", TargetShape())
+    draft = write_block_head(tmp_path / "head.gguf", head, made_for)
+    plan = Plan(target=target, target_label="t", draft_kind="dflash", draft=draft, spec=fixed(4), n_ctx=256)
+    with pytest.raises(IncompatibleError) as caught:
+        build(plan, lambda _: None)
+    assert says in caught.value.message
+    assert "--draft none" in caught.value.hint
+
+
+def test_a_head_cannot_answer(tmp_path: Path) -> None:
+    head = write_block_head(tmp_path / "head.gguf")
+    with pytest.raises(ModelFileError, match=r"is a draft head \(dflash\), not a model"):
+        build(Plan(target=head, target_label="h", n_ctx=256), lambda _: None)
