@@ -1,4 +1,4 @@
-"""A draft as profiles/drafts/*.toml tells it: an EAGLE head, an MTP layer, a small model, or what is not run yet.
+"""A draft as profiles/drafts/*.toml tells it: a head, an MTP layer, a small model, or a lookup.
 
 Sizes are bytes by type; a head that was never measured nor computed has none. `acceptance_lengths` are reports:
 drafted tokens, and mean tokens of a step with the bonus token, on chat where several benchmarks were reported.
@@ -13,7 +13,8 @@ from types import MappingProxyType
 from eaglelocal.catalog.table import Table, Value
 
 EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
-KINDS = (EAGLE, MTP, DRAFT_MODEL, NGRAM, "dflash", "dspark")
+BLOCKS = ("dflash", "dspark")
+KINDS = (EAGLE, *BLOCKS, MTP, DRAFT_MODEL, NGRAM)
 EVERY_TARGET = "*"
 MOST_DRAFTED = 64  # tokens of a draft that anybody reports
 MOST_KV_BYTES = 1 << 30  # of a token

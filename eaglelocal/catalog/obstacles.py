@@ -5,7 +5,7 @@ Knows kinds and architectures. Whether a certain file fits a certain file is ggu
 
 from __future__ import annotations
 
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
+from eaglelocal.catalog.drafts import BLOCKS, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.targets import Outline
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
@@ -24,15 +24,13 @@ def is_stuck(target: Outline) -> bool:
 
 def obstacle(draft: DraftEntry, target: Outline) -> str:
     """Empty where there is none."""
-    if draft.kind not in (EAGLE, MTP, DRAFT_MODEL, NGRAM):
-        return f"{draft.kind.upper()} drafting is not run yet"
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
         return f"MTP drafting for {target.architecture} is not run yet"
     if is_stuck(target):
         return f"{target.architecture} keeps recurrent state, which is not taken back yet"
     if draft.keeps_state:
         return "it keeps recurrent state itself, which drafting cannot cut"
-    if draft.kind == EAGLE and target.architecture not in LAYER_INPUT_ARCHITECTURES:
+    if draft.kind in (EAGLE, *BLOCKS) and target.architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp gives no layer inputs for {target.architecture}, which heads need"
     if draft.kind == EAGLE and draft.taps_more_layers:
         return "it taps more than three layers, which llama.cpp does not give a head"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from eaglelocal.catalog.drafts import EAGLE, MTP, DraftEntry
+from eaglelocal.catalog.drafts import BLOCKS, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.targets import Layers, Outline
 from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.lighter import BEST_TYPE
@@ -187,7 +187,7 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
 def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     """Of a head or a small model for this target; None where its size is not known."""
     kind = draft_type(draft)
-    if kind is None or draft.kv_bytes_per_token is None:
+    if kind is None or draft.kv_bytes_per_token is None or draft.kind in BLOCKS:
         return None
     if draft.kind == MTP:
         return _assistant_shape(target, draft.sizes[kind])

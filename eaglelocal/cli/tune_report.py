@@ -1,7 +1,7 @@
 """What measured costs imply for the draft length, and how that is shown. Pure: figures in, text and plain dicts out.
 
     tokens of a step    E(k) = 1 + a + ... + a^k, with k drafted and each accepted with probability a
-    its seconds         C(k) = decode of k + 1 rows + k draft steps + the rest
+    its seconds         C(k) = decode of k + 1 rows + draft steps for k tokens + the rest
     speed-up            E(k) * C(0) / C(k)
 
 (Leviathan et al. 2023, with measured decodes in place of equal ones.) The rest is what a step takes beside them.
@@ -44,7 +44,9 @@ class Implications:
         sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
         decodes = lines(sizes, max(sizes))[1:]
         draft_s = draft_step_s(costs)
-        drafted = [decode + k * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)]
+        drafted = [
+            decode + -(-k // costs.at_once) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)
+        ]
         return cls([decodes[0] + costs.plain_overhead_s, *drafted[1:]])
 
     def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
@@ -118,7 +120,7 @@ def curve_lines(costs: MeasuredCosts) -> list[str]:
 def beside_lines(costs: MeasuredCosts) -> list[str]:
     """Draft steps, the rest of a step, and what context adds."""
     steps = [
-        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows)}"
+        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.at_once)}"
         for drafter, cost in costs.draft_steps
     ]
     plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
@@ -136,8 +138,9 @@ def _context_text(costs: MeasuredCosts) -> str:
     return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
 
 
-def _of_nodes(number: int) -> str:
-    return "" if number == 1 else f" for {number} nodes"
+def _of_nodes(number: int, at_once: int) -> str:
+    tokens = f" for {at_once} tokens" if at_once > 1 else ""
+    return tokens if number == 1 else f"{tokens} for {number} nodes"
 
 
 def implied_lines(costs: MeasuredCosts) -> list[str]:
@@ -193,6 +196,7 @@ def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[
         "draft_steps": [
             {"drafter": drafter, "rows": c.num_rows, "seconds": c.seconds} for drafter, c in costs.draft_steps
         ],
+        "tokens_a_draft_step": costs.at_once,
         "rest_s": {"plain": costs.plain_overhead_s, "drafted": costs.drafted_overhead_s},
         "noise": costs.noise,
         "context_s": costs.context

@@ -28,6 +28,7 @@ class MeasuredCosts:
 
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
+    at_once: int = 1  # tokens that a draft step gives
     noise: float = 0.0  # by which single decodes differ: 0.05 is about 5 %
     context: ContextCost | None = None  # None: too little context was seen to tell
     plain_overhead_s: float = 0.0  # of a step that drafts nothing, beside its decode

@@ -167,7 +167,7 @@ class Engine:
             host_s=totals.host_s,
             native_s=self._native_s(),
             peak_rss_bytes=peak_rss_bytes(),
-            costs=self._controller.costs.measured(),
+            costs=self._controller.measured_costs(),
             draft_s=totals.draft_s,
             verify_s=totals.verify_s,
             cached_tokens=sum(map(self._scheduler.num_cached, range(self.info.num_slots))),

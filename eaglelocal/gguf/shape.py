@@ -93,6 +93,7 @@ class Shape:
     window_key_dim: int | None = None  # of layers with a window; None: as the others
     window_value_dim: int | None = None
     num_taps: int = 0  # layers of the target whose rows it reads
+    at_once: int = 1  # tokens that one pass of it drafts
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
@@ -202,6 +203,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
         max_context=ArchitectureKeys(header, architecture_of(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
+        at_once=info.max_draft if isinstance(info, BlockInfo) else 1,
     )
 
 

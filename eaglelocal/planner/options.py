@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.drafts import DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
+from eaglelocal.catalog.drafts import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
 from eaglelocal.catalog.obstacles import obstacle
 from eaglelocal.catalog.shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.catalog.targets import Outline, Quantization, Target
@@ -21,13 +21,18 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.shape import TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
+from eaglelocal.gguf.shape import BLOCK, TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
 from eaglelocal.planner.quality import NATIVE, effective_b
 from eaglelocal.planner.speed import Model, arithmetic_of
 
-DEFAULTS = {EAGLE: HEAD_DEFAULT, MTP: MTP_DEFAULT, DRAFT_MODEL: MODEL_DEFAULT}  # acceptance that nobody reported
+DEFAULTS = {
+    EAGLE: HEAD_DEFAULT,
+    BLOCK: HEAD_DEFAULT,
+    MTP: MTP_DEFAULT,
+    DRAFT_MODEL: MODEL_DEFAULT,
+}  # acceptance that nobody reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +156,8 @@ def _problem(draft: DraftEntry, target: Outline) -> str:
     if found := obstacle(draft, target):
         return found
     is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
-    return "" if is_known else "its size is not known; `eaglelocal import` tells"
+    how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` tells"
+    return "" if is_known else f"its size is not known{how}"
 
 
 def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
@@ -269,7 +275,7 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
     without = lookups(shape.architecture, has_state=shape.has_state)
     if draft is None or without[0].kind == "none":
         return without
-    if draft.architecture == EAGLE and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
+    if draft.architecture in (EAGLE, BLOCK) and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return without
     return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
 

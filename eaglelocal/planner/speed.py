@@ -100,6 +100,7 @@ class Curve:
     shape: Shape
     arithmetic: Arithmetic
     draft_s: float = 0.0
+    at_once: int = 1  # tokens of a draft step
     measured: MeasuredCosts | None = None
     _table: list[float] = field(default_factory=list)  # [rows], of what was measured
 
@@ -115,7 +116,8 @@ class Curve:
         """A step that drafts so many tokens and verifies them."""
         rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
         encode = ENCODE_STEPS if self.draft_s else 0.0
-        return self.decode_s(num_drafted + 1) + (num_drafted + encode) * self.draft_s + rest
+        steps = -(-num_drafted // self.at_once) + encode
+        return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
     def _device_s(self, reading: Reading, num_rows: int) -> float:
         device = reading.device
@@ -186,7 +188,7 @@ def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
 
 
 def draft_step_s(draft: Shape, device: Device) -> float:
-    """One drafted token of one slot."""
+    """Of one slot: a token, or as many as come at once."""
     bytes_s = device.bytes_s * EFFICIENCY[device.kind]
     return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
 
@@ -196,13 +198,14 @@ def curve_of(
 ) -> Curve:
     """Computed, or as it was measured on this machine."""
     device = rig.device(where[-1])  # without any layer on a GPU the draft has none there either
-    draft_s = draft_step_s(draft, device) if draft else 0.0
+    draft_s, at_once = (draft_step_s(draft, device), draft.at_once) if draft else (0.0, 1)
     readings = readings_of(model, where, rig, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
-        return Curve(readings, model.shape, model.arithmetic, draft_s)
+        return Curve(readings, model.shape, model.arithmetic, draft_s, at_once)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
     table = lines({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
-    return Curve(readings, model.shape, model.arithmetic, max(steps) if steps and draft else draft_s, measured, table)
+    draft_s = max(steps) if steps and draft else draft_s
+    return Curve(readings, model.shape, model.arithmetic, draft_s, at_once, measured, table)
 
 
 def predict(

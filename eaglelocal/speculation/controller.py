@@ -7,9 +7,10 @@ StepChoice (choice.py) that decides on plain numbers. Knows drafters by name onl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, Drafting, Spec, fixed
 from eaglelocal.speculation.acceptance import Acceptance
@@ -266,6 +267,10 @@ class Controller:
             pid = self._minds[slot].pid
             if pid is not None and len(draft):
                 pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
+
+    def measured_costs(self) -> MeasuredCosts:
+        """What really ran, to be shown."""
+        return replace(self.costs.measured(), at_once=self._drafters.at_once)
 
     def learn_costs(self) -> None:
         """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""

@@ -25,6 +25,7 @@ class BlockShape:
     markov_rank: int | None = None  # of a DSpark head
     sample_from_anchor: bool = True
     is_causal: bool = False
+    sections: bool = False  # as for a target whose positions have several parts (M-RoPE)
     mask: int | None = 260
     seed: int = 1
 
@@ -43,6 +44,8 @@ def write_block_head(path: Path, shape: BlockShape | None = None, target: Target
     writer.add_uint32("dflash.block_size", s.block_size)
     writer.add_bool("dflash.sample_from_anchor", s.sample_from_anchor)
     writer.add_bool("dflash.attention.causal", s.is_causal)
+    if s.sections:
+        writer.add_rope_dimension_sections([HEAD_SIZE // 2, 0, 0, 0])
     if s.window is not None:
         writer.add_uint32("dflash.attention.sliding_window", s.window)
         writer.add_array("dflash.attention.sliding_window_pattern", [True] * s.n_layer)

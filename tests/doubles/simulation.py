@@ -250,11 +250,14 @@ class Growth:
         for drafter in self.simulation.drafters.names:
             while slots := self.choice.growing(drafter):
                 depth = self.choice.sure_levels(drafter, slots)
-                seconds = depth * self.simulation.costs.draft_s(drafter, len(slots))
+                num_steps = self.simulation.drafters.num_steps(drafter, depth)
+                seconds = num_steps * self.simulation.costs.draft_s(drafter, len(slots))
                 first_s = self.simulation.machine.first_run_s((drafter, len(slots)))
                 self.draft_calls.append(DraftCall(drafter, len(slots), seconds + first_s, depth))
                 for slot in slots:
                     any(not self._expand(slot, drafter) for _ in range(depth))  # until it has no more to say
+                    if num_steps < depth:
+                        self.choice.end(slot, drafter)
         return self.choice.chosen()
 
     def _expand(self, slot: int, drafter: str) -> bool:

@@ -31,6 +31,7 @@ SHAPES = {
     "DFlash": BlockShape(),
     "a reduced vocabulary": BlockShape(draft_vocab=200, own_output=True),
     "a window": BlockShape(window=12),
+    "positions of several parts": BlockShape(sections=True),
     "causal": BlockShape(is_causal=True),
     "DSpark": BlockShape(markov_rank=16),
     "DSpark behind a bonus token": BlockShape(markov_rank=16, sample_from_anchor=False),

@@ -114,7 +114,7 @@ def test_a_hybrid_draft_model(target: Path, tmp_path: Path) -> None:
 def test_a_head_as_the_target(tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
     error = refusal(plan_of(head), ModelFileError)
-    assert "is an eagle3 draft head, not a model that can answer" in error.message
+    assert "is a draft head (eagle3), not a model that can answer" in error.message
 
 
 def test_a_model_as_the_head(target: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_model_as_the_head(target: Path) -> None:
 def test_a_head_as_the_draft_model(target: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
     error = refusal(plan_of(target, "draft_model", head), ModelFileError)
-    assert "is an eagle3 draft head" in error.message
+    assert "is a draft head (eagle3)" in error.message
 
 
 @pytest.mark.parametrize(
