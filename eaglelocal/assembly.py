@@ -202,7 +202,8 @@ class Builder:
             return Eagle3(head_context, part.info.target_layers, branches=branches, window=part.info.window)
         if isinstance(part.info, BlockInfo):
             info = part.info
-            block = Block(info.mask or 0, skips_root=info.skips_root, is_causal=info.is_causal)
+            lattice = info.lattice.num_candidates if info.lattice else 0
+            block = Block(info.mask or 0, info.skips_root, info.is_causal, lattice)
             block_context = LlamaBlockContext(draft, part.context, block, target=context)
             self._opened.callback(block_context.close)
             return BlockDrafter(block_context, info.target_layers, at_once=info.max_draft, branches=branches)

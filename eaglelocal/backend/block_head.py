@@ -25,11 +25,18 @@ from eaglelocal.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """mask: the token that stands for one that is to be said; skips_root: the root's row says nothing."""
+    """How a head was trained.
+
+    mask        the token that stands for one that is to be said
+    skips_root  the root's row says nothing
+    is_causal   rows of a block see those before them only
+    lattice     candidates of each row that are scored behind each of the row before (DFlash2); 0: rows give logits
+    """
 
     mask: int
     skips_root: bool = True
-    is_causal: bool = False  # rows of a block see those before them only
+    is_causal: bool = False
+    lattice: int = 0
 
 
 class LlamaBlockContext:
@@ -41,6 +48,8 @@ class LlamaBlockContext:
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
         api.llama_set_causal_attn(self.handle, block.is_causal)
+        if block.lattice:
+            self._library.set_nextn(self.handle, True, False)
         self._cells = Cells(self._library, self.handle)
         self._features, self._rows = (api.llama_batch_ext_init(self.handle) for _ in range(2))
         self._choices = Choices()
@@ -87,10 +96,11 @@ class LlamaBlockContext:
         n, skipped = len(roots.tokens), int(self._block.skips_root)
         if not 0 < n * (skipped + depth) <= self.n_batch:
             raise EngineError(f"{n} blocks of {skipped + depth} rows do not fit {self.n_batch}")
-        ranked, choices = num_ranked(branches, self._target.n_vocab, confident=True), self._choices
+        num_choices = self._block.lattice or self._target.n_vocab
+        ranked, choices = num_ranked(branches, num_choices, confident=True), self._choices
         choices.make_room(depth * n * ranked)
         ints = array("i", [*roots.tokens, *roots.positions, *roots.sequences])
-        block = (self._block.mask, skipped, depth, ranked, choices.tokens_at, choices.shares_at)
+        block = (self._block.mask, skipped, depth, self._block.lattice, ranked, choices.tokens_at, choices.shares_at)
         if code := self._hot.fill(self._address, n, ints.buffer_info()[0], *block):
             raise failure(code, n * (skipped + depth), self._library)
         return choices.read(depth * n, ranked, branches, confident=True)

@@ -121,7 +121,7 @@ class Hot:
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
         self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
         self.show = function_of(long, "hot_show", [at, i32, at, at, at], i32)
-        self.fill = function_of(long, "hot_fill", [at, i32, at, i32, i32, i32, i32, at, at], i32)
+        self.fill = function_of(long, "hot_fill", [at, i32, at, i32, i32, i32, i32, i32, at, at], i32)
         self.best = function_of(short, "hot_best", [at, i32], i32)
         self.draw = function_of(short, "hot_draw", [at, at, i32, i32, at, C.c_char_p, i32], i32)
         self.candidates = function_of(short, "hot_candidates", [at, at, i32, i32, at, at], i32)

@@ -1,4 +1,4 @@
-"""Heads that fill a block at a time (DFlash, DSpark): all tokens of a draft for the price of one pass.
+"""Heads that fill a block at a time (DFlash, DFlash2, DSpark): all tokens of a draft for the price of one pass.
 
     target rows   0   1   2   3          features go into the head's cache as they are committed
     block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 where the root's row says nothing

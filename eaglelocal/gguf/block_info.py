@@ -1,4 +1,4 @@
-"""A typed view of a head that fills a block at a time (DFlash, DSpark), and whether it fits a target.
+"""A typed view of a head that fills a block at a time (DFlash, DFlash2, DSpark), and whether it fits a target.
 
 It keeps the target's features in its cache as keys and values, reads a root and masks behind it at once, and says a
 token at each. What llama.cpp would abort on or silently run wrong is checked from the headers
@@ -20,13 +20,26 @@ from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_si
 ARCHITECTURE = "dflash"
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # where it is, each token is told of the one before: DSpark
-UNKNOWN_KINDS = {  # by a tensor of theirs: what they need besides is not done here
-    "selector_hidden.weight": "DFlash2 heads",
-    "hc_head_fn.weight": "DSpark heads of DeepSeek's shape",
-}
+SELECTOR = "selector_hidden.weight"  # where it is, candidates are scored behind those before: DFlash2
+DEEPSEEK = "hc_head_fn.weight"
 DEFAULT_BLOCK = 16  # llama.cpp's
 MAX_BLOCK = 64
 HINT = "choose another head, or `--draft none`"
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """What DFlash2 adds: short convolutions over a block, and a selector among the best tokens of each row."""
+
+    num_candidates: int
+    rank: int
+    kernel: int
+    group: int
+
+    @classmethod
+    def read(cls, keys: ArchitectureKeys) -> Lattice:
+        names = ("selector_top_k", "selector_rank", "conv_kernel_size", "conv_group_size")
+        return cls(*(keys.count(name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ class BlockInfo:
     mask: int | None
     skips_root: bool
     is_causal: bool
+    lattice: Lattice | None
     tensors: Mapping[str, TensorInfo]
 
     @classmethod
@@ -89,8 +103,14 @@ class BlockInfo:
             mask=keys.whole(MASK_KEY),
             skips_root=not is_dspark or not flag(keys, "dflash.sample_from_anchor", default=True),
             is_causal=keys.flag("dflash.attention.causal"),
+            lattice=Lattice.read(keys) if SELECTOR in header.tensors else None,
             tensors=header.tensors,
         )
+
+    @property
+    def kind(self) -> str:
+        """For people."""
+        return "DSpark" if self.is_dspark else "DFlash2" if self.lattice else "DFlash"
 
     @property
     def max_draft(self) -> int:
@@ -109,9 +129,8 @@ def check_block(head: BlockInfo, target: ModelInfo) -> None:
 
 
 def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
-    for tensor, kind in UNKNOWN_KINDS.items():
-        if tensor in head.tensors:
-            yield f"{kind} are not run yet"
+    if DEEPSEEK in head.tensors:
+        yield "heads of DeepSeek's shape are not run yet"
     yield from _target_problems(head, target)
     yield from _vocabulary_problems(head, target)
     if not 2 <= head.block_size <= MAX_BLOCK:
@@ -122,7 +141,20 @@ def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
         yield f"its keys are {head.head_dim} wide and its values {head.value_dim}"
     if not head.n_head or not head.n_kv_head or head.n_head % head.n_kv_head:
         yield f"its {head.n_head} heads do not divide among {head.n_kv_head} key heads"
+    if head.lattice is not None:
+        yield from _lattice_problems(head.lattice, head)
     yield from _tensor_problems(head)
+
+
+def _lattice_problems(lattice: Lattice, head: BlockInfo) -> Iterator[str]:
+    if min(lattice.num_candidates, lattice.rank, lattice.kernel, lattice.group) < 1:
+        yield f"its selector and convolutions are of sizes {lattice}"
+    elif head.width % lattice.group:
+        yield f"its width {head.width} is no multiple of {lattice.group}, the group of its convolutions"
+    elif head.width < lattice.num_candidates * (lattice.num_candidates + 1):
+        yield f"{lattice.num_candidates} candidates do not fit its width {head.width}"
+    if head.is_dspark:
+        yield "it has both a selector and a Markov head"
 
 
 def _target_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
@@ -178,4 +210,16 @@ def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
             f"blk.{layer}.ffn_up.weight": (width, head.n_ff),
             f"blk.{layer}.ffn_down.weight": (head.n_ff, width),
         }
+    return shapes | (_lattice_tensors(head.lattice, head) if head.lattice else {})
+
+
+def _lattice_tensors(lattice: Lattice, head: BlockInfo) -> dict[str, tuple[int, ...]]:
+    projected = 2 * lattice.kernel * (head.width // max(lattice.group, 1))
+    shapes: dict[str, tuple[int, ...]] = {SELECTOR: (head.width, lattice.rank)}
+    for name in ("predecessor", "successor"):
+        shapes[f"selector_{name}.weight"] = (lattice.rank, head.n_vocab)
+    for layer in range(head.n_layer):
+        for part in ("attn", "ffn"):
+            shapes[f"blk.{layer}.{part}_conv_base"] = (head.width, lattice.kernel, 2)
+            shapes[f"blk.{layer}.{part}_conv_proj.weight"] = (head.width, projected)
     return shapes

@@ -95,7 +95,7 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
     if isinstance(draft, MtpInfo):
         return FoundDraft("mtp", path, f"MTP layer {label}")
     if isinstance(draft, BlockInfo):
-        return FoundDraft("dflash", path, f"{'DSpark' if draft.is_dspark else 'DFlash'} head {label}")
+        return FoundDraft("dflash", path, f"{draft.kind} head {label}")
     dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
     return FoundDraft("eagle3", path, f"{dialect} head {label}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class BlockShape:
     sample_from_anchor: bool = True
     is_causal: bool = False
     sections: bool = False  # as for a target whose positions have several parts (M-RoPE)
+    candidates: int | None = None  # of a DFlash2 head
     mask: int | None = 260
     seed: int = 1
 
@@ -60,10 +62,37 @@ def write_block_head(path: Path, shape: BlockShape | None = None, target: Target
     if s.markov_rank is not None:
         matrix("markov_w1.weight", t.n_vocab, s.markov_rank, scale=1.0)
         matrix("markov_w2.weight", s.draft_vocab or t.n_vocab, s.markov_rank)
+    if s.candidates is not None:
+        write_lattice(writer, matrix, rng, s, t)
     for i in range(s.n_layer):
         write_layer(writer, matrix, rng, prefix=f"blk.{i}.", width=width, n_ff=s.n_ff)
     finish(writer)
     return path
+
+
+RANK, KERNEL, GROUP = 8, 3, 16
+
+
+def write_lattice(
+    writer: gguf.GGUFWriter, matrix: Matrices, rng: np.random.Generator, shape: BlockShape, target: TargetShape
+) -> None:
+    sizes = {
+        "selector_top_k": shape.candidates,
+        "selector_rank": RANK,
+        "conv_kernel_size": KERNEL,
+        "conv_group_size": GROUP,
+    }
+    for key, size in sizes.items():
+        writer.add_uint32(f"dflash.{key}", size)
+    width = target.n_embd
+    matrix("selector_predecessor.weight", target.n_vocab, RANK, scale=1.0)
+    matrix("selector_successor.weight", target.n_vocab, RANK, scale=1.0)
+    matrix("selector_hidden.weight", RANK, width)
+    for i in range(shape.n_layer):
+        for part in ("attn", "ffn"):
+            base = rng.normal(size=(2, KERNEL, width), scale=0.3).astype(np.float32)
+            writer.add_tensor(f"blk.{i}.{part}_conv_base", base)
+            matrix(f"blk.{i}.{part}_conv_proj.weight", 2 * KERNEL * width // GROUP, width)
 
 
 def write_layer(
@@ -139,7 +168,10 @@ class Reference:
         x = w["token_embd.weight"][tokens]
         for i in range(s.n_layer):
             x = self._layer(f"blk.{i}.", x, shown, places, root)
-        logits = (rms(x) * w["output_norm.weight"] @ w["output.weight"].T)[skipped:]
+        states = (rms(x) * w["output_norm.weight"])[skipped:]
+        logits = states @ w["output.weight"].T
+        if s.candidates is not None:
+            return self._selected(logits, states, token)
         return logits if s.markov_rank is None else self._chained(logits, token)
 
     def _layer(self, prefix: str, x: np.ndarray, shown: np.ndarray, places: np.ndarray, root: int) -> np.ndarray:
@@ -147,6 +179,8 @@ class Reference:
             return self._weights[f"{prefix}{name}.weight"]
 
         normed, own = rms(x) * w("attn_norm"), places >= root
+        mixed = self._mix(f"{prefix}attn", normed)
+        normed = mixed(normed, 0)
         queries = rotated(rms(heads_of(normed @ w("attn_q").T)) * w("attn_q_norm"), places[own])
         keys = heads_of(np.concatenate([shown, normed]) @ w("attn_k").T)
         keys = rotated(rms(keys) * w("attn_k_norm"), places)
@@ -161,10 +195,39 @@ class Reference:
         scores = np.where(hidden, -np.inf, scores)
         shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
-        x = x + np.einsum("hqk,khd->qhd", shares, values).reshape(len(x), -1) @ w("attn_output").T
+        x = x + mixed(np.einsum("hqk,khd->qhd", shares, values).reshape(len(x), -1) @ w("attn_output").T, 1)
         normed = rms(x) * w("ffn_norm")
+        mixed = self._mix(f"{prefix}ffn", normed)
+        normed = mixed(normed, 0)
         gate = normed @ w("ffn_gate").T
-        return x + (gate / (1 + np.exp(-gate)) * (normed @ w("ffn_up").T)) @ w("ffn_down").T
+        return x + mixed((gate / (1 + np.exp(-gate)) * (normed @ w("ffn_up").T)) @ w("ffn_down").T, 1)
+
+    def _mix(self, prefix: str, normed: np.ndarray) -> Callable[[np.ndarray, int], np.ndarray]:
+        """DFlash2's convolution over the rows of a block, before (0) and behind (1) a part of a layer."""
+        if self._shape.candidates is None:
+            return lambda values, side: values
+        base = self._weights[f"{prefix}_conv_base"]
+        told = (normed @ self._weights[f"{prefix}_conv_proj.weight"].T).reshape(len(normed), 2, KERNEL, -1)
+        gains = np.repeat(told, GROUP, axis=3) + base
+
+        def mixed(values: np.ndarray, side: int) -> np.ndarray:
+            padded = np.concatenate([np.zeros((KERNEL - 1, values.shape[1])), values])
+            taps = [gains[:, side, k] * padded[KERNEL - 1 - k :][: len(values)] for k in range(KERNEL)]
+            return np.sum(taps, axis=0)
+
+        return mixed
+
+    def _selected(self, logits: np.ndarray, states: np.ndarray, token: int) -> np.ndarray:
+        """Each row's best tokens, scored behind the one before; all others are out."""
+        w, said = self._weights, []
+        for row, state in zip(logits, states, strict=True):
+            best = np.argsort(-row)[: self._shape.candidates]
+            before = w["selector_predecessor.weight"][token] * (w["selector_hidden.weight"] @ state)
+            scores = np.full_like(row, -np.inf)
+            scores[best] = row[best] + w["selector_successor.weight"][best] @ before
+            said.append(scores)
+            token = int(scores.argmax())
+        return np.array(said)
 
     def _chained(self, logits: np.ndarray, token: int) -> np.ndarray:
         """Each row is told of the likeliest token before it."""

@@ -34,6 +34,7 @@ SHAPES = {
     "positions of several parts": BlockShape(sections=True),
     "causal": BlockShape(is_causal=True),
     "DSpark": BlockShape(markov_rank=16),
+    "DFlash2": BlockShape(candidates=6),
     "DSpark behind a bonus token": BlockShape(markov_rank=16, sample_from_anchor=False),
 }
 
@@ -44,7 +45,8 @@ def opened(tmp_path: Path, shape: BlockShape) -> Iterator[LlamaBlockContext]:
     head = Model(load_library(), tmp_path / "head.gguf", Placement(repack=False))
     context = LlamaContext(target, PARAMS, taps=shape.taps)
     skips_root = shape.markov_rank is None or not shape.sample_from_anchor
-    block = LlamaBlockContext(head, PARAMS, Block(shape.mask or 0, skips_root, shape.is_causal), target=context)
+    trained = Block(shape.mask or 0, skips_root, shape.is_causal, shape.candidates or 0)
+    block = LlamaBlockContext(head, PARAMS, trained, target=context)
     yield block
     block.close()
     context.close()

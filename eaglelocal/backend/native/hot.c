@@ -309,11 +309,41 @@ int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *
     return code;
 }
 
+/* Candidates of a row of a lattice: `size` tokens and, behind each candidate of the row before, a score of each. Ranked
+ * behind that one candidate; the best becomes it. */
+static void read_lattice(struct head *h, float *row, int32_t size, int32_t *before, int32_t ranked, int32_t *tokens, float *shares) {
+    hot_rank(row + size + (size_t)*before * size, size, ranked, h->target->maxima, tokens, shares);
+    *before = tokens[0];
+    for (int32_t k = 0; k < ranked; k++) tokens[k] = (int32_t)row[tokens[k]];
+}
+
+/* What the rows of blocks say, which lie behind `skipped` rows of `size` each, or with lattices (of so many candidates)
+ * in these. */
+static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t skipped, int32_t lattice, int32_t ranked,
+                           int32_t *tokens, float *shares) {
+    float *rows = lattice ? h->api->nextn(h->context) : NULL;
+    if (lattice && !rows) return NO_STATES;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t before = 0; /* the root, whatever the candidate */
+        for (int32_t j = skipped; j < size; j++) {
+            const int32_t row = i * size + j, at = ((j - skipped) * n + i) * ranked;
+            if (lattice) {
+                read_lattice(h, rows + (size_t)row * h->width, lattice, &before, ranked, tokens + at, shares + at);
+                continue;
+            }
+            float *logits = h->api->logits_row(h->context, row);
+            if (!logits) return NO_LOGITS;
+            hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens + at, shares + at);
+        }
+    }
+    return 0;
+}
+
 /* One block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root and masks behind it, in one
  * decode, of which each row says a token. `skipped` rows of a block say nothing: the root's, unless it was trained to.
  * tokens and shares are [depth, n, ranked]. */
 int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, int32_t skipped, int32_t depth,
-                 int32_t ranked, int32_t *tokens, float *shares) {
+                 int32_t lattice, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, size = skipped + depth;
     const double started_at = now();
@@ -324,17 +354,10 @@ int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, i
             const int32_t position = positions[i] + j;
             h->api->add_token(h->pairs, sequences[i], j ? mask : ints[i]);
             h->api->set_position(h->pairs, i * size + j, &position);
-            h->api->set_output(h->pairs, i * size + j, true); /* the graph does not select rows */
+            h->api->set_output(h->pairs, i * size + j, !lattice); /* the graph does not select rows */
         }
     }
-    int32_t code = run(h, DECODE, h->pairs);
+    const int32_t code = run(h, DECODE, h->pairs);
     h->native_s += now() - started_at;
-    for (int32_t level = 0; level < depth && !code; level++)
-        for (int32_t i = 0; i < n && !code; i++) {
-            float *logits = h->api->logits_row(h->context, i * size + skipped + level);
-            const int32_t at = (level * n + i) * ranked;
-            if (logits) hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens + at, shares + at);
-            else code = NO_LOGITS;
-        }
-    return code;
+    return code ? code : read_blocks(h, n, size, skipped, lattice, ranked, tokens, shares);
 }
