@@ -15,7 +15,7 @@ import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -88,16 +88,18 @@ class Models:
         aliases: Sequence[str] = (),
         planned: Planned = lambda name: None,
     ) -> None:
-        """`idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
+        """`names`: references, as `load` takes them; people are told the name of a file, and may say its path too.
+        `idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
         `planned`: what is known of a model that is not loaded.
 
         Raises UsageError for an alias that is the name of another model.
         """
-        self.names = tuple(dict.fromkeys(names))
+        self._references = {shown: name for name, shown in shown_names(names).items()}
+        self.names = tuple(self._references)
         if taken := set(aliases) & set(self.names[1:]):
             raise UsageError(f"--alias {min(taken)}: that is another model of this server")
         self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
-        self._meant = meant_by(self.names) | dict.fromkeys(aliases, self.names[0])
+        self._meant = meant_by(self._references) | dict.fromkeys(aliases, self.names[0])
         self._load, self._idle_s, self._planned = load, idle_s, planned
         self._turn = asyncio.Lock()
         self._is_free = asyncio.Event()
@@ -113,6 +115,7 @@ class Models:
         self.spec: Spec | None = None  # how everything is to be drafted, whatever is loaded later; None: as planned
         self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
         self.failure = ""  # why the last load failed
+        self.infos: dict[str, EngineInfo] = {}  # of what has been loaded, now or before
 
     @property
     def loaded(self) -> Loaded | None:
@@ -147,7 +150,7 @@ class Models:
         """None: nobody knows yet."""
         if self._loaded is not None and self._loaded.name == name:
             return bool(self._loaded.info.embedding_size)
-        return self._planned(name)
+        return self._planned(self._references[name])
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:
@@ -253,7 +256,7 @@ class Models:
     async def _open(self, name: str) -> Loaded:
         self._loading = name
         try:
-            opened = await aside(partial(self._load, name))
+            opened = await aside(partial(self._load, self._references[name]))
         except EagleLocalError as error:
             self.failure = said(error)
             raise
@@ -263,6 +266,7 @@ class Models:
         if self.spec is not None:
             opened.client.set_spec(self.spec)
         self._loaded = Loaded(name, Line(opened.client), opened.info)
+        self.infos[name] = opened.info
         return self._loaded
 
     async def _shut(self) -> None:
@@ -273,11 +277,21 @@ class Models:
             await asyncio.to_thread(loaded.line.close)
 
 
-def meant_by(names: Sequence[str]) -> dict[str, str]:
-    """Each name, and what else means one of these models and no other, by what is meant."""
-    others = [(other, name) for name in names for other in names_of_file(name)]
+def shown_names(references: Sequence[str]) -> dict[str, str]:
+    """By reference, what people are told: of a file here its name, for where it lies concerns nobody else, unless
+    another one is called so too."""
+    files = {one: PurePosixPath(one).name if one.endswith(".gguf") and ":" not in one else one for one in references}
+    count = Counter(files.values())
+    return {one: name if count[name] == 1 else one for one, name in files.items()}
+
+
+def meant_by(references: Mapping[str, str]) -> dict[str, str]:
+    """Each name, its reference, and what else means one of these models and no other, by what is meant."""
+    others = [(other, name) for name, reference in references.items() for other in names_of_file(reference)]
     count = Counter(other for other, _ in others)
-    return {other: name for other, name in others if count[other] == 1} | {name: name for name in names}
+    clear = {other: name for other, name in others if count[other] == 1}
+    exact = {one: name for name, reference in references.items() for one in (reference, name)}
+    return clear | exact
 
 
 def names_of_file(name: str) -> set[str]:

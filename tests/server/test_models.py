@@ -118,11 +118,11 @@ def never(name: str) -> Opened:
         (["a", "b"], ["*"], "gpt-4", "a"),
         (["a", "b"], ["*"], "b", "b"),
         (["a"], [], "*", None),
-        (["./model.gguf"], [], "./model.gguf", "./model.gguf"),
-        (["./model.gguf"], [], "model.gguf", "./model.gguf"),
-        (["./model.gguf"], [], "model", "./model.gguf"),
-        (["b", "/home/me/v1.5.gguf"], [], "v1.5", "/home/me/v1.5.gguf"),
-        (["b", "/home/me/v1.5.gguf"], [], "home/me/v1.5.gguf", "/home/me/v1.5.gguf"),
+        (["./model.gguf"], [], "./model.gguf", "model.gguf"),
+        (["./model.gguf"], [], "model.gguf", "model.gguf"),
+        (["./model.gguf"], [], "model", "model.gguf"),
+        (["b", "/home/me/v1.5.gguf"], [], "v1.5", "v1.5.gguf"),
+        (["b", "/home/me/v1.5.gguf"], [], "home/me/v1.5.gguf", "v1.5.gguf"),
         (["./sub/../m.gguf"], [], "sub/m.gguf", None),
         (["user/repo:dir/m.gguf"], [], "m", "user/repo:dir/m.gguf"),
         (["user/model"], [], "model", None),
@@ -140,7 +140,31 @@ def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: st
         assert caught.value.code == "model_not_found"
     else:
         assert models.name_of(asked) == meant
-    assert models.listed == tuple(dict.fromkeys(names + [name for name in aliases if name != "*"]))
+
+
+@pytest.mark.parametrize(
+    ("names", "aliases", "listed"),
+    [
+        (["a", "b"], ["gpt-4o", "a", "*"], ["a", "b", "gpt-4o"]),
+        (["/home/me/v1.5.gguf", "b"], ["*"], ["v1.5.gguf", "b"]),
+        (["q4/m.gguf", "q8/m.gguf", "x/n.gguf"], [], ["q4/m.gguf", "q8/m.gguf", "n.gguf"]),
+        (["user/repo:dir/m.gguf"], [], ["user/repo:dir/m.gguf"]),
+    ],
+)
+def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], listed: list[str]) -> None:
+    assert list(Models(names, never, aliases=aliases).listed) == listed
+
+
+def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
+    async def test() -> None:
+        models = Models(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": True}.get)
+        assert models.makes_embeddings("x.gguf") is True
+        async with models.use("/home/me/x.gguf") as loaded:
+            assert (loaded.name, shelf.loads) == ("x.gguf", ["/home/me/x.gguf"])
+        await models.close()
+
+    shelf = Shelf()
+    asyncio.run(test())
 
 
 def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
@@ -327,13 +351,13 @@ def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
 def test_aliases_are_listed_told_and_answered() -> None:
     with served(directed("./one.gguf", "two", aliases=("gpt-4o", "*"))) as server:
         listed = {model.id: (model.model_extra or {})["loaded"] for model in server.openai().models.list()}
-        assert listed == {"./one.gguf": True, "two": False, "gpt-4o": True}
+        assert listed == {"one.gguf": True, "two": False, "gpt-4o": True}
         told = {name: server.openai().models.retrieve(name).id for name in ("gpt-4o", "two", "one.gguf", "other")}
-        assert told == {"gpt-4o": "gpt-4o", "two": "two", "one.gguf": "./one.gguf", "other": "./one.gguf"}
+        assert told == {"gpt-4o": "gpt-4o", "two": "two", "one.gguf": "one.gguf", "other": "one.gguf"}
         tidied = server.http.get("/v1/models/./one.gguf")  # by the client, on the way
-        assert (tidied.request.url.path, tidied.json()["id"]) == ("/v1/models/one.gguf", "./one.gguf")
+        assert (tidied.request.url.path, tidied.json()["id"]) == ("/v1/models/one.gguf", "one.gguf")
         for name in ("gpt-4o", "one", "anything"):
-            assert server.ask("say x", model=name).json()["model"] == "./one.gguf"
+            assert server.ask("say x", model=name).json()["model"] == "one.gguf"
         assert len(server.clients) == 1
 
 
