@@ -242,8 +242,23 @@ class Builder:
             trained_ctx=model.trained_ctx,
             max_draft=plan.max_draft,
             sampling=recommended_sampling(target),
+            template=model.vocabulary.chat_template or "",
+            bos_text=model.vocabulary.bos_text,
+            eos_text=model.vocabulary.eos_text,
         )
-        scheduler = Scheduler(
+        return Engine(
+            context=context,
+            vocabulary=model.vocabulary,
+            constraints=model.constraints,
+            drafters=drafters,
+            controller=controller,
+            scheduler=self._scheduler(model, drafters),
+            info=info,
+        )
+
+    def _scheduler(self, model: Model, drafters: tuple[Drafter, ...]) -> Scheduler:
+        plan = self._plan
+        return Scheduler(
             num_slots=plan.num_slots,
             n_ctx=plan.n_ctx,
             n_batch=plan.n_batch,
@@ -252,15 +267,6 @@ class Builder:
             checkpoints=Checkpoints(self._num_checkpoints) if model.is_hybrid else None,
             most_drafted=plan.max_draft if model.is_hybrid else None,
             min_fork=self._min_fork,
-        )
-        return Engine(
-            context=context,
-            vocabulary=model.vocabulary,
-            constraints=model.constraints,
-            drafters=drafters,
-            controller=controller,
-            scheduler=scheduler,
-            info=info,
         )
 
 

@@ -64,6 +64,9 @@ class DownloadError(EagleLocalError):
     pass
 
 
+NOT_SUPPORTED = "not_supported"  # by this model, whatever is asked
+
+
 class RequestError(EagleLocalError):
     """`parameter` is the request's field that is wrong, and `code` the word OpenAI has for it, where there is one."""
 

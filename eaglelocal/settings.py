@@ -270,7 +270,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "top_k": _whole(*RANGES["top_k"]),
         "top_p": _number(*RANGES["top_p"]),
         "min_p": _number(*RANGES["min_p"]),
-        "max_tokens": _whole(*RANGES["max_tokens"]),
+        "max_tokens": _whole(1, RANGES["max_tokens"][1]),
         "seed": _whole(0, 2**32 - 1),
         "system": _text,
         "colour": _choice("auto", "always", "never"),

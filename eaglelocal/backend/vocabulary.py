@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.long_runs import WITHOUT_RECURSION, parts_of
+from eaglelocal.core.ports import FillTokens
 
 PIECE_BYTES = 64
 WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
@@ -26,6 +27,7 @@ class LlamaVocabulary:
         self.bos_text = self._text(self._api.llama_vocab_bos(handle))
         self.eos_text = self._text(self._api.llama_vocab_eos(handle))
         self._pieces: dict[int, bytes] = {}
+        self._spelled: dict[int, bytes] = {}
         self._read, self._buffer = library.token_to_piece, (C.c_char * PIECE_BYTES)()
         self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
         self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # asked of every token
@@ -37,11 +39,14 @@ class LlamaVocabulary:
         return raw.decode("utf-8", "replace")
 
     @functools.cached_property
-    def fill_tokens(self) -> tuple[int, int, int] | None:
-        api, handle = self._api, self._handle
-        prefix, suffix = int(api.llama_vocab_fim_pre(handle)), int(api.llama_vocab_fim_suf(handle))
-        middle = int(api.llama_vocab_fim_mid(handle))
-        return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
+    def fill_tokens(self) -> FillTokens | None:
+        api = self._api
+        asked = (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
+        prefix, suffix, middle = (int(ask(self._handle)) for ask in asked)
+        if min(prefix, suffix, middle) < 0:
+            return None
+        project, file = (int(ask(self._handle)) for ask in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
+        return FillTokens(prefix, suffix, middle, project if project >= 0 else None, file if file >= 0 else None)
 
     @functools.cached_property
     def control_texts(self) -> tuple[str, ...]:
@@ -76,11 +81,17 @@ class LlamaVocabulary:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
-    def _read_piece(self, token: int) -> bytes:
+    def spelled(self, token: int) -> bytes:
+        spelled = self._spelled.get(token)
+        if spelled is None:
+            spelled = self._spelled[token] = self.piece(token) or self._read_piece(token, special=True)
+        return spelled
+
+    def _read_piece(self, token: int, *, special: bool = False) -> bytes:
         if not 0 <= token < self.n_tokens:
             return b""
-        n = self._read(self._handle, token, self._buffer, len(self._buffer), 0, False)
+        n = self._read(self._handle, token, self._buffer, len(self._buffer), 0, special)
         if n < 0:
             self._buffer = (C.c_char * -n)()
-            n = self._read(self._handle, token, self._buffer, -n, 0, False)
+            n = self._read(self._handle, token, self._buffer, -n, 0, special)
         return self._buffer.raw[:n]

@@ -41,6 +41,9 @@ class EngineInfo:
     max_draft: int = 0  # tokens that can be drafted at most
     sampling: Mapping[str, float] = field(default_factory=dict)  # that its makers recommend, see core/sampling.py
     architecture: str = ""  # of the target, as its file calls it
+    template: str = ""  # for chats, as its file has it
+    bos_text: str = ""
+    eos_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,20 @@ class Started:
     request_id: str
     prompt_tokens: int
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """What the model is given, in requests that want it told."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...]  # how each of them is written, control tokens too
+    rendered: str = ""  # what the chat template made of messages
+
+    @property
+    def text(self) -> str:
+        return self.rendered or b"".join(self.pieces).decode("utf-8", "replace")
 
 
 class Piece(NamedTuple):
@@ -173,7 +190,7 @@ class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
-RequestEvent = Started | Tokens | SpeculationChanged | Embedded | Finished | Failed
+RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embedded | Finished | Failed
 
 
 # ---- to the engine

@@ -7,7 +7,7 @@ start at 0; sequence ids are slots, and behind them branches. Every method is ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from eaglelocal.core.batch import Batch, FeatureRows, Features, Floats, Outputs, PairBatch, Proposals, Roots, State
 from eaglelocal.core.constraint import Constraint
@@ -150,6 +150,17 @@ class BlockContext(Cache, Protocol):
     def close(self) -> None: ...
 
 
+class FillTokens(NamedTuple):
+    """What stands before a prefix, before a suffix, and before the text between them; and, where there are such, before
+    the name of a project and of a file."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    project: int | None = None
+    file: int | None = None
+
+
 class Vocabulary(Protocol):
     """Token ids and their bytes."""
 
@@ -170,13 +181,16 @@ class Vocabulary(Protocol):
         """How the tokens are spelled that only a chat template may write."""
 
     @property
-    def fill_tokens(self) -> tuple[int, int, int] | None:
-        """What stands before a prefix, before a suffix, and before the text between them, where the model fills in."""
+    def fill_tokens(self) -> FillTokens | None:
+        """Of a model that fills in the middle."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
+
+    def spelled(self, token: int) -> bytes:
+        """How it is written, control tokens too."""
 
     def is_end(self, token: int) -> bool:
         """Does this token end generation?"""

@@ -73,13 +73,37 @@ class Message:
     name: str = ""  # of the tool that answers
 
 
+Parts = tuple[str | int, ...]  # texts, and tokens among them
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Texts that are tokenized as they stand, and tokens used as they are."""
+
+    parts: Parts
+    add_special: bool = True  # before a text that begins it, as the vocabulary wants it
+    parse_special: bool = True  # control tokens may be spelled in the texts
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    """Code with a gap, of which as much is read as the context has room for."""
+
+    before: Parts
+    behind: Parts
+    snippets: tuple[tuple[str, str], ...] = ()  # of other files: name and text
+    begun: str = ""  # the first words of what belongs into the gap
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A question as a client sends it. Exactly one of messages, text, tokens is given.
+    """A question as a client sends it. Exactly one of messages, text, tokens, mixed, infill is given.
 
     messages  rendered with the target's chat template
     text      tokenized as it stands, without a template; control tokens may be spelled in it
     tokens    used as they are (evaluation, benchmarks)
+    mixed     texts and tokens
+    infill    what stands around the answer, for models that can fill in the middle
 
     tools, tool_choice  functions offered to the model (messages only)
     constraint          what the answer's text must look like
@@ -88,13 +112,17 @@ class ChatRequest:
     suffix              what stands behind the answer: text or tokens are what stands before it (fill in the middle)
     continues_last      the last message is an answer's beginning, and what is told goes on behind it
     is_counted          only the prompt's tokens are counted: it starts and finishes without an answer
+    tells_prompt        what the model is given is told before it starts
     reuses_cache        what a cache holds of the prompt is not computed again
+    line_limit_s        so long after its first token the answer ends with the line that is being written
     """
 
     id: str
     messages: tuple[Message, ...] = ()
     text: str | None = None
     tokens: tuple[int, ...] = ()
+    mixed: Mixed | None = None
+    infill: Infill | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     spec: Spec | None = None  # None: as the engine was started
     owner: str = ""  # who asks; texts of one owner are never drafted from for another
@@ -106,7 +134,9 @@ class ChatRequest:
     suffix: str = ""
     continues_last: bool = False
     is_counted: bool = False
+    tells_prompt: bool = False
     reuses_cache: bool = True
+    line_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +163,7 @@ class Request:
     constraint: Constraint | None = None
     split: Split | None = None
     reuses_cache: bool = True
+    line_limit_s: float | None = None
 
     @property
     def goes_on_behind_end(self) -> bool:

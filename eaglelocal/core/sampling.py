@@ -21,7 +21,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "repeat_penalty": (0.01, 10.0),
     "frequency_penalty": (-10.0, 10.0),
     "presence_penalty": (-10.0, 10.0),
-    "max_tokens": (1, 10_000_000),
+    "max_tokens": (0, 10_000_000),
     "repeat_last_n": (0, 1_000_000),
 }
 
@@ -46,7 +46,7 @@ class SamplingParams:
     repeat_last_n: int = 64  # tokens the penalties look back on, prompt included
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
-    max_tokens: int | None = None  # None: until the context is full
+    max_tokens: int | None = None  # None: until the context is full; 0: the prompt is read, for whoever asks next
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely

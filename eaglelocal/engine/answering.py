@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.events import Finished, Piece, RequestEvent, Started
+from eaglelocal.core.events import Finished, Piece, Prompted, RequestEvent, Started
 from eaglelocal.core.ports import Sampler, Vocabulary
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter, Timings
+from eaglelocal.engine.prompts import Prompt
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.answer import AnswerPiece, AnswerText
 from eaglelocal.text.split_answer import SplitAnswerText
@@ -73,7 +75,7 @@ class Answering:
         reason = self._say(verdict, vocabulary, pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
             return Taken(tuple(pieces), error=self.sampler.problem)
-        if reason is not None:
+        if reason is not None and pieces:
             rest = self.rest(is_cut=reason == "length")
             pieces[-1] = pieces[-1]._replace(calls=pieces[-1].calls + rest.calls)
             if rest.stop is not None:
@@ -99,7 +101,13 @@ class Answering:
             if said.stopped:
                 self.stop = said.stop or ""
                 return "stop"
+            if "\n" in said.text and self._is_late():
+                return "length"
         return "length" if self.sequence.num_left <= 0 else None
+
+    def _is_late(self) -> bool:
+        limit_s, first_at = self.sequence.request.line_limit_s, self.clock.first_at
+        return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
 
     def rest(self, *, is_cut: bool) -> AnswerPiece:
         """What was held back when the answer ended; `is_cut`: not by itself."""
@@ -120,6 +128,10 @@ def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
 
 def never_started(request_id: str) -> Finished:
     return _without_answer(request_id, "cancelled", 0, "cancelled before it started")
+
+
+def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
+    return Prompted(request_id, prompt.tokens, tuple(map(vocabulary.spelled, prompt.tokens)), prompt.rendered)
 
 
 def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:

@@ -27,7 +27,7 @@ from eaglelocal.core.ports import Constraints, Context, Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.base import Drafter
-from eaglelocal.engine.answering import Answering, Clock, counted, never_started
+from eaglelocal.engine.answering import Answering, Clock, counted, never_started, prompted
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
@@ -97,12 +97,16 @@ class Engine:
         if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
             raise RequestError(f"a request with the id {request.id} is still running")
         try:
-            if request.is_counted:
-                self._outbox += counted(request.id, self._intake.count(request))
-                return
-            self._scheduler.add(self._intake.read(request))
+            prompt = self._intake.prompt(request)
+            if not request.is_counted:
+                self._scheduler.add(self._intake.read(request, prompt))
         except EagleLocalError as error:
             self._outbox.append(Failed(request.id, error))
+            return
+        if request.tells_prompt:
+            self._outbox.append(prompted(request.id, prompt, self._vocabulary))
+        if request.is_counted:
+            self._outbox += counted(request.id, len(prompt.tokens))
         else:
             self._submitted_at[request.id] = time.perf_counter()
 
@@ -303,6 +307,8 @@ class Engine:
         return verdicts
 
     def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
+        if not sequence.num_left:  # only the prompt was to be read
+            return Verdict((), ())
         return verify(
             draft,
             rows,
@@ -324,7 +330,8 @@ class Engine:
                 num_drafted=len(drafts.get(slot, EMPTY)),
                 num_accepted=min(verdict.num_accepted, len(pieces)),
             )
-            events.append(Tokens(answer.request_id, pieces))
+            if pieces:
+                events.append(Tokens(answer.request_id, pieces))
             if taken.error is not None:
                 self._release(answer)
                 events.append(Failed(answer.request_id, taken.error))

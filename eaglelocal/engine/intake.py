@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, Vocabulary
-from eaglelocal.core.request import ChatRequest, Request
+from eaglelocal.core.request import ChatRequest, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
+from eaglelocal.engine.prompts import Prompt, infill_prompt, mixed_tokens, starts_with_bos
 from eaglelocal.errors import RequestError
 from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
 from eaglelocal.text.families import markers_of
@@ -30,15 +31,6 @@ class NoConstraints:
 
     def check(self, constraint: Constraint) -> None:
         raise RequestError("this engine cannot bind answers to a format")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prompt:
-    """What the model is given, and where in its answer that ends: within a thought, or within what is said."""
-
-    tokens: tuple[int, ...]
-    in_thought: bool = False
-    in_said: bool = False
 
 
 class Intake:
@@ -68,9 +60,9 @@ class Intake:
         """Stop strings of the request, and those of a stand-in template, whose end no token marks."""
         return (*asked.params.stop, *(self.template.stops if asked.messages else ()))
 
-    def read(self, asked: ChatRequest) -> Request:
-        """Raises RequestError for what cannot be served."""
-        prompt = self._prompt(asked)
+    def read(self, asked: ChatRequest, prompt: Prompt | None = None) -> Request:
+        """The request with its prompt, if that was made already. Raises RequestError for what cannot be served."""
+        prompt = self.prompt(asked) if prompt is None else prompt
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
         self._check_room(len(prompt.tokens), is_chat=bool(asked.messages))
@@ -85,11 +77,8 @@ class Intake:
             constraint=self._constraint(asked, split),
             split=split if asked.is_split and split and markers_of(split) else None,
             reuses_cache=asked.reuses_cache,
+            line_limit_s=asked.line_limit_s,
         )
-
-    def count(self, asked: ChatRequest) -> int:
-        """Tokens of the prompt, however many. Raises RequestError."""
-        return len(self._prompt(asked).tokens)
 
     def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
         """No more tokens than there is room for: the answer then ends for its length, as the context's end ends it."""
@@ -99,21 +88,21 @@ class Intake:
         return dataclasses.replace(params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
 
     # ---- the prompt
-    def _prompt(self, asked: ChatRequest) -> Prompt:
+    def prompt(self, asked: ChatRequest) -> Prompt:
+        """However long it is. Raises RequestError."""
         if asked.messages:
             return self._chat_prompt(asked)
         if asked.tools:
             raise RequestError("tools need messages, not a raw prompt", parameter="tools")
+        if asked.infill is not None:
+            return Prompt(self._checked(infill_prompt(asked.infill, self._vocabulary, self._n_ctx)))
+        if asked.mixed is not None:
+            return Prompt(self._checked(mixed_tokens(asked.mixed, self._vocabulary)))
         if asked.suffix:
             return Prompt(self._fill_prompt(asked))
-        if asked.text is not None:
-            return Prompt(tuple(self._raw_tokens(asked.text)))
+        if asked.text is not None:  # who sends a prompt as the model reads it writes its control tokens too
+            return Prompt(mixed_tokens(Mixed((asked.text,)), self._vocabulary))
         return Prompt(self._checked(asked.tokens))
-
-    def _raw_tokens(self, text: str) -> list[int]:
-        """Who sends a prompt as the model reads it writes its control tokens too, templates and FIM markers alike."""
-        add_special = not starts_with_bos(text, self._vocabulary)
-        return self._vocabulary.tokenize(text, add_special=add_special, parse_special=True)
 
     def _fill_prompt(self, asked: ChatRequest) -> tuple[int, ...]:
         """What stands before and behind the answer; there control tokens are text."""
@@ -123,7 +112,7 @@ class Intake:
             raise RequestError(what, parameter="suffix", code="unsupported_parameter")
         begin = self._vocabulary.tokenize("", add_special=True, parse_special=False)
         before = self._checked(asked.tokens) if asked.text is None else self._plain_tokens(asked.text)
-        return (*begin, marks[0], *before, marks[1], *self._plain_tokens(asked.suffix), marks[2])
+        return (*begin, marks.prefix, *before, marks.suffix, *self._plain_tokens(asked.suffix), marks.middle)
 
     def _plain_tokens(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
@@ -147,7 +136,8 @@ class Intake:
         if beginning.thought:
             text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
-        return Prompt(self._tokens(text, literals), in_thought, beginning.is_said)
+        rendered = "".join(span for span, _ in literals.spans(text)) if asked.tells_prompt else ""
+        return Prompt(self._tokens(text, literals), in_thought, beginning.is_said, rendered)
 
     def _beginning(self, asked: ChatRequest) -> Beginning:
         """What a bound answer must be, it is as a whole: it begins behind the last message."""
@@ -220,8 +210,3 @@ def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:
     except ValueError as error:
         what = f"a value for the chat template cannot be read: {error}"
         raise RequestError(what, parameter="chat_template_kwargs") from None
-
-
-def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
-    """Templates often write the BOS token themselves; a second one would shift every position."""
-    return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)

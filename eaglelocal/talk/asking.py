@@ -12,6 +12,7 @@ from eaglelocal.core.events import (
     Embedded,
     Failed,
     Finished,
+    Prompted,
     RequestEvent,
     SpeculationChanged,
     Started,
@@ -69,7 +70,7 @@ def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
-        case SpeculationChanged() | Embedded():
+        case Prompted() | SpeculationChanged() | Embedded():
             return outcome  # the line after the answer says how drafting ended
 
 

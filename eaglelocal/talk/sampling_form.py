@@ -15,6 +15,7 @@ class Field:
     label: str
     is_whole: bool
     unset: str = ""  # what an empty field means; "": it must not be empty
+    least: float | None = None  # to a person, for whom less means nothing
 
 
 FIELDS = (
@@ -23,7 +24,7 @@ FIELDS = (
     Field("top_p", "top p", is_whole=False),
     Field("min_p", "min p", is_whole=False),
     Field("repeat_penalty", "repeat penalty", is_whole=False),
-    Field("max_tokens", "most tokens", is_whole=True, unset="until the context is full"),
+    Field("max_tokens", "most tokens", is_whole=True, unset="until the context is full", least=1),
     Field("seed", "seed", is_whole=True, unset="another one each time"),
 )
 
@@ -56,7 +57,10 @@ def _number(field: Field, text: str) -> float | int | None:
     if not text and field.unset:
         return None
     try:
-        return int(text) if field.is_whole else float(text)
+        number = int(text) if field.is_whole else float(text)
     except ValueError:
         kind = "a whole number" if field.is_whole else "a number"
         raise UsageError(f"{field.label} must be {kind}, not {text!r}") from None
+    if field.least is not None and number < field.least:
+        raise UsageError(f"{field.label} must be at least {field.least:g}, not {text}")
+    return number

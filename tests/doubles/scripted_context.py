@@ -402,5 +402,8 @@ class LetterVocabulary:
     def piece(self, token: int) -> bytes:
         return b"" if token == 0 else bytes([ord("a") + token - 1])
 
+    def spelled(self, token: int) -> bytes:
+        return self.piece(token) or b"<end>"
+
     def is_end(self, token: int) -> bool:
         return token == 0

@@ -11,7 +11,7 @@ from doubles.rig import drive
 
 from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, Infill, fixed
 from eaglelocal.core.sampling import SamplingParams
 
 DIALECTS = {
@@ -77,6 +77,20 @@ def test_tokens_to_fill_in_are_found_where_the_vocabulary_has_them(tmp_path: Pat
     assert told["filled"].started.prompt_tokens == 3 + len("def f()<|end|>")  # which is text there
     alike = replace(filled, id="alike", suffix=")x")
     assert drive(engine, [alike])["alike"].tokens == told["spelled"].tokens
+
+
+def test_gaps_in_code_are_told_with_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    shape = TargetShape(n_vocab=320, controls=(*FIM, "<|repo_name|>", "<|file_sep|>"))
+    engine = build(plan_of(write_target(tmp_path / "fim.gguf", shape)), lambda _: None)
+    gap = Infill(("def f(",), (")\n",), (("a.py", "import b\n"),), "x")
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    spelled = "<|repo_name|>myproject\n<|file_sep|>a.py\nimport b\n<|file_sep|>filename\n"
+    spelled += f"{FIM[0]}def f(x{FIM[1]})\n{FIM[2]}"
+    filled = ChatRequest(id="filled", infill=gap, params=params)
+    told = drive(engine, [filled, replace(filled, id="spelled", infill=None, text=spelled)])
+    assert told["filled"].tokens == told["spelled"].tokens and len(told["filled"].tokens) == 8
+    assert told["filled"].started is not None and told["spelled"].started is not None
+    assert told["filled"].started.prompt_tokens == told["spelled"].started.prompt_tokens
 
 
 def test_counting_takes_no_slot_and_no_time(target: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from doubles import chat_templates as templates
 
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.ports import FillTokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
@@ -29,7 +30,7 @@ class CharacterVocabulary:
 
     def __init__(self, chat_template: str | None = None, *, fills: bool = True) -> None:
         self.chat_template = chat_template
-        self.fill_tokens = (PREFIX, SUFFIX, MIDDLE) if fills else None
+        self.fill_tokens = FillTokens(PREFIX, SUFFIX, MIDDLE) if fills else None
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         pattern = "|".join(map(re.escape, CONTROLS)) + "|(?s:.)" if parse_special else "(?s:.)"
@@ -39,6 +40,9 @@ class CharacterVocabulary:
 
     def piece(self, token: int) -> bytes:
         return chr(token).encode() if token < 0x110000 else b""
+
+    def spelled(self, token: int) -> bytes:
+        return self.piece(token) or CONTROLS[token - 0x110000].encode()
 
     def is_end(self, token: int) -> bool:
         return False
@@ -124,7 +128,7 @@ def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, h
 
 def test_counting_counts_what_would_not_fit_too() -> None:
     intake = Intake(CharacterVocabulary(), 10)
-    assert intake.count(ChatRequest(id="a", text="x" * 500, is_counted=True)) == 501
+    assert len(intake.prompt(ChatRequest(id="a", text="x" * 500, is_counted=True)).tokens) == 501
 
 
 # ---- answers that go on

@@ -151,7 +151,12 @@ def test_only_a_field_that_was_changed_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said", "error"),
-    [("top_k", "1.5", UsageError), ("temperature", "", UsageError), ("top_p", "2", RequestError)],
+    [
+        ("top_k", "1.5", UsageError),
+        ("temperature", "", UsageError),
+        ("top_p", "2", RequestError),
+        ("max_tokens", "0", UsageError),
+    ],
 )
 def test_a_form_says_what_is_wrong(name: str, said: str, error: type[EagleLocalError]) -> None:
     params = SamplingParams()

@@ -1,0 +1,96 @@
+"""Prompts that no chat template makes, as token ids. Pure, over a vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.ports import FillTokens, Vocabulary
+from eaglelocal.core.request import Infill, Mixed, Parts
+from eaglelocal.errors import NOT_SUPPORTED, RequestError
+
+CODE_TOKENS = 2048  # of what stands around the gap, at most
+ANSWER_SHARE = 8  # an eighth of the context is left for what belongs into it
+SNIPPET = "\n\n--- snippet ---\n\n"
+PROJECT, FILE = "myproject\n", "filename\n"  # nobody says what they are called; llama-server says this
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model is given, and where in its answer that ends: within a thought, or within what is said."""
+
+    tokens: tuple[int, ...]
+    in_thought: bool = False
+    in_said: bool = False
+    rendered: str = ""  # of messages whose prompt is to be told
+
+
+def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
+    tokens: list[int] = []
+    for i, part in enumerate(mixed.parts):
+        if isinstance(part, int):
+            tokens.append(part)
+            continue
+        add_special = mixed.add_special and i == 0 and not starts_with_bos(part, vocabulary)
+        tokens += vocabulary.tokenize(part, add_special=add_special, parse_special=mixed.parse_special)
+    return tuple(tokens)
+
+
+def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
+    """Templates often write the BOS token themselves; a second one would shift every position."""
+    return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)
+
+
+def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[int, ...]:
+    """In llama-server's order (its `format_prompt_infill`, after https://arxiv.org/abs/2409.12186):
+
+        PROJECT myproject FILE a.py (text of a.py) .. FILE filename BOS PREFIX before begun SUFFIX behind MIDDLE
+
+    What has no room is left out where it is furthest from the gap. How much of the snippets is read depends on the
+    context alone: while the code around the gap grows, the prompt begins as before, and a cache holds it.
+
+    Raises RequestError where the vocabulary has no tokens for it.
+    """
+    marks = vocabulary.fill_tokens
+    if marks is None:
+        raise RequestError("infill is not supported by this model: it has no tokens for it", code=NOT_SUPPORTED)
+    num_code = min(CODE_TOKENS, n_ctx // 2)
+    num_snippets = n_ctx - num_code - n_ctx // ANSWER_SHARE
+    begun = mixed_tokens(Mixed((infill.begun,), add_special=False), vocabulary)
+    num_before = num_code * 3 // 4
+    num_behind = max(num_code - num_before - len(begun) - 4, 0)  # four: the marks, and BOS
+    return (
+        *last(snippet_tokens(infill, marks, vocabulary), num_snippets),
+        *vocabulary.tokenize("", add_special=True, parse_special=False),
+        marks.prefix,
+        *last(plain(infill.before, vocabulary), num_before),
+        *begun,
+        marks.suffix,
+        *plain(infill.behind, vocabulary)[:num_behind],
+        marks.middle,
+    )
+
+
+def snippet_tokens(infill: Infill, marks: FillTokens, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """What other files say, and in whose tokens that is told apart."""
+    tokens: list[int] = []
+    if marks.project is not None:
+        tokens += [marks.project, *plain((PROJECT,), vocabulary)]
+    for name, text in infill.snippets:
+        head = (
+            [marks.file, *plain((f"{name}\n",), vocabulary)]
+            if marks.file is not None
+            else plain((SNIPPET,), vocabulary)
+        )
+        tokens += [*head, *plain((text,), vocabulary)]
+    if marks.file is not None:
+        tokens += [marks.file, *plain((FILE,), vocabulary)]
+    return tuple(tokens)
+
+
+def plain(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Control tokens in code are text."""
+    return mixed_tokens(Mixed(parts, add_special=False, parse_special=False), vocabulary)
+
+
+def last(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return tokens[max(len(tokens) - count, 0) :]
