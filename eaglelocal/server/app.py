@@ -26,6 +26,8 @@ from eaglelocal.server.api import (
     anthropic_routes,
     control_routes,
     embedding_routes,
+    llama_routes,
+    llama_state,
     monitor_routes,
     ollama_models,
     ollama_routes,
@@ -39,10 +41,10 @@ from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.metrics import Gauges
 from eaglelocal.server.serving import Serving
 
-DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's and Ollama's; `timings` is llama.cpp's."
+DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's, Ollama's and llama-server's."
 ROOMS = (
     *(openai_routes, responses_routes, anthropic_routes, embedding_routes, ollama_routes, ollama_models),
-    *(monitor_routes, control_routes),
+    *(llama_routes, llama_state, monitor_routes, control_routes),
 )
 PATHS = frozenset(route.path for room in ROOMS for route in room.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0

@@ -12,6 +12,7 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     Piece,
+    Prompted,
     RequestEvent,
     SpeculationChanged,
     Started,
@@ -119,6 +120,8 @@ class Choice:
     ended_at: float = 0.0
     gaps: list[float] = field(default_factory=list)  # between arrivals, until somebody takes them
     embedded: Embedded | None = None
+    prompted: Prompted | None = None
+    tokens: list[int] = field(default_factory=list)  # of the answer
     _new: Delta = field(default_factory=Delta)
     _held: list[Sampled] = field(default_factory=list)  # draws of tokens whose text has not come
 
@@ -170,6 +173,8 @@ class Choice:
                 self._weigh(event.text)
             case Embedded():
                 self.embedded = event
+            case Prompted():
+                self.prompted = event
             case Failed(_, error):
                 self.error = error
             case Started():
@@ -189,6 +194,7 @@ class Choice:
 
     def _take_piece(self, piece: Piece) -> None:
         self.num_accepted += piece.drafted
+        self.tokens.append(piece.token)
         if piece.sampled is not None:
             self._held.append(piece.sampled)
         if piece.reasoning:
@@ -221,7 +227,8 @@ class Choice:
     def forget(self) -> None:
         """The answer was told: what remains are figures. No text stays in memory."""
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
-        self.gaps, self.embedded, self._new, self._held = [], None, Delta(), []
+        self.gaps, self.tokens, self.embedded, self.prompted = [], [], None, None
+        self._new, self._held = Delta(), []
 
     def news(self) -> Delta:
         """What is new; the next call begins behind it."""

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError, RequestError, ResourceError, UsageError
+from eaglelocal.errors import (
+    NOT_SUPPORTED,
+    EagleLocalError,
+    EngineAwayError,
+    EngineError,
+    RequestError,
+    ResourceError,
+    UsageError,
+)
 
 INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_error", "not_found_error"
+UNSUPPORTED = "not_supported_error"
 PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
 
 
@@ -64,6 +73,8 @@ def problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
+        case RequestError() if error.code == NOT_SUPPORTED:
+            return Problem(501, said(error), UNSUPPORTED, code=error.code)
         case RequestError():
             return Problem(400, said(error), parameter=error.parameter or None, code=error.code or None)
         case UsageError():

@@ -25,6 +25,7 @@ from eaglelocal.core.events import (
     Finished,
     LoadProgress,
     Piece,
+    Prompted,
     RequestEvent,
     Started,
     Tokens,
@@ -86,6 +87,12 @@ def counted(request_id: str, num_prompt: int) -> Finished:
     return Finished(request_id, "stop", "", num_prompt, 0, Timings(), SpeculationStats())
 
 
+def prompted(request_id: str, script: str) -> Prompted:
+    """A byte is a token."""
+    raw = script.encode()
+    return Prompted(request_id, tuple(raw), tuple(bytes([byte]) for byte in raw))
+
+
 class DirectedEngine:
     """One direction a request and a step, all requests at once."""
 
@@ -122,6 +129,8 @@ class DirectedEngine:
             self._held += embedding(request)
             return
         script = script_of(request)
+        if request.tells_prompt:
+            self._held.append(prompted(request.id, script))
         if request.is_counted:
             self._held += [Started(request.id, len(script), 0), counted(request.id, len(script))]
             return
@@ -192,6 +201,11 @@ def script_of(request: ChatRequest) -> str:
     """What the last message of a person says, or the text."""
     if request.text is not None:
         return request.text
+    if request.mixed is not None or request.infill is not None:
+        parts = request.mixed.parts if request.mixed is not None else request.infill.before  # type: ignore[union-attr]
+        return "".join(part if isinstance(part, str) else chr(part) for part in parts)
+    if request.tokens:
+        return bytes(token % 256 for token in request.tokens).decode("utf-8", "replace")
     said = [message.content for message in request.messages if message.role == "user"]
     return said[-1] if said else "say nothing"
 

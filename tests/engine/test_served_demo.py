@@ -133,3 +133,42 @@ def test_strict_tools_and_odd_ones_side_by_side(demo: Server, choice: Any) -> No
     with pytest.raises(openai.BadRequestError, match="odd, a strict tool, cannot be bound") as caught:
         demo.openai().chat.completions.create(model="demo", messages=QUESTION, tools=[refused], tool_choice=choice)
     assert caught.value.param == "tools"
+
+
+# ---- llama-server's own routes
+def test_tokens_and_text_of_the_real_vocabulary(demo: Server) -> None:
+    text = "What is é?<|im_end|>"
+    told = demo.http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    assert told[-1] == {"id": told[-1]["id"], "piece": "<|im_end|>"}
+    raw = b"".join(piece.encode() if isinstance(piece := one["piece"], str) else bytes(piece) for one in told)
+    assert raw.decode() == text
+    tokens = [one["id"] for one in told]
+    assert demo.http.post("/detokenize", json={"tokens": tokens}).json()["content"] == text
+    spelled = demo.http.post("/tokenize", json={"content": text, "parse_special": False}).json()["tokens"]
+    assert len(spelled) > len(tokens)
+
+
+def test_a_chat_in_two_calls_of_llama_servers(demo: Server) -> None:
+    """Its template, and what goes on behind it."""
+    prompt = demo.http.post("/apply-template", json={"messages": QUESTION}).json()["prompt"]
+    assert prompt == f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n"
+    told = demo.http.post("/completion", json={"prompt": prompt, "return_tokens": True}).json()
+    chat = demo.openai().chat.completions.create(model="demo", messages=QUESTION)
+    assert told["content"] == chat.choices[0].message.content
+    assert told["prompt"] == prompt
+    assert len(told["tokens"]) == told["tokens_predicted"]
+    props = demo.http.get("/props").json()
+    assert "<|im_start|>" in props["chat_template"] and props["eos_token"] == "<|im_end|>"
+
+
+def test_prompts_read_in_advance_spare_who_asks_then(demo: Server) -> None:
+    prompt = "In advance: " + QUESTION[0]["content"] * 5
+    read = demo.http.post("/completion", json={"prompt": prompt, "n_predict": 0}).json()
+    assert (read["content"], read["tokens_predicted"]) == ("", 0)
+    then = demo.http.post("/completion", json={"prompt": prompt, "n_predict": 4}).json()
+    assert then["timings"]["prompt_n"] <= 2 < then["tokens_evaluated"]
+
+
+def test_the_embedded_model_fills_no_gaps(demo: Server) -> None:
+    answer = demo.http.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_supported")

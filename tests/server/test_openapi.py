@@ -41,20 +41,20 @@ def document(server: Server) -> dict[str, Any]:
     return found
 
 
-def cases(url: str) -> st.SearchStrategy[Case]:
+def cases(url: str, without: str) -> st.SearchStrategy[Case]:
     """Questions of every kind, as they should be and not."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations() if found.ok().path != ENDLESS]
+    operations = [found.ok() for found in schema.get_all_operations() if found.ok().path not in (ENDLESS, without)]
     assert len(operations) >= 9
     modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     return st.one_of([one.as_strategy(generation_mode=mode) for one in operations for mode in modes])
 
 
-def fuzz(url: str, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
+def fuzz(url: str, count: int, *, timeout_s: float = TIMEOUT_S, without: str = "") -> None:
     session = requests.Session()
 
     @settings(max_examples=count, suppress_health_check=QUIET, phases=[Phase.generate], database=None)
-    @given(case=cases(url))
+    @given(case=cases(url, without))
     def answers_as_documented(case: Case) -> None:
         if isinstance(case.body, dict):
             for asked in (case.body, case.body.get("options")):
@@ -91,6 +91,9 @@ def test_the_document_names_what_is_served(actor: Server) -> None:
         told["paths"]
     )
     assert {"/api/chat", "/api/generate", "/api/embed", "/api/tags", "/api/show", "/api/ps"} <= set(told["paths"])
+    assert {"/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots"} <= set(
+        told["paths"]
+    )
     fields = told["components"]["schemas"]["ChatBody"]["properties"]
     assert {"messages", "tools", "response_format", "stop", "logit_bias", "spec", "top_k"} <= set(fields)
 
@@ -118,7 +121,7 @@ def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
 def test_the_embedded_model_answers_as_documented(embedded: Plan) -> None:
     defaults = SamplingParams(max_tokens=MAX_TOKENS)
     with served(directed(plans={"demo": embedded}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
-        fuzz(server.url, 300, timeout_s=60.0)
+        fuzz(server.url, 300, timeout_s=60.0, without="/infill")  # which is 501: it has no tokens for that
         server.wait_until_idle()
 
 

@@ -39,14 +39,17 @@ def timings(first: Choice, *more: Choice) -> dict[str, object]:
     choices = (first, *more)
     told, every, stats = timings_of(first), list(map(timings_of, choices)), list(map(stats_of, choices))
     prompt_n, decode_s = first.prompt_tokens - first.cached_tokens, sum(one.decode_s for one in every)
+    num_behind_first = sum(max(choice.num_tokens - 1, 0) for choice in choices)
     return {
         "cache_n": first.cached_tokens,
         "prompt_n": prompt_n,
         "prompt_ms": _ms(told.prefill_s),
+        "prompt_per_token_ms": _ms(told.prefill_s / max(prompt_n, 1)),
         "prompt_per_second": _rate(prompt_n, told.prefill_s),
         "predicted_n": sum(choice.num_tokens for choice in choices),
         "predicted_ms": _ms(decode_s),
-        "predicted_per_second": _rate(sum(max(choice.num_tokens - 1, 0) for choice in choices), decode_s),
+        "predicted_per_token_ms": _ms(decode_s / max(num_behind_first, 1)),
+        "predicted_per_second": _rate(num_behind_first, decode_s),
         "draft_n": sum(map(_drafted, stats)),
         "draft_n_accepted": sum(map(_accepted, stats)),
         "ttft_ms": _ms(told.ttft_s),

@@ -29,6 +29,7 @@ router = APIRouter(tags=["Monitor"])
 WELL = frozenset({"ready", "idle"})
 EVENT_GAP_S = 0.5
 NUM_SHOWN = 20  # of recent answers
+UNTOLD = ("template", "bos_text", "eos_text")  # twice a second: /props does
 
 
 @router.head("/health", include_in_schema=False)
@@ -102,7 +103,8 @@ def model_of(loaded: Loaded | None, defaults: SamplingParams) -> dict[str, objec
         return None
     params = as_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
-    return {"name": loaded.name, **asdict(loaded.info), "sampling": sampling}
+    told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
+    return {"name": loaded.name, **told, "sampling": sampling}
 
 
 def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -38,7 +39,7 @@ TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 MAX_ANSWERS = 128  # of a call
 RANDOM_SEED = -1  # as llama-server and vLLM have it
 LOOK_BACK = 1_000_000  # tokens: further than any context reaches
-NO_EFFORT = (None, "", "default")
+NO_EFFORT = (None, "", "default", "auto")
 Prompt = str | tuple[int, ...]
 PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", "presence_penalty")
 
@@ -100,23 +101,29 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
         params = dataclasses.replace(params, logprobs=0 if body.logprobs is True else body.logprobs)
     prompts, suffix = prompts_of(body.prompt), body.suffix or ""
     check_size([*texts_in(prompts), *[suffix] * len(prompts)], "prompt")
-    if len(prompts) * (body.n or 1) > MAX_ANSWERS:
+    given = [{"text": prompt} if isinstance(prompt, str) else {"tokens": prompt} for prompt in prompts]
+    return raw_question(body, dataclasses.replace(raw_request(body, params, owner), suffix=suffix), given)
+
+
+def raw_request(body: Asked, params: SamplingParams, owner: str) -> ChatRequest:
+    """What the answers to a call without messages share."""
+    return ChatRequest(
+        id="",
+        params=params,
+        spec=spec_of(body),
+        owner=owner,
+        constraint=constraint_of(body.response_format),
+        reuses_cache=body.cache_prompt is not False,
+    )
+
+
+def raw_question(body: Asked, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> Question:
+    """`prompts`: of each, the fields of a request that say it."""
+    count = body.n or 1
+    if len(prompts) * count > MAX_ANSWERS:
         raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
-    requests: list[ChatRequest] = []
-    for prompt in prompts:
-        request = ChatRequest(
-            id=new_id(),
-            text=prompt if isinstance(prompt, str) else None,
-            tokens=() if isinstance(prompt, str) else prompt,
-            suffix=suffix,
-            params=params,
-            spec=spec_of(body),
-            owner=owner,
-            constraint=constraint_of(body.response_format),
-            reuses_cache=body.cache_prompt is not False,
-        )
-        requests += _choices(request, body.n or 1)
-    return dataclasses.replace(_question(body, requests), num_prompts=len(prompts))
+    made = [_choices(dataclasses.replace(shared, id=new_id(), **prompt), count) for prompt in prompts]
+    return dataclasses.replace(_question(body, chain.from_iterable(made)), num_prompts=len(prompts))
 
 
 def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:

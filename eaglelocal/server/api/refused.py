@@ -25,9 +25,11 @@ REFUSED = {
         "answers are bound by response_format here: json_schema, regex or grammar (Lark)",
     ),
     **dict.fromkeys(
-        ("dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability"),
+        ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability"),
         "this server has no such sampler",
     ),
+    "min_keep": "filters keep at least one token here, no more",
+    "post_sampling_probs": "log-probabilities are told of the model's own distribution here",
     "use_beam_search": "this server searches no beams",
     "min_tokens": "answers have no least length here; ignore_eos lets them go on to max_tokens",
     "prompt_logprobs": "log-probabilities are told of the answer only",
@@ -35,8 +37,8 @@ REFUSED = {
     "truncate_prompt_tokens": "a prompt is read whole here, or refused",
     "web_search_options": "this server searches nothing",
 }
-OFF = {"top_n_sigma": -1}  # values that are nothing, besides None, 0 and what is empty
-ZERO_IS_MORE = ("prompt_logprobs",)  # than nothing
+NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and what is empty
+ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # than nothing
 
 
 def refuse(body: Asked) -> None:
@@ -51,4 +53,5 @@ def refuse(body: Asked) -> None:
 def is_off(name: str, value: object) -> bool:
     if name in ZERO_IS_MORE and value == 0 and value is not False:
         return False
-    return not value or value == OFF.get(name)
+    is_negative = isinstance(value, int | float) and value < 0
+    return not value or (is_negative and name in NEGATIVE_IS_OFF)

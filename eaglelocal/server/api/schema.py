@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
@@ -44,9 +44,30 @@ Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is none
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Limit = Count | Literal[-1]  # -1: no limit but the context
+ReadingLimit = Limit | Literal[0]  # 0: the prompt is read into the cache, and nothing answered
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+NEVER = -100  # as bad as a token can be rated
+WEIGHTS = "By token. llama.cpp's pairs are read too, and its `false`, which is never."
+
+
+def by_token(given: object) -> object:
+    """llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
+    if isinstance(given, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
+            raise ValueError("pairs of a token's number and its bias are wanted")
+        given = {str(token): bias for token, bias in given}
+    if isinstance(given, dict):
+        return {token: NEVER if bias is False else bias for token, bias in given.items()}
+    return given
+
+
+Weights = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias], BeforeValidator(by_token), Field(description=WEIGHTS)
+]
 
 
 def whole(value: object) -> object:
@@ -179,7 +200,7 @@ class SamplingGiven(Body):
     repeat_last_n: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None  # -1: the whole context
     frequency_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
-    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias] | None = None
+    logit_bias: Weights | None = None
     seed: Seed | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
@@ -224,14 +245,16 @@ class Asked(SamplingGiven, Unsupported):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Limit | None = None  # more than there is room for is as much as there is
-    n_predict: Limit | None = None  # llama-server's name for it
+    n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
     user: Any = None  # forgotten
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default", ""]  # the last two: none said
+Effort = Literal[
+    "none", "minimal", "low", "medium", "high", "xhigh", "max", "default", "auto", ""
+]  # from default: unsaid
 CONTINUED = (
     "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
     "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."

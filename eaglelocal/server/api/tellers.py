@@ -17,8 +17,8 @@ PING = ": ping\n\n"
 class Teller(Protocol):
     """One call's answers in one shape: whole, or as server-sent events."""
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
-        """The JSON object of answers that are complete."""
+    def whole(self, choices: Sequence[Choice]) -> object:
+        """The JSON of answers that are complete."""
 
     def opening(self, choices: Sequence[Choice]) -> str:
         """The first events of a stream."""

@@ -272,6 +272,9 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
         ({"logprobs": True}, "logprobs", 0),
         ({"logprobs": True, "top_logprobs": 5}, "logprobs", 5),
         ({"logit_bias": {"3": -1.5, "1": 2}}, "logit_bias", [[3, -1.5], [1, 2.0]]),
+        ({"extra_body": {"logit_bias": []}}, "logit_bias", []),
+        ({"extra_body": {"logit_bias": [[3, -1.5], [1, False]]}}, "logit_bias", [[3, -1.5], [1, -100.0]]),
+        ({"extra_body": {"n_predict": 0}}, "max_tokens", 0),
         ({"extra_body": {"ignore_eos": True}}, "ignore_eos", True),
         ({"extra_body": {"top_k": 5}}, "top_k", 5),
         ({"extra_body": {"top_k": -1}}, "top_k", 0),
@@ -427,7 +430,7 @@ def test_every_effort_that_the_client_knows_reaches_the_template(actor: Server, 
     assert values == ({"enable_thinking": "false"} if effort == "none" else {})
 
 
-@pytest.mark.parametrize("effort", ["default", "", None])
+@pytest.mark.parametrize("effort", ["default", "auto", "", None])
 def test_no_effort_is_said_in_several_ways(actor: Server, effort: object) -> None:
     assert seen(actor, extra_body={"reasoning_effort": effort})["template_values"] == []
 

@@ -1,0 +1,119 @@
+"""POST /completion, /infill, /tokenize, /detokenize and /apply-template of llama-server, for programs that know it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from eaglelocal.core.events import Prompted
+from eaglelocal.core.request import ChatRequest, Mixed
+from eaglelocal.server.api.exchange import Exchange, Whole, conversation
+from eaglelocal.server.api.llama_reading import completion_asked, infill_asked, parts_of, texts_in
+from eaglelocal.server.api.llama_schema import (
+    ContentReply,
+    DetokenizeBody,
+    InfillBody,
+    LlamaAsked,
+    LlamaCompletionBody,
+    LlamaReply,
+    PromptReply,
+    TemplateBody,
+    TokenizeBody,
+    TokensReply,
+)
+from eaglelocal.server.api.llama_teller import LlamaTeller
+from eaglelocal.server.api.openai_routes import Owner, There
+from eaglelocal.server.api.reading import Question, chat_question, check_size, new_id
+from eaglelocal.server.api.replies import STREAMED, ErrorReply
+from eaglelocal.server.api.routing import JsonRoute
+from eaglelocal.server.serving import Serving
+
+router = APIRouter(tags=["llama-server"], route_class=JsonRoute)
+
+NO_INFILL: dict[int | str, dict[str, Any]] = {501: {"model": ErrorReply, "description": "the model cannot fill in"}}
+
+
+@router.post("/completions", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
+@router.post("/completion", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
+async def completion(body: LlamaCompletionBody, serving: There, owner: Owner) -> Response:
+    """Go on with a text, in llama-server's own shape. To several prompts the answers are a list."""
+    return answered(body, completion_asked(body, serving.defaults, owner), serving)
+
+
+@router.post("/infill", response_model=LlamaReply | list[LlamaReply], responses=STREAMED | NO_INFILL)
+async def infill(body: InfillBody, serving: There, owner: Owner) -> Response:
+    """Fill a gap in code, as editors ask for it."""
+    return answered(body, infill_asked(body, serving.defaults, owner), serving)
+
+
+@router.post("/tokenize", response_model=TokensReply)
+async def tokenize(body: TokenizeBody, serving: There, owner: Owner) -> Response:
+    """The tokens of a text."""
+    if not body.content:
+        return JSONResponse({"tokens": []})
+    parts = parts_of(body.content)
+    check_size(texts_in(parts), "content")
+    mixed = Mixed(parts, add_special=bool(body.add_special), parse_special=body.parse_special is not False)
+    request = ChatRequest(id=new_id(), mixed=mixed, owner=owner)
+    return prompted(
+        serving, body.model, request, lambda made: {"tokens": pieces(made) if body.with_pieces else made.tokens}
+    )
+
+
+@router.post("/detokenize", response_model=ContentReply)
+async def detokenize(body: DetokenizeBody, serving: There, owner: Owner) -> Response:
+    """The text of tokens."""
+    if not body.tokens:
+        return JSONResponse({"content": ""})
+    request = ChatRequest(id=new_id(), tokens=tuple(body.tokens), owner=owner)
+    return prompted(serving, body.model, request, lambda made: {"content": made.text})
+
+
+@router.post("/apply-template", response_model=PromptReply)
+async def apply_template(body: TemplateBody, serving: There, owner: Owner) -> Response:
+    """A conversation as the model's chat template writes it, for /completion."""
+    (request, *_) = chat_question(body, serving.defaults, owner).requests
+    return prompted(serving, body.model, request, lambda made: {"prompt": made.text})
+
+
+def answered(body: LlamaAsked, question: Question, serving: Serving) -> Response:
+    name = serving.models.name_of(question.model)
+    teller = LlamaTeller(
+        name,
+        lambda: serving.models.infos[name],
+        fields=body.response_fields,
+        is_streamed=question.is_streamed,
+        tells_tokens=bool(body.return_tokens),
+    )
+    return conversation(serving, question, teller)
+
+
+def prompted(
+    serving: Serving, model: str, request: ChatRequest, told: Callable[[Prompted], dict[str, object]]
+) -> Response:
+    """What the model would be given; it answers nothing."""
+    counted = dataclasses.replace(request, is_counted=True, tells_prompt=True)
+
+    async def made() -> dict[str, object]:
+        async with serving.ask(model, [counted]) as call:
+            (choice,) = await call.complete()
+            assert choice.prompted is not None
+            return told(choice.prompted)
+
+    return Exchange(Whole(made), serving.limits)
+
+
+def pieces(made: Prompted) -> list[dict[str, object]]:
+    return [{"id": token, "piece": piece_of(raw)} for token, raw in zip(made.tokens, made.pieces, strict=True)]
+
+
+def piece_of(raw: bytes) -> str | list[int]:
+    """As bytes where it is a part of a character."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

@@ -1,0 +1,60 @@
+"""GET /props and /slots of llama-server: what is loaded, and how much of it is busy. No prompt, no path, no key."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from eaglelocal import __version__
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.server.api.llama_schema import PropsReply, Slot
+from eaglelocal.server.api.llama_teller import settings_of
+from eaglelocal.server.api.openai_routes import There
+from eaglelocal.server.errors import unavailable
+from eaglelocal.server.serving import Serving
+
+router = APIRouter(tags=["llama-server"])
+
+
+@router.get("/props")
+async def props(serving: There) -> PropsReply:
+    """The model that is loaded, or was before it was idle, and how it answers where a request says nothing."""
+    name, info = model_in(serving)
+    return PropsReply(
+        default_generation_settings={"params": settings_of(serving.defaults, info), "n_ctx": info.n_ctx},
+        total_slots=info.num_slots,
+        model_alias=name,
+        model_path=name,
+        modalities={"vision": False, "audio": False, "video": False},
+        endpoint_slots=True,
+        endpoint_props=False,
+        endpoint_metrics=True,
+        chat_template=info.template,
+        bos_token=info.bos_text,
+        eos_token=info.eos_text,
+        build_info=f"eaglelocal {__version__} ({info.library})",
+        is_sleeping=serving.models.loaded is None,
+    )
+
+
+@router.get("/slots", response_model=list[Slot])
+async def slots(serving: There, fail_on_no_slot: str = "") -> Response:
+    """As many slots as there are, of which the first are the busy ones: whose they are is not told."""
+    _, info = model_in(serving)
+    num_busy = sum(choice.started is not None for _, choice in serving.active.values())
+    if fail_on_no_slot and num_busy >= info.num_slots:
+        raise unavailable("no slot is free")
+    is_drafted = info.draft != "none"
+    told = [
+        Slot(id=i, n_ctx=info.n_ctx, speculative=is_drafted, is_processing=i < num_busy) for i in range(info.num_slots)
+    ]
+    return JSONResponse([slot.model_dump() for slot in told])
+
+
+def model_in(serving: Serving) -> tuple[str, EngineInfo]:
+    """What is loaded; else what would be, if it has been before. Raises Problem (503)."""
+    models = serving.models
+    name = models.loaded.name if models.loaded is not None else models.name_of("")
+    if name not in models.infos:
+        raise unavailable(models.failure or f"{name} is not loaded yet")
+    return name, models.infos[name]
