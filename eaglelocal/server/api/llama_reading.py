@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 from eaglelocal.core.request import ChatRequest, Infill, Mixed, Parts
 from eaglelocal.core.sampling import SamplingParams
@@ -24,15 +24,17 @@ NEUTRAL: dict[str, dict[str, Any]] = {  # a sampler that is off; in the order in
 LETTERS = {"e": "penalties", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "t": "temperature"}
 OTHERWISE = {"typical_p": "typ_p"}  # as some call it
 UNNAMED = "tmp"  # a file
+Body = TypeVar("Body", bound=LlamaAsked)
 
 
 def completion_asked(body: LlamaCompletionBody, defaults: SamplingParams, owner: str) -> Question:
-    prompts = prompts_in(body.prompt)
+    body, prompts = in_common_words(body), prompts_in(body.prompt)
     check_size([text for parts in prompts for text in texts_in(parts)], "prompt")
-    return raw_question(in_common_words(body), shared_of(body, defaults, owner), [{"mixed": Mixed(p)} for p in prompts])
+    return raw_question(body, shared_of(body, defaults, owner), [{"mixed": Mixed(parts)} for parts in prompts])
 
 
 def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> Question:
+    body = in_common_words(body)
     infill = Infill(
         before=parts_of(body.input_prefix),
         behind=parts_of(body.input_suffix),
@@ -41,23 +43,22 @@ def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> Ques
     )
     others = [text for snippet in infill.snippets for text in snippet]
     check_size([infill.begun, *texts_in(infill.before), *texts_in(infill.behind), *others], "input_extra")
-    return raw_question(in_common_words(body), shared_of(body, defaults, owner), [{"infill": infill}])
+    return raw_question(body, shared_of(body, defaults, owner), [{"infill": infill}])
 
 
 def shared_of(body: LlamaAsked, defaults: SamplingParams, owner: str) -> ChatRequest:
     """Raises Problem for what would change the answer and is not obeyed here."""
-    asked = in_common_words(body)
-    refuse(asked)
+    refuse(body)
     line_limit_ms = body.t_max_predict_ms or 0
     return dataclasses.replace(
-        raw_request(asked, sampled_by(body, params_of(asked, defaults)), owner),
-        tells_prompt=body.response_fields is None or "prompt" in body.response_fields,
+        raw_request(body, sampled_by(body, params_of(body, defaults)), owner),
+        tells_prompt=not body.response_fields or "prompt" in body.response_fields,
         line_limit_s=line_limit_ms / 1000 if line_limit_ms > 0 else None,
     )
 
 
-def in_common_words(body: LlamaAsked) -> LlamaAsked:
-    """With what has another name here under the name that it has in OpenAI's shapes."""
+def in_common_words(body: Body) -> Body:
+    """The same with what has another name here under the name that it has in OpenAI's shapes."""
     limits = (body.n_predict, body.max_completion_tokens, body.max_tokens)
     told: dict[str, Any] = {"n": body.n_cmpl or body.n, "n_predict": next((n for n in limits if n is not None), None)}
     schema = body.json_schema

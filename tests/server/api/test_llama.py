@@ -93,6 +93,7 @@ def test_log_probabilities_are_llama_cpps(actor: Server) -> None:
     [
         (["content", "timings/cache_n", "no", "no/more", "content/more"], {"content": "a", "timings/cache_n": 3}),
         ([""], {}),
+        (["prompt"], {"prompt": "say a"}),
         (["generation_settings/n_ctx", "truncated"], {"generation_settings/n_ctx": 4096, "truncated": False}),
     ],
 )  # fmt: skip
@@ -425,3 +426,7 @@ def test_a_server_without_a_free_slot_says_so() -> None:
 def test_a_stream_that_breaks_says_why(actor: Server) -> None:
     answer = complete(actor, "say a\nsleep 0.2\nfail full", stream=True)
     assert "no room" in events_of(answer)[-1]["error"]["message"]
+
+
+def test_no_fields_are_all_fields(actor: Server) -> None:
+    assert complete(actor, "say a", response_fields=[]).json()["prompt"] == "say a"
