@@ -430,3 +430,16 @@ def test_a_stream_that_breaks_says_why(actor: Server) -> None:
 
 def test_no_fields_are_all_fields(actor: Server) -> None:
     assert complete(actor, "say a", response_fields=[]).json()["prompt"] == "say a"
+
+
+def test_what_sillytavern_sends_with_everything_off_is_what_it_leaves_out(actor: Server) -> None:
+    order = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "adaptive_p"]
+    off = {
+        "samplers": order, "logit_bias": [], "grammar": "", "guided_grammar": "", "dry_multiplier": 0, "dry_base": 1.75,
+        "dry_sequence_breakers": ["\n"], "mirostat_mode": 0, "mirostat": 0, "xtc_probability": 0, "xtc_threshold": 0.1,
+        "top_n_sigma": 0, "nsigma": 0, "adaptive_target": -0.01, "adaptive_decay": 0.9, "tfs": 1, "top_a": 0,
+        "min_tokens": 0, "ban_eos_token": False, "skip_special_tokens": True, "truncation_length": 4096, "n_probs": 0,
+        "custom_token_bans": "", "banned_strings": [], "smoothing_factor": 0, "stopping_strings": [], "stop": [],
+        "api_type": "llamacpp", "cache_prompt": True, "seed": -1, "ignore_eos": False, "json_schema": None,
+    }  # fmt: skip
+    assert {**seen(actor, **off), "id": ""} == {**seen(actor), "id": ""}
