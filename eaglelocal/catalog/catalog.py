@@ -56,6 +56,12 @@ class Catalog:
             raise UsageError(f"no machine is called {name!r}", hint=_hint(wanted, names, f"{known}; {yours}"))
         return found
 
+    @property
+    def usual_release(self) -> str:
+        """The month before which half of the targets came out; empty where none has one."""
+        known = sorted(target.released for target in self.targets.values() if target.released)
+        return known[len(known) // 2] if known else ""
+
     def drafts_for(self, target: Target) -> tuple[DraftEntry, ...]:
         """Those that the target names first, then every other that was made for it."""
         named = [self.drafts[id] for id in target.drafts]

@@ -7,6 +7,7 @@ figures mean.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from eaglelocal.errors import UsageError
 
+MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 MOST = 2**53  # beyond which TOML's numbers are no sizes of anything
 Value = str | int | float | bool
 T = TypeVar("T")
@@ -47,6 +49,13 @@ class Table:
         if value is None or isinstance(value, str):
             return value
         raise self._wrong(key, "a text", value)
+
+    def optional_month(self, key: str) -> str | None:
+        """`YYYY-MM`."""
+        value = self.optional_text(key)
+        if value is None or MONTH.fullmatch(value):
+            return value
+        raise self._wrong(key, "a month such as 2026-04", value)
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         value = self._get(key)

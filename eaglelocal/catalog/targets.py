@@ -75,6 +75,7 @@ class Target:
     id: str
     name: str
     family: str
+    released: str  # YYYY-MM, of what `files` names first; empty: unknown
     outline: Outline
     quantizations: Mapping[str, Quantization]
     drafts: tuple[str, ...]  # ids, the preferred first
@@ -100,6 +101,7 @@ def read_target(id: str, table: Table) -> Target:
         id=id,
         name=table.text("name"),
         family=table.text("family"),
+        released=table.optional_month("released") or "",
         outline=_outline(table.table("shape")),
         quantizations=_quantizations(table.table("quants")),
         drafts=tuple(draft.lower() for draft in table.texts("drafts")),

@@ -255,7 +255,9 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
             "spec_tok_s": way.prediction.spec_tok_s,
             "is_measured": way.prediction.is_measured,
         },
+        "released": way.option.age.released or None,
         "score": way.score,
+        "terms": {term.value: worth for term, worth in way.terms.items()},
         "reasons": list(reasons(outcome, chosen)),
         "commands": commands(outcome.asked, chosen),
     }
@@ -266,5 +268,6 @@ def rejected_object(rejected: Rejected) -> dict[str, object]:
         "target": rejected.option.target,
         "quant": rejected.option.quant,
         "draft": rejected.draft or None,
+        "released": rejected.option.age.released or None,
         "reason": rejected.reason,
     }

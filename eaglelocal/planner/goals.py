@@ -1,6 +1,7 @@
 """What a person wants, as one number for each way to run: the score by which plans are ranked. Pure.
 
-    score = ln(effective parameters)  -  slow x ln(pace / speed)   where speed is below the goal's pace
+    score = ln(effective parameters)  +  ln(what their age makes of each)
+                                      -  slow x ln(pace / speed)   where speed is below the goal's pace
                                       +  more x ln(speed / pace)   where it is above
                                       +  what more context, a whole cache and layers on the GPU are worth
 
@@ -32,6 +33,7 @@ class Term(StrEnum):
     """Of the score."""
 
     QUALITY = "quality"
+    AGE = "age"
     SPEED = "speed"
     CONTEXT = "context"
     CACHE = "cache"
@@ -90,13 +92,18 @@ class Comfort:
         }
 
 
-def score(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> float:
-    return sum(terms(goal, quality_b=quality_b, tok_s=tok_s, comfort=comfort).values())
+def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
+    return sum(terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
 
 
-def terms(goal: Goal, *, quality_b: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
-    """What the score is the sum of."""
-    return {Term.QUALITY: math.log(max(quality_b, 1e-3)), Term.SPEED: goal.worth_of(tok_s), **comfort.terms}
+def terms(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
+    """What the score is the sum of. `age_worth`: of each parameter (planner/age.py)."""
+    return {
+        Term.QUALITY: math.log(max(quality_b, 1e-3)),
+        Term.AGE: math.log(age_worth),
+        Term.SPEED: goal.worth_of(tok_s),
+        **comfort.terms,
+    }
 
 
 def context_worth(n_ctx: int) -> float:

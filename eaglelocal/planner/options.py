@@ -24,6 +24,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.shape import BLOCK, TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
+from eaglelocal.planner.age import Age, age_of, age_of_file
 from eaglelocal.planner.quality import NATIVE, effective_b
 from eaglelocal.planner.speed import Model, arithmetic_of
 
@@ -71,6 +72,7 @@ class Option:
     reference: str
     model: Model
     quality_b: float  # effective parameters, in 10^9
+    age: Age  # and what that makes of them
     drafts: tuple[DraftWay, ...]  # the preferred first; always one that needs no model
     unusable: tuple[Unusable, ...] = ()
     max_context: int = 0  # trained for; 0: unknown
@@ -82,6 +84,11 @@ class Option:
     @property
     def shape(self) -> Shape:
         return self.model.shape
+
+    @property
+    def answers_b(self) -> float:
+        """Effective parameters of the usual age that would answer as well, in 10^9."""
+        return self.quality_b * self.age.worth
 
 
 # ---- from the catalogue
@@ -114,6 +121,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
             bits_per_weight=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9),
             quants=catalog.quants,
         ),
+        age=age_of(target, catalog),
         drafts=ways,
         unusable=unusable,
         max_context=outline.max_context,
@@ -243,7 +251,7 @@ def option_of_file(
         draft_label=draft.label if draft else "",
         acceptance=draft.acceptance if draft else None,
     )
-    return replace(option_on_disk(there, catalog), header=header)
+    return replace(option_on_disk(there, catalog), age=age_of_file(header, catalog), header=header)
 
 
 def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
@@ -264,6 +272,7 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
             bits_per_weight=there.bits_per_weight,
             quants=catalog.quants,
         ),
+        age=Age(),
         drafts=_ways_on_disk(there),
         max_context=there.shape.max_context,
         is_here=True,

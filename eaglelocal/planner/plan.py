@@ -200,6 +200,7 @@ class _Search:
             terms=terms(
                 self._asked.goal,
                 quality_b=option.quality_b,
+                age_worth=option.age.worth,
                 tok_s=prediction.spec_tok_s,
                 comfort=Comfort(
                     n_ctx=setup.n_ctx,

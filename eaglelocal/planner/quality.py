@@ -4,8 +4,8 @@
 
 The geometric mean is the usual rule of thumb for experts; for dense models it is the number itself. KLD was measured
 on one model of 8 B (catalog/quants.py), and LOSS is chosen so that Q4_K_M is worth 92 % of f16, Q3_K_M 78 % and Q2_K a
-third: where the next smaller model of a family becomes the better use of the memory. It ranks, it does not judge:
-between families and generations it knows nothing but size. A quantization that nobody measured (a mixture such as
+third: where the next smaller model of a family becomes the better use of the memory. It ranks, it does not judge: of
+families it knows nothing, and generations are age.py's. A quantization that nobody measured (a mixture such as
 UD-Q4_K_XL) is taken for what its bits a weight are worth among those that were.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.catalog.machines import METAL
+from eaglelocal.planner.age import Age
 from eaglelocal.planner.plan import Outcome
 from eaglelocal.planner.way import Chosen
 
@@ -25,12 +26,19 @@ def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
 
 def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
     goal, way = outcome.asked.goal, chosen.way
-    quality = f"answers as of {way.option.quality_b:.1f} B parameters"
+    quality = f"answers as of {way.option.quality_b:.1f} B parameters{age_text(way.option.age)}"
     speed = way.prediction.spec_tok_s
     if speed < goal.pace:
         yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
     else:
-        yield f"{goal.name}: {quality}, the most of what gives {goal.pace:.0f} tokens/s or more"
+        yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
+
+
+def age_text(age: Age) -> str:
+    """Nothing where it is as old as usual, or may be."""
+    if age.worth == 1.0:
+        return ""
+    return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
 
 
 def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:

@@ -6,15 +6,13 @@ could be at best is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from eaglelocal.planner.goals import Goal, Term
 from eaglelocal.planner.way import Way, gib
 from eaglelocal.planner.weighing import Weighed
 
 TELLING = 0.005  # of a score: below it two ways are as good as each other
 MAX_TOLD = 2
-FASTER = 1.05  # than the plan, from which on it is said
+CLEARLY = 1.05  # faster or larger than the plan, from which on it is said
 
 
 def why_not_fits(way: Way, weighed: Weighed) -> str:
@@ -41,7 +39,7 @@ def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
     if not telling:
         return f"as good as the plan{beside(way, chosen)}, which comes first"
     text = ", ".join(clause(term, way, chosen, is_bound=is_bound) for term in telling)
-    return f"{text}{''.join(asides(telling, way, chosen, goal, is_bound=is_bound))}"
+    return f"{text}{pace_text(telling, way, chosen, goal)}{though(telling, way, chosen, is_bound=is_bound)}"
 
 
 def beside(way: Way, chosen: Way) -> str:
@@ -53,7 +51,10 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
-            return f"lesser answers: as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+            what = "lesser answers" if way.option.answers_b < chosen.option.answers_b else "smaller"
+            return f"{what}: {sizes(way, chosen)}"
+        case Term.AGE:
+            return f"older: of {date(way)}, the plan of {date(chosen)}"
         case Term.SPEED:
             slow, plan = apart(way.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
             return f"slower: {best}{slow} tokens/s{with_layers(way)}, the plan {plan}"
@@ -69,12 +70,28 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
             return "nobody has seen its file"
 
 
-def asides(telling: list[Term], way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> Iterator[str]:
+def sizes(way: Way, chosen: Way) -> str:
+    return f"as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+
+
+def date(way: Way) -> str:
+    return way.option.age.released or "no known date"
+
+
+def pace_text(telling: list[Term], way: Way, chosen: Way, goal: Goal) -> str:
+    misses = way.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
+    return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
+
+
+def though(telling: list[Term], way: Way, chosen: Way, *, is_bound: bool) -> str:
+    """What it has more of than the plan."""
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
-    if Term.SPEED in telling and speed < goal.pace <= best:
-        yield f"; --goal {goal.name} wants {goal.pace:.0f}"
-    if Term.SPEED not in telling and speed > FASTER * best:
-        yield f" (though {'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f})"
+    more = []
+    if Term.AGE in telling and way.option.quality_b > CLEARLY * chosen.option.quality_b:
+        more.append(sizes(way, chosen))
+    if Term.SPEED not in telling and speed > CLEARLY * best:
+        more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
+    return f" (though {', '.join(more)})" if more else ""
 
 
 def apart(left: float, right: float) -> tuple[str, str]:

@@ -76,8 +76,21 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
         assert target in every
 
 
+def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.CaptureFixture[str]) -> None:
+    content = told(capsys, "--machine", "2x-rtx-3090")
+    chosen = content["chosen"]
+    assert chosen["released"] == "2026-04"
+    assert chosen["terms"]["age"] > 0 and sum(chosen["terms"].values()) == pytest.approx(chosen["score"])
+    old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
+    assert old and all(each["released"] == "2024-12" for each in old)
+    words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
+    assert "B parameters of 2026-04, each worth 2.0 of 2025-04, the best of what" in words
+    assert "older: of 2024-12, the plan of 2026-04" in words and "(though as 64.9 B" in words
+    assert "each worth" not in screen(capsys, "qwen3-32b", "--machine", "rtx-3090")  # as old as usual
+
+
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = told(capsys, "--machine", "rtx-3090")["chosen"]
+    chosen = told(capsys, "qwen3-32b", "--machine", "rtx-3090")["chosen"]
     reference = f"{chosen['target']}:{chosen['quant']}"
     assert chosen["commands"]["pull"] == f"eaglelocal pull {reference} --draft {chosen['draft']}"
     repo = load().drafts[chosen["draft"]].repo

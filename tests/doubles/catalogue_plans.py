@@ -65,6 +65,7 @@ def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, gpu_la
     return score(
         GOALS["balanced"],
         quality_b=chosen.quality_b,
+        age_worth=chosen.age.worth,
         tok_s=scale.predict(chosen, draft, gpu_layers).spec_tok_s,
         comfort=Comfort(
             n_ctx=setup.n_ctx,

@@ -56,6 +56,15 @@ def test_what_is_named_is_there(catalog: Catalog) -> None:
         assert any(draft.kind == "ngram" for draft in catalog.drafts_for(target))
 
 
+def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:
+    for target in catalog.targets.values():
+        assert target.released and target.field_confidence["released"] in ("page", "inferred"), target.id
+    assert catalog.usual_release == "2025-04"
+    text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
+    write(tmp_path, "targets/mine.toml", text.replace('released = "2025-04"\n', ""))
+    assert load(user_folder=tmp_path).target("mine").released == ""  # a person need not know it
+
+
 def test_every_figure_has_a_source(catalog: Catalog) -> None:
     entries = [*catalog.targets.values(), *catalog.drafts.values(), *catalog.machines.values()]
     assert all(entry.source and entry.confidence in ("page", "inferred") for entry in entries)
@@ -149,6 +158,9 @@ TARGET_CHANGES = [
     ("bytes = 4_617_089_843", "bytes = 0", "bytes must be at least 1, not 0"),
     ("bytes = 4_617_089_843", "bytes = 1000", "quants.IQ4_XS: 1000 bytes for 8.19 B parameters, 9.8e-07 bits each"),
     ("n_embd = 4096", "n_embd = 1_000_000", "1.5e+02 B embeddings in 8.19 B parameters"),
+    ('released = "2025-04"', 'released = "2025-13"', "released must be a month such as 2026-04, not '2025-13'"),
+    ('released = "2025-04"', 'released = "April 2025"', "released must be a month such as 2026-04"),
+    ('released = "2025-04"', "released = 2025-04-28", "released must be a text"),
     ('drafts = ["', 'drafts = ["eagle-of-mine", "', "names the draft 'eagle-of-mine', which there is not"),
 ]
 

@@ -19,11 +19,16 @@ from eaglelocal.planner.quality import divergence_of_bits, effective_b
 COMFORT = Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False)
 
 
+def scored(goal: str, quality_b: float, tok_s: float, age_worth: float = 1.0) -> float:
+    return score(GOALS[goal], quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=COMFORT)
+
+
 @given(st.sampled_from(sorted(GOALS)), st.floats(0.5, 200), st.floats(0.5, 200), st.floats(1.0, 2.0))
 def test_better_and_faster_always_score_higher(goal: str, quality_b: float, tok_s: float, factor: float) -> None:
-    here = score(GOALS[goal], quality_b=quality_b, tok_s=tok_s, comfort=COMFORT)
-    assert score(GOALS[goal], quality_b=factor * quality_b, tok_s=tok_s, comfort=COMFORT) >= here
-    assert score(GOALS[goal], quality_b=quality_b, tok_s=factor * tok_s, comfort=COMFORT) >= here - 1e-9
+    here = scored(goal, quality_b, tok_s)
+    assert scored(goal, factor * quality_b, tok_s) >= here
+    assert scored(goal, quality_b, tok_s, age_worth=factor) >= here
+    assert scored(goal, quality_b, factor * tok_s) >= here - 1e-9
 
 
 @given(st.floats(0.5, 200), st.floats(1.0, 4.0))
@@ -38,7 +43,7 @@ def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: 
 @pytest.mark.parametrize(("goal", "pick"), [("quality", "large"), ("balanced", "middle"), ("speed", "small")])
 def test_goals_differ(goal: str, pick: str) -> None:
     ways = {"large": (70.0, 6.0), "middle": (30.0, 30.0), "small": (8.0, 200.0)}
-    best = max(ways, key=lambda way: score(GOALS[goal], quality_b=ways[way][0], tok_s=ways[way][1], comfort=COMFORT))
+    best = max(ways, key=lambda way: scored(goal, *ways[way]))
     assert best == pick
 
 

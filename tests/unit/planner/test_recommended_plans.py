@@ -112,10 +112,13 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
     way, best, reason = rejected.way, chosen.way, rejected.reason
     assert way is not None
     slower, claims = way.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
+    larger = way.option.quality_b > best.option.quality_b
     facts = {
-        "lesser answers": way.option.quality_b < best.option.quality_b,
+        "lesser answers": not larger and way.option.answers_b < best.option.answers_b,
+        "smaller": not larger,
+        "older": way.option.age.years < best.option.age.years,
         "slower": slower,
-        "(though": not slower,
+        "(though": not slower or larger,
         "less context": way.setup.n_ctx < best.setup.n_ctx,
         "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
         "keeps windows only": not way.setup.whole_windows and best.setup.whole_windows,
@@ -131,7 +134,7 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
             claims += 1
             assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
     assert claims, reason
-    if rejected.weighed is None and any(words in reason for words in ("slower", "less context", "(though")):
+    if rejected.weighed is None and any(words in reason for words in ("tokens/s", "less context")):
         assert "at best" in reason, "it was not weighed"
 
 
