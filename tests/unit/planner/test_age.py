@@ -62,9 +62,12 @@ def test_of_one_month_the_larger_is_better_and_of_one_size_the_newer() -> None:
         ("qwen3.5-9b", "r1-distill-qwen-14b"),
         ("gemma-4-12b", "gemma-3-27b"),
         ("qwen3.6-35b-a3b", "qwen3-30b-a3b"),
+        ("qwen3.6-35b-a3b", "qwen3.5-9b"),
+        ("gemma-4-26b-a4b", "qwen3.5-9b"),
         # what no year makes up for
         ("qwen3-32b", "qwen3.5-9b"),
         ("qwen3-32b", "gemma-4-12b"),
+        ("qwen3.6-27b", "qwen3.6-35b-a3b"),
         ("qwen3-14b", "qwen3.5-4b"),
         ("llama-3.3-70b", "qwen3.5-9b"),
         ("qwen2.5-14b", "gemma-3-4b"),
