@@ -113,7 +113,7 @@ def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[
 
 
 def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
-    """The best of each other target, and the chosen target's own drafts that lost."""
+    """The best of the chosen target's other drafts, then the best of each other target."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
         if each.way is None or each.option.target == chosen.way.option.target:
@@ -123,7 +123,7 @@ def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
             best[each.option.target] = each
     ranked = sorted(best.values(), key=lambda each: -each.way.score if each.way else 0.0)
     same = [each for each in outcome.rejected if each.option is chosen.way.option]
-    return [*same[:2], *ranked][:SHOWN]
+    return [*same[:1], *ranked][:SHOWN]
 
 
 def name_of(rejected: Rejected) -> str:

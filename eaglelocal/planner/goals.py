@@ -7,7 +7,8 @@
 
 So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
 (speed: as taking a third of it; but below what `balanced` wants all goals want speed alike, or `speed` would take the
-slower plan); above it, more speed is worth little (quality) or much (speed). Differences of 0.01 are about one per cent
+slower plan); above it, more speed is worth little (quality) or much (speed), and something to `balanced`: models of
+2026 think for thousands of tokens before a person reads the first. Differences of 0.01 are about one per cent
 of a model.
 """
 
@@ -26,7 +27,9 @@ CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMF
 COMFORTABLE_CTX = 8192
 WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or there may be none in the first repository
-ON_HOST_WORTH = -0.1  # layers in main memory read prompts slowly, which the speed of answers does not show
+# Layers in main memory read prompts three or four times slower, for their weights cross the bus with each part of one.
+# The speed of answers does not show it, so it counts as that does for `balanced`: 0.25 x ln 3.5.
+ON_HOST_WORTH = -0.3
 
 
 class Term(StrEnum):
@@ -61,7 +64,7 @@ class Goal:
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
-        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.2),
+        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.25),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )

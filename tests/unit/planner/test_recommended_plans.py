@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 from doubles.catalogue_plans import (
     GIB,
+    catalog,
     check_fits,
     chosen_of,
     option,
@@ -18,7 +19,7 @@ from doubles.catalogue_plans import (
 from eaglelocal.backend.fit import RAM
 from eaglelocal.planner.goals import GOALS
 from eaglelocal.planner.options import DraftWay
-from eaglelocal.planner.plan import KV_TYPES
+from eaglelocal.planner.plan import CONTEXTS, KV_TYPES
 from eaglelocal.planner.way import Chosen, Rejected
 from eaglelocal.planner.weighing import Scale, Setup
 
@@ -80,7 +81,8 @@ def way_of(row: Row) -> DraftWay:
 def row_score(row: Row, *, whole_windows: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
     chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
-    setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=whole_windows)
+    n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
+    setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, whole_windows=whole_windows)
     if not scale.weigh(chosen, way_of(row), setup, None).fits:
         return None
     return score_of(scale, chosen, way_of(row), setup, None)
@@ -171,3 +173,45 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
         scale = Scale(rig(row.machine), num_slots=1, measured={})
         assert scale.weigh(chosen, way, setup, None).fits, row.id
+
+
+# ---- what people who know such machines would say, late in 2026
+@pytest.mark.parametrize(
+    ("machine", "goal", "targets"),
+    [
+        ("cuda-8gb", "balanced", {"qwen3.5-9b"}),
+        ("rtx-4060", "balanced", {"qwen3.5-9b"}),
+        ("rtx-3060", "balanced", {"gemma-4-12b"}),
+        ("cuda-12gb", "balanced", {"gemma-4-12b"}),
+        ("cuda-16gb", "balanced", {"qwen3.6-27b"}),
+        ("rtx-5080", "balanced", {"qwen3.6-27b"}),
+        ("cuda-24gb", "balanced", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("rtx-3090", "balanced", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("rtx-4090", "quality", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("rtx-5090", "balanced", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("2x-rtx-3090", "balanced", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("2x-rtx-3090", "quality", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("rtx-pro-6000", "balanced", {"qwen3.6-27b", "gemma-4-31b", "gpt-oss-120b"}),
+        ("cpu-16gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b", "qwen3.5-9b"}),
+        ("cpu-32gb", "balanced", {"qwen3.6-35b-a3b"}),
+        ("m1-8gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b"}),
+        ("m2-16gb", "balanced", {"qwen3.5-9b", "gemma-4-12b"}),
+        ("m4-24gb", "balanced", {"gemma-4-26b-a4b", "qwen3.6-35b-a3b"}),
+        ("m4-32gb", "balanced", {"qwen3.6-35b-a3b"}),
+        ("m2-max-32gb", "balanced", {"qwen3.6-27b", "gemma-4-31b"}),
+        ("m2-max-32gb", "speed", {"qwen3.6-35b-a3b", "gemma-4-26b-a4b"}),
+        ("strix-halo-128gb", "balanced", {"gpt-oss-120b"}),
+        ("dgx-spark", "balanced", {"gpt-oss-120b"}),
+    ],
+)
+def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
+    way = chosen_of(planned(machine, goal)).way
+    assert way.option.target in targets
+    assert way.gpu_layers is None  # nobody would leave layers of these on the host
+
+
+@pytest.mark.parametrize("goal", sorted(GOALS))
+def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
+    for machine in catalog().machines:
+        way = chosen_of(planned(machine, goal)).way
+        assert way.option.age.released >= "2025-04", f"{machine}: {way.option.reference}"
