@@ -26,6 +26,7 @@ THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of main memory nobody 
 MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon"})
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that tell no model
 ASSUMED = "assumed"  # as entries of the catalogue say it of their main memory
+MOST_LENT = 0.75  # of main memory, that a system can well lend its graphics
 SUSTAINED_SHARE = 0.75  # of the bandwidth that memory is sold with
 NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
 
@@ -144,7 +145,7 @@ def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
     numbers: dict[str, int] = {}  # of each backend, that counts its own devices
     for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
         backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
-        device, said = _gpu(machine, gpu, _device_name(backend, numbers), known)
+        device, said = _gpu(machine, gpu, host, _device_name(backend, numbers), known)
         notes += said
         gpus += [device] if device else []
     if machine.unified is not None:
@@ -192,7 +193,9 @@ def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
     return f"{NAMES[backend]}{numbers[backend]}"
 
 
-def _gpu(machine: Machine, gpu: Gpu, device: str, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
+def _gpu(
+    machine: Machine, gpu: Gpu, host: Device, device: str, known: Mapping[str, KnownMachine]
+) -> tuple[Device | None, list[str]]:
     name = gpu.name or f"GPU {gpu.index}"
     free = _free_bytes(machine, gpu)
     if problem := _not_planned(machine, gpu, free):
@@ -201,14 +204,15 @@ def _gpu(machine: Machine, gpu: Gpu, device: str, known: Mapping[str, KnownMachi
     notes = []
     bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
     if bytes_s is None:
-        bytes_s = UNKNOWN_GPU_BYTES_S
+        bytes_s = host.bytes_s if gpu.shares_memory else UNKNOWN_GPU_BYTES_S
         notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
+    notes += _about_lent(machine, gpu, name)
     tflops = entry.fp16_tflops if entry else None
     return Device(
         name=device,
         label=name,
         kind=CUDA,
-        total_bytes=machine.memory.total_bytes if gpu.shares_memory else gpu.total_bytes,
+        total_bytes=machine.memory.total_bytes if _may_have_all(gpu) else gpu.total_bytes,
         free_bytes=free,
         bytes_s=float(bytes_s),
         flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
@@ -217,8 +221,32 @@ def _gpu(machine: Machine, gpu: Gpu, device: str, known: Mapping[str, KnownMachi
 
 
 def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
-    """A card that works in the main memory may have all that is free there: CUDA says so too, NVML often nothing."""
-    return machine.memory.available_bytes if gpu.shares_memory else gpu.room_bytes
+    """Of main memory no more than is free there, and of that what its driver lends."""
+    free, lent = machine.memory.available_bytes, gpu.room_bytes
+    if not gpu.shares_memory:
+        return lent
+    if free is None or _may_have_all(gpu):
+        return free
+    return None if lent is None else min(free, lent)
+
+
+def _about_lent(machine: Machine, gpu: Gpu, name: str) -> list[str]:
+    """Where it is less than could be."""
+    lent, total = gpu.total_bytes, machine.memory.total_bytes
+    if not gpu.shares_memory or _may_have_all(gpu) or lent is None or total is None or lent >= MOST_LENT * total:
+        return []
+    return [f"the kernel lends {name} {lent / GIB:.0f} GiB of main memory; its option ttm.pages_limit can lend more"]
+
+
+def _may_have_all(gpu: Gpu) -> bool:
+    """NVIDIA's that work in the main memory: CUDA says so too, NVML often nothing."""
+    return gpu.shares_memory and gpu.vendor == "nvidia"
+
+
+def _is_beside_a_card(machine: Machine, gpu: Gpu) -> bool:
+    """llama.cpp takes a processor's graphics only where there is nothing better."""
+    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_mute or each.hidden_by))
+    return gpu.shares_memory and not _may_have_all(gpu) and any(machine.backend_of(each) for each in cards)
 
 
 def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
@@ -229,7 +257,9 @@ def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
         return f"is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"
     if gpu.hidden_by:
         return f"is not used: {gpu.hidden_by} hides it"
-    if gpu.shares_memory and gpu.vendor != "nvidia":
+    if _is_beside_a_card(machine, gpu):
+        return "is not used: llama.cpp takes a processor's graphics only where there is no card"
+    if gpu.shares_memory and free is None:
         return "is not planned for: it works in the main memory, and how much of that it may have is unknown"
     return "is not planned for: its free memory is unknown" if free is None else ""
 

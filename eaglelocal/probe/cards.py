@@ -23,6 +23,7 @@ GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  #
 # Intel's cards by device id: GiB, where one model has one size
 INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
 LEAST_CARD_WINDOW = 4 << 30  # a processor's own graphics show a smaller one
+STRIX_HALO, STRIX_HALO_BYTES_S = "1586", 256_000_000_000  # gfx1151: 256 bits of LPDDR5X-8000, by AMD's data sheet
 
 
 def read_cards(root: Path = Path("/")) -> tuple[Gpu, ...]:
@@ -65,16 +66,18 @@ def _card(root: Path, device: Path) -> Gpu | None:
         return None
     device_id, revision = (_text(device / name).removeprefix("0x") for name in ("device", "revision"))
     name = _text(device / "product_name") or card_name(root, vendor=vendor_id, device=device_id, revision=revision)
-    total, used = _memory(device, vendor, device_id)
+    shares = _shares_memory(device, vendor, device_id, name or "")
+    total, used = _lent(device) if vendor == "amd" and shares else _memory(device, vendor, device_id)
     return Gpu(
         index=0,
         name=_full_name(vendor, name or f"GPU {vendor_id}:{device_id}"),
         vendor=vendor,
         backends=BACKENDS[vendor],
-        shares_memory=_shares_memory(device, vendor, device_id, name or ""),
+        shares_memory=shares,
         total_bytes=total,
         free_bytes=None if total is None or used is None else max(0, total - used),
         used_bytes=used,
+        bandwidth_bytes_s=STRIX_HALO_BYTES_S if (vendor, device_id) == ("amd", STRIX_HALO) else None,
         driver=_driver(device),
         pci=device.name,
         pcie=_link(_slot_end(device, vendor)),
@@ -94,11 +97,23 @@ def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int 
     return None, None
 
 
+def _lent(device: Path) -> tuple[int | None, int | None]:
+    """Of main memory, what amdgpu lends a processor's graphics, and what is used of that."""
+    return _number(device / "mem_info_gtt_total"), _number(device / "mem_info_gtt_used")
+
+
 def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool:
-    """Is it a part of the processor? AMD sells those as "... Graphics", without a series such as RX or Pro."""
+    """Is it a part of the processor? AMD sells those as "... Graphics", without a series such as RX or Pro.
+
+    One that was given more than it could borrow (a large carve-out, set in the firmware) has memory of its own.
+    """
     if vendor == "intel":
         return device_id not in INTEL_CARDS_GIB and _window(device) < LEAST_CARD_WINDOW
-    return vendor == "amd" and name.endswith("Graphics") and not {"RX", "Pro", "PRO", "Instinct"} & set(name.split())
+    if vendor != "amd":
+        return False
+    is_graphics = name.endswith("Graphics") and not {"RX", "Pro", "PRO", "Instinct"} & set(name.split())
+    own, lent = _number(device / "mem_info_vram_total") or 0, _lent(device)[0]
+    return (is_graphics or device_id == STRIX_HALO) and (lent is None or own <= lent)
 
 
 def _window(device: Path) -> int:

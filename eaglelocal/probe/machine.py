@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_OTHERS_SHARE = 0.2
-LARGE_SHARED_GPUS = ("8060S", "8050S")  # AMD's Strix Halo; other processors' graphics gain little
+LARGE_SHARED_GPUS = ("8060S", "8050S", "8040S")  # AMD's Strix Halo; other processors' graphics gain little
 LENT_DRIVER = "vfio-pci"  # the device belongs to a virtual machine
 
 
@@ -52,7 +52,7 @@ class Gpu:
     driver: str | None = None
     vendor: str = "nvidia"  # nvidia, amd, intel
     backends: tuple[str, ...] = ("cuda", "vulkan")  # of llama.cpp, that can serve it, the quickest first
-    shares_memory: bool = False  # it has none of its own and works in the machine's
+    shares_memory: bool = False  # it has little or none of its own and works in the machine's
     used_bytes: int | None = None  # by other processes, for this one holds nothing
     reserved_bytes: int | None = None  # by the driver
     processes: tuple[GpuProcess, ...] | None = None  # the largest first

@@ -111,7 +111,53 @@ def test_apples_limits_are_those_that_the_probe_expects() -> None:
 
 
 def test_other_makers_graphics_in_main_memory_are_left_out_with_the_reason() -> None:
-    graphics = replace(RADEON, index=0, name="AMD Radeon 780M Graphics", shares_memory=True)
-    found = rig(replace(PLAIN, gpus=(graphics,)))
+    unknown = replace(RADEON, index=0, name="Intel Arc 140V", shares_memory=True, total_bytes=None, free_bytes=None)
+    found = rig(replace(PLAIN, gpus=(unknown,)))
     assert not found.gpus
     assert any("works in the main memory" in note for note in found.notes)
+
+
+STRIX_HALO = replace(
+    RADEON,
+    index=0,
+    name="AMD Radeon 8060S Graphics",
+    shares_memory=True,
+    total_bytes=62 * GIB,
+    free_bytes=61 * GIB,
+    bandwidth_bytes_s=256_000_000_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("available_gib", "lent_gib", "planned_gib"),
+    [(50, 61, 50), (120, 61, 61), (120, None, None)],  # lent is a bound, and so is what is free
+)
+def test_amds_graphics_are_planned_with_what_is_lent_to_them(
+    available_gib: int, lent_gib: int | None, planned_gib: int | None
+) -> None:
+    lent = None if lent_gib is None else lent_gib * GIB
+    memory = Memory(total_bytes=128 * GIB, available_bytes=available_gib * GIB)
+    found = rig(replace(PLAIN, memory=memory, gpus=(replace(STRIX_HALO, free_bytes=lent),)))
+    assert [device.free_bytes for device in found.gpus] == ([] if planned_gib is None else [planned_gib * GIB])
+    for device in found.gpus:
+        assert (device.name, device.shares_ram, device.bytes_s) == ("Vulkan0", True, 256e9)
+        assert device.total_bytes == 62 * GIB
+    assert not any("assumed" in note and "8060S" in note for note in found.notes)
+    assert any("ttm.pages_limit" in note for note in found.notes) == (planned_gib is not None)
+
+
+def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
+    graphics = replace(STRIX_HALO, name="AMD Radeon 780M Graphics", bandwidth_bytes_s=None)
+    found = rig(replace(PLAIN, gpus=(graphics,)))
+    assert found.gpus[0].bytes_s == found.host.bytes_s
+    assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
+
+
+def test_graphics_beside_a_card_are_left_alone() -> None:
+    beside = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))))
+    assert [device.name for device in beside.gpus] == ["CUDA0"]
+    assert any("only where there is no card" in note for note in beside.notes)
+    unserved = replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1)), llama_cpp=replace(BOTH, backends=("cpu",)))
+    assert not names(unserved)
+    hidden = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))), CUDA_VISIBLE_DEVICES="")
+    assert [device.name for device in hidden.gpus] == ["Vulkan0"]

@@ -50,7 +50,7 @@ def summary(gpu: Gpu) -> tuple[object, ...]:
         ("wsl", [(0, "NVIDIA GeForce RTX 4070 Laptop GPU", "nvidia", 8.0, "566.14")]),
         (
             "rx-7900-xtx",
-            [(0, "AMD Radeon RX 7900 XTX", "amd", 24.0, "amdgpu"), (1, "AMD Radeon Graphics", "amd", 0.5, "amdgpu")],
+            [(0, "AMD Radeon RX 7900 XTX", "amd", 24.0, "amdgpu"), (1, "AMD Radeon Graphics", "amd", 31.0, "amdgpu")],
         ),
         (
             "arc-a770",
@@ -85,6 +85,42 @@ def test_an_amd_card_by_its_drivers_files(machine_of: MachineOf) -> None:
     assert (card.free_bytes, card.used_bytes, card.power_limit_w) == (23250 * MIB, 1310 * MIB, 339.0)
     assert card.pcie == PcieLink(generation=4, width=4, max_generation=4, max_width=16)  # of the slot, not on board
     assert (card.backends, card.shares_memory, graphics.shares_memory) == (("hip", "vulkan"), False, True)
+
+
+def test_graphics_of_an_amd_processor_beside_a_card_work_in_main_memory(machine_of: MachineOf) -> None:
+    _, graphics = machine_of("rx-7900-xtx").gpus
+    assert (graphics.total_bytes, graphics.used_bytes, graphics.bandwidth_bytes_s) == (31744 * MIB, 16 * MIB, None)
+
+
+@pytest.mark.parametrize(
+    ("carved_mib", "lent_mib", "shares", "total_mib", "free_mib"),
+    [
+        (512, 63488, True, 63488, 63360),  # as it is sold: half of the main memory is lent
+        (512, 126976, True, 126976, 126848),  # ttm.pages_limit was raised
+        (98304, 16384, False, 98304, 98048),  # most was carved out in the firmware
+        (512, None, True, None, None),  # a driver that does not say
+    ],
+)
+@pytest.mark.parametrize("name", ["AMD Radeon 8060S Graphics", None])
+def test_strix_halo_by_its_drivers_files(
+    tmp_path: Path, name: str | None, carved_mib: int, lent_mib: int | None, shares: bool, total_mib: int, free_mib: int
+) -> None:
+    files = {"class": "0x030000", "vendor": "0x1002", "device": "0x1586", "revision": "0xc1"}
+    files |= {"mem_info_vram_total": str(carved_mib * MIB), "mem_info_vram_used": str(256 * MIB)}
+    if lent_mib is not None:
+        files |= {"mem_info_gtt_total": str(lent_mib * MIB), "mem_info_gtt_used": str(128 * MIB)}
+    device = tmp_path / "sys/bus/pci/devices/0000:c4:00.0"
+    device.mkdir(parents=True)
+    for key, text in files.items():
+        (device / key).write_text(text + "\n")
+    if name is not None:
+        (tmp_path / "usr/share/libdrm").mkdir(parents=True)
+        (tmp_path / "usr/share/libdrm/amdgpu.ids").write_text(f"1.0.0\n1586,\tC1,\t{name}\n")
+    (gpu,) = read_cards(tmp_path)
+    assert gpu.name == (name or "AMD GPU 1002:1586")
+    assert (gpu.shares_memory, gpu.bandwidth_bytes_s) == (shares, 256e9)
+    in_mib = [None if size is None else size / MIB for size in (gpu.total_bytes, gpu.free_bytes)]
+    assert in_mib == [total_mib, free_mib]
 
 
 def test_an_intel_card_is_told_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
@@ -230,6 +266,8 @@ def test_a_name_is_looked_for_at_its_maker_only() -> None:
                 "max_link_width",
                 "mem_info_vram_total",
                 "mem_info_vram_used",
+                "mem_info_gtt_total",
+                "mem_info_gtt_used",
             ]
         ),
         st.text(st.characters(codec="utf-8"), max_size=30),
