@@ -55,9 +55,12 @@ class BlockCalls:
             self._inside(self._block, item)
 
     def finish(self, *, is_cut: bool) -> None:
-        if self._block is not None:
-            self._end_unmarked(self._block, is_cut=is_cut)
-        self._found.say(self._lead)
+        """Half a call, with its marker, is no text either: where it was cut off only what was told of it stays."""
+        if not is_cut:
+            if self._block is not None:
+                self._end_unmarked(self._block)
+            self._found.say(self._lead)
+        self._block = self._json = None
         self._lead = ""
 
     # ---- outside a block
@@ -108,7 +111,7 @@ class BlockCalls:
         elif mark.shown and self._is_value(block):
             block.keep(mark.shown)
         else:
-            self._end_unmarked(block, is_cut=False)
+            self._end_unmarked(block)
             self._mark_outside(mark)
 
     def _is_text(self, block: Block, mark: Mark) -> bool:
@@ -220,16 +223,16 @@ class BlockCalls:
         if self._tags is not None and self._json is None:
             self._tags.tell(block.body)
 
-    def _end_unmarked(self, block: Block, *, is_cut: bool) -> None:
+    def _end_unmarked(self, block: Block) -> None:
         """Its closing marker does not come. Arguments that must be there show then whether a call is whole."""
         if self._json is not None:
-            self._end_json(self._json, self._json.close(is_cut=is_cut))
+            self._end_json(self._json, self._json.close(is_cut=False))
             return
-        calls = None if is_cut else self._read(block.body)
+        calls = self._read(block.body)
         if calls is not None and all(has_required(self._tools.get(call.name), call.arguments) for call in calls):
             self._tell_all(calls)
             return
-        if self._tags is not None and not is_cut:
+        if self._tags is not None:
             self._tags.close(block.body)
         self._abandon(block)
 

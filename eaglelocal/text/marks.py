@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_SURROGATE = 0xDC00
+SURE_CHARS = 4  # of a marker: `<` and `</t` may be code, which somebody lets go on from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,11 @@ class MarkReader:
         self._held = text[len(text) - held :]
         return self._items(text[: len(text) - held])
 
-    def flush(self) -> list[Item]:
-        """What was held back and turned out to be no marker."""
+    def flush(self, *, is_cut: bool = False) -> list[Item]:
+        """What was held back and turned out to be no marker; of one that was cut off, nothing."""
         text, self._held = self._held, ""
-        return [text] if text else []
+        is_half_marker = is_cut and len(text) >= SURE_CHARS
+        return [text] if text and not is_half_marker else []
 
     def _num_held(self, text: str) -> int:
         longest = min(self._longest, len(text))

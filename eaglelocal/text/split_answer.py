@@ -39,7 +39,7 @@ class SplitText:
 
     def finish(self, text: str, *, is_cut: bool = False) -> AnswerPiece:
         """`text` is the last. Here what is said stands behind the calls."""
-        for item in [*self._reader.push(text), *self._reader.flush()]:
+        for item in [*self._reader.push(text), *self._reader.flush(is_cut=is_cut)]:
             self._parser.push(item)
         self._parser.finish(is_cut=is_cut)
         found = self._found

@@ -23,7 +23,8 @@ class CallParser(Protocol):
     def push(self, item: Item) -> None: ...
 
     def finish(self, *, is_cut: bool) -> None:
-        """Nothing follows: what was begun and is no call is text. `is_cut`: the model would have gone on."""
+        """Nothing follows: what was begun and is no call is text. `is_cut`: the model would have gone on, so a marked
+        call that was begun is nothing."""
 
 
 class NoCalls:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joined
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.block_calls import reader_of
+from eaglelocal.text.marks import SURE_CHARS
 from eaglelocal.text.split_answer import SplitText
 from eaglelocal.text.tool_schemas import has_required
 from eaglelocal.text.written_calls import written_calls
@@ -158,7 +159,8 @@ def test_nothing_is_told_before_it_is_sure() -> None:
         reader = Reader(form)
         reader.push(text)
         assert reader.told == []
-        assert (reader.finish(is_cut=True).text, reader.told) == (text, [])
+        shown = text if form.notation is Notation.BARE else ""
+        assert (reader.finish(is_cut=True).text, reader.told) == (shown, [])
 
 
 def test_whatever_the_order_of_its_members_a_call_is_told() -> None:
@@ -188,8 +190,33 @@ def test_what_is_cut_off_is_never_told_as_a_whole_call(form: CallForm) -> None:
         for name, arguments in found.told:
             assert name == "write_file"
             assert json.dumps(ARGUMENTS).startswith(arguments) or json.loads(arguments) == ARGUMENTS
-        if not found.told:
-            assert found.text == text[:length]
+        if form.notation is Notation.BARE:  # JSON that may have been asked for
+            assert found.told or found.text == text[:length]
+        elif len(text[:length].rpartition("<")[2]) >= SURE_CHARS:  # else it is perhaps no marker
+            assert found.text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Yes.<tool_ca", "Yes."),
+        ("Yes.\n<tool_call>", "Yes.\n"),
+        ('Yes.<tool_call>{"name": "wri', "Yes."),
+        ('Yes.<tool_call>{"name": "unknown", "arguments": {"a": 1', "Yes."),
+        ("Yes.<function=clo", "Yes."),
+        ("if a <", "if a <"),
+        ("<b>bold</t", "<b>bold</t"),
+        ("`<tool_call>` begins one", "`<tool_call>` begins one"),
+        ("<think>hm</thi", ""),
+    ],
+)
+def test_half_a_marker_at_which_an_answer_was_cut_off_is_not_shown(text: str, shown: str) -> None:
+    assert read(forms.CODER, text, is_cut=True).text == shown
+
+
+@pytest.mark.parametrize("text", ["Yes.<tool_ca", "Yes.\n<tool_call>", "Yes.<function=clo"])
+def test_half_a_marker_with_which_a_model_ends_is_text(text: str) -> None:
+    assert read(forms.CODER, text).text == text
 
 
 @pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
