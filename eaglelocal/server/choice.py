@@ -111,6 +111,7 @@ class Choice:
     started: Started | None = None
     finished: Finished | None = None
     error: EagleLocalError | None = None
+    is_refused: bool = False  # it never was on its way
     num_tokens: int = 0
     num_reasoning: int = 0  # tokens
     num_accepted: int = 0  # of them from drafts

@@ -79,6 +79,9 @@ class Serving:
                 return await left.enter_async_context(self.models.use(call.model))
         except TimeoutError:
             raise call.why_cancelled or too_long(self.limits.request_s) from None
+        except Problem:
+            call.refuse()
+            raise
         finally:
             call.waits = None
 
@@ -116,6 +119,11 @@ class Call:
             self._asking.cancel()
         elif self.waits is not None:
             self.waits.reschedule(asyncio.get_running_loop().time())
+
+    def refuse(self) -> None:
+        """There is no model for it."""
+        for choice in self.choices:
+            choice.is_refused = True
 
     @property
     def is_over(self) -> bool:

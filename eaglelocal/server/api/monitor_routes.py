@@ -157,7 +157,7 @@ def state_of(choice: Choice) -> str:
     if choice.error is not None:
         return "failed"
     if choice.ended_at:
-        return "gone"
+        return "refused" if choice.is_refused else "gone"
     if choice.started is None:
         return "waiting"
     return "running" if choice.num_tokens else "reading"

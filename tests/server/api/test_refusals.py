@@ -316,6 +316,7 @@ def test_while_the_first_model_loads_questions_are_503(tmp_path: Path) -> None:
         refused = server.ask("say x")
         assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
         assert int(refused.headers["retry-after"]) >= 1
+        assert [row["state"] for row in server.http.get("/v1/snapshot").json()["recent"]] == ["refused"]
         assert server.http.get("/v1/models").json()["data"][0]["loaded"] is False
         gate.unlink()
         wait_until(lambda: server.http.get("/health").status_code == 200, "the model is loaded")
