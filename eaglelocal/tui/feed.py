@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from eaglelocal.client.reading import DISCONNECTED, Drafting, Reading, Totals
@@ -63,6 +63,7 @@ class Feed:
         self._totals, self._read_at = Totals(), 0.0
         self._told = SpeculationStats()  # sums of answers, for engines that tell no totals
         self._drafting = Drafting()
+        self._ended: Drafting | None = None  # how the newest answer was drafted for when it ended
         self._reading: Reading | None = None
         self._has_rate = by_events
         self._context: tuple[float | None, float | None] = (None, None)
@@ -74,6 +75,7 @@ class Feed:
         """Another engine answers: are its tokens counted as they come, or by the totals of readings?"""
         with self._lock:
             self._by_events = self._has_rate = events
+            self._ended = None
             self._rate.restart()
 
     def take(self, event: RequestEvent, now: float) -> None:
@@ -97,7 +99,7 @@ class Feed:
             self._reading = reading
             if reading.state == DISCONNECTED:
                 return
-            self._drafting = reading.drafting
+            self._drafting = self._drafting_of(reading)
             self._context = (reading.cached_tokens, reading.cache_cells)
             if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
                 self._learn(reading.totals, now)
@@ -126,6 +128,13 @@ class Feed:
             )
 
     # ---- inside
+    def _drafting_of(self, reading: Reading) -> Drafting:
+        """At rest an engine is ready to draft; that is no news of the answer which ended otherwise."""
+        drafting = reading.drafting
+        if reading.running or self._ended is None or drafting.state != "on":
+            return drafting
+        return replace(self._ended, setting=drafting.setting)
+
     def _tok_s(self, now: float) -> float | None:
         if not self._has_rate:
             return None
@@ -136,6 +145,7 @@ class Feed:
         if not self._running:
             self._rate.begin()
         self._running.add(request_id)
+        self._ended = None
         self._num_cached = prompt_tokens
 
     def _count(self, num_tokens: int, now: float) -> None:
@@ -188,10 +198,13 @@ class Feed:
 
     def _finish(self, finished: Finished) -> None:
         """An answer is over. Its own figures count where no reading tells totals."""
-        self._running.discard(finished.request_id)
+        ended = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
+        if finished.request_id in self._running:
+            self._running.discard(finished.request_id)
+            self._ended = ended
         if self._reading is None or self._reading.totals.drafts is None:
             self._told = _sum(self._told, finished.speculation)
-            self._drafting = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
+            self._drafting = ended
             self._totals = _totals_of_answers(self._told)
             self._samples = deque([Totals()], maxlen=MAX_SAMPLES)
 

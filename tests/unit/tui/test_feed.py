@@ -10,7 +10,7 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.reading import Reading, Totals, reading_of
+from eaglelocal.client.reading import Drafting, Reading, Totals, reading_of
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
@@ -200,6 +200,28 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
     feed.take(SpeculationChanged("r", "asleep", "0.94x over the last 64 tokens"), 1.0)
     frame = feed.frame(1.0)
     assert (frame.drafting.state, frame.drafting.reason) == ("asleep", "0.94x over the last 64 tokens")
+
+
+@pytest.mark.parametrize(
+    ("ended", "running", "told", "shown"),
+    [
+        ("asleep", 0, "on", "asleep"),
+        ("off", 0, "on", "off"),
+        ("on", 0, "on", "on"),
+        ("asleep", 1, "on", "on"),  # somebody else's answer
+        ("on", 0, "off", "off"),  # it was switched off since
+        ("off", 0, "", ""),  # a server that does not say
+    ],
+)
+def test_at_rest_the_last_answer_says_how_it_was_drafted_for(ended: str, running: int, told: str, shown: str) -> None:
+    feed, reading = Feed(), replace(EMPTY, running=running, drafting=Drafting(state=told, setting="auto"))
+    feed.take(Started("r", 10, 0), 0.0)
+    feed.take(finished(SpeculationStats(state=ended)), 1.0)
+    feed.read(reading, 1.5)
+    assert feed.frame(2.0).drafting.state == shown
+    feed.take(Started("s", 10, 0), 3.0)
+    feed.read(reading, 3.5)
+    assert feed.frame(4.0).drafting.state == told
 
 
 @pytest.mark.parametrize("last", [finished(SpeculationStats()), Failed("r", EngineError("gone"))])
