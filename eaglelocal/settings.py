@@ -70,7 +70,7 @@ class Settings:
     drain: float = 30.0  # seconds
     log: str = "text"
     theme: str = "dark"  # of screens; terminal: its own colours
-    glyphs: str = "unicode"
+    glyphs: str = "auto"  # ascii where the locale knows no more
     keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, keys with commas), in place of the default ones
     set_by: tuple[tuple[str, str], ...] = ()  # (option, place), of what is not at its default
 
@@ -288,7 +288,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "drain": _number(0, 3600),
         "log": _choice("text", "json"),
         "theme": _choice("dark", "light", "contrast", "terminal"),
-        "glyphs": _choice("unicode", "ascii"),
+        "glyphs": _choice("auto", "unicode", "ascii"),
         "keys": _keys,
     }
 )

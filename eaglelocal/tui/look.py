@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from eaglelocal.errors import UsageError
@@ -25,13 +26,24 @@ class Look:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-def look_of(settings: Settings) -> Look:
+PYTHON_S_OWN = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # as LC_CTYPE, where nobody else has said anything (PEP 538)
+
+
+def look_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> Look:
+    is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
     return Look(
         theme=settings.theme,
-        glyphs=ASCII if settings.glyphs == "ascii" else UNICODE,
+        glyphs=UNICODE if is_unicode else ASCII,
         has_colour=settings.colour != "never",
         keys=settings.keys,
     )
+
+
+def is_utf8(environ: Mapping[str, str]) -> bool:
+    """Does the terminal know more than ASCII, by its locale? Most do where none is set."""
+    ctype = environ.get("LC_CTYPE", "")
+    said = environ.get("LC_ALL") or (ctype not in PYTHON_S_OWN and ctype) or environ.get("LANG")
+    return not said or "utf8" in said.lower().replace("-", "")
 
 
 def check_keys(keys: Iterable[tuple[str, str]], actions: Iterable[str]) -> None:

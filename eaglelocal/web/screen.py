@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from eaglelocal import locations
 from eaglelocal.settings import Settings
@@ -17,7 +18,10 @@ KEY_VARIABLE = "EAGLELOCAL_WATCHED_KEY"
 
 def main() -> None:
     api_key = os.environ.pop(KEY_VARIABLE, "")
-    watch_server(sys.argv[1], api_key, Settings.load({}, os.environ, locations.config_file()))
+    settings = Settings.load({}, os.environ, locations.config_file())
+    if settings.glyphs == "auto":
+        settings = replace(settings, glyphs="unicode")  # whatever the server's own terminal is, or was
+    watch_server(sys.argv[1], api_key, settings)
 
 
 if __name__ == "__main__":
