@@ -17,7 +17,8 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.session import Session
 from eaglelocal.talk.slash import COMMANDS, is_command, parse
-from eaglelocal.talk.slash_actions import Desk, Leave, act
+from eaglelocal.talk.slash_actions import Desk, Leave, act, copied_line, no_clipboard
+from eaglelocal.tui import clipboard
 
 INTERRUPTED = 130
 
@@ -82,7 +83,7 @@ class Loop:
 
 def converse(session: Session, output: Output, *, tint: bool) -> int:
     """Talk on a terminal until the person leaves. Returns the exit code."""
-    desk = Desk(session, output, locations.conversations_dir())
+    desk = Desk(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
     is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not say what was drafted
     is_tinted = tint and output.colour and is_told and session.model.speculates
     desk.say(
@@ -93,6 +94,13 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
         loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
         return loop.run()
+
+
+def copy_to_desktop(text: str, output: Output) -> None:
+    """Raises UsageError where there is no program for it."""
+    if not clipboard.fill(text):
+        no_clipboard(text)
+    output.message(copied_line(text))
 
 
 def _manners(is_tinted: bool) -> list[str]:

@@ -41,6 +41,15 @@ class QuestionHistory:
         self._at += 1
         return self._typed if self._at == len(self._entries) else self._entries[self._at]
 
+    def __getitem__(self, place: int) -> str:
+        return self._entries[place]
+
+    def find(self, words: str, *, before: int | None, but: str) -> int | None:
+        """The place of the newest question with these words, in capitals or not, before a place. `but`: not this text."""
+        wanted = words.casefold()
+        places = reversed(range(len(self._entries))[:before])
+        return next((at for at in places if self._entries[at] != but and wanted in self._entries[at].casefold()), None)
+
     def add(self, question: str) -> None:
         """Remember a question that was sent; the walk begins at the end again."""
         if not self._entries or self._entries[-1] != question:

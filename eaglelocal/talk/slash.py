@@ -30,6 +30,7 @@ COMMANDS: dict[str, Slash] = {
     "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
     "/clear": Slash("", "forget the conversation, keep the system message"),
     "/retry": Slash("", "ask the last question again"),
+    "/copy": Slash("[code]", "copy the last answer, or its last code block"),
     "/save": Slash("[NAME]", "write the conversation to disk"),
     "/load": Slash("[NAME]", "go on with a saved conversation, or list them"),
     "/rename": Slash("NAME", "give the saved conversation another name"),
@@ -47,6 +48,7 @@ OTHER_NAMES: Mapping[str, str] = {  # what people type who come from other progr
     "/q": "/exit",
     "/new": "/clear",
     "/reset": "/clear",
+    "/again": "/retry",
     "/regenerate": "/retry",
 }
 

@@ -15,6 +15,7 @@ from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
+from eaglelocal.talk.code_blocks import last_code
 from eaglelocal.talk.markdown_export import export
 from eaglelocal.talk.report import ahead, model_lines, total_lines
 from eaglelocal.talk.sampling_form import FIELDS, changed, text_of
@@ -29,6 +30,17 @@ class Leave(Exception):
     """The person wants to go."""
 
 
+Copy = Callable[[str], None]  # into the clipboard, and says so
+
+
+def copied_line(text: str) -> str:
+    return f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
+
+
+def no_clipboard(text: str) -> None:
+    raise UsageError("there is no clipboard here", hint="/export writes the conversation to a file")
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What an action works with."""
@@ -36,6 +48,7 @@ class Desk:
     session: Session
     voice: Voice
     conversations: Path
+    copy: Copy = no_clipboard
     keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # what /help says of the keyboard
 
     def say(self, *lines: str) -> None:
@@ -128,6 +141,19 @@ def _retry(desk: Desk, argument: str) -> str:
     return question
 
 
+def _copy(desk: Desk, argument: str) -> None:
+    turns = desk.session.conversation.turns
+    answer = turns[-1].answer if turns else ""
+    if argument not in ("", "code"):
+        raise UsageError(f"{argument!r} cannot be copied", hint="/copy or /copy code")
+    if not answer:
+        raise UsageError("there is no answer yet")
+    text = last_code(answer) if argument else answer
+    if not text:
+        raise UsageError("there is no code block in the last answer", hint="/copy copies all of it")
+    desk.copy(text)
+
+
 def _save(desk: Desk, argument: str) -> None:
     conversation = desk.session.conversation
     if not conversation.turns:
@@ -213,6 +239,7 @@ ACTIONS: dict[str, Action] = {
     "/system": _system,
     "/clear": _clear,
     "/retry": _retry,
+    "/copy": _copy,
     "/save": _save,
     "/load": _load_conversation,
     "/rename": _rename,

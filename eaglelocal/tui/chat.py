@@ -29,6 +29,7 @@ from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.slash import is_command
+from eaglelocal.talk.slash_actions import copied_line
 from eaglelocal.tui import clipboard
 from eaglelocal.tui import partner as news
 from eaglelocal.tui.base import EagleApp
@@ -92,7 +93,6 @@ class ChatApp(EagleApp[int]):
         Binding("f1", "help", "Help", id="help"),
         Binding("escape", "stop", "Stop", id="stop"),
         Binding("f2", "panel", "Panel", id="panel"),
-        Binding("ctrl+r", "retry", "Retry", id="retry", tooltip="ask the last question again"),
         Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
         Binding("ctrl+n", "new", "New", id="new", tooltip="a new conversation"),
         Binding("ctrl+o", "talks", "Open", id="talks", tooltip="conversations on disk"),
@@ -216,6 +216,8 @@ class ChatApp(EagleApp[int]):
                 self._spoken.take_back()
             case news.Turned(turns, name):
                 self._on_turned(turns, name)
+            case news.Copied(text):
+                self._copy(text)
             case news.StateChanged(state, restarts):
                 self._on_state(state, restarts)
             case news.Left():
@@ -313,8 +315,8 @@ class ChatApp(EagleApp[int]):
             self.notify("nothing was asked yet")
             return
         self._edited = last
-        self.prompt.border_title = "the last question; enter asks again, esc leaves it as it is"
         self.prompt.replace_text(last.text)
+        self.prompt.border_title = "the last question; enter asks again, esc leaves it as it is"
 
     def _end_editing(self) -> None:
         self._edited = None
@@ -344,11 +346,11 @@ class ChatApp(EagleApp[int]):
         self.copy_to_clipboard(text)
         clipboard.fill(text)
         self.screen.clear_selection()
-        self.notify(f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}")
+        self.notify(copied_line(text))
 
     def action_editor(self) -> None:
         try:
-            text = edited(self.prompt.text, self.suspend)
+            text = edited(self.prompt.whole_text, self.suspend)
         except EagleLocalError as error:
             self._spoken.wrong(error)
         except SuspendNotSupported:

@@ -21,13 +21,14 @@ PROGRAMS = (
 )
 
 
-def fill(text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """As far as that is possible."""
+def fill(text: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """As far as that is possible. Is there a program for it?"""
     command = _program(environ)
     if command:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             quiet = subprocess.DEVNULL  # xclip lives on and would keep a pipe open
             subprocess.run(command, input=text.encode(), stdout=quiet, stderr=quiet, timeout=WITHIN_S, check=False)
+    return bool(command)
 
 
 def _program(environ: Mapping[str, str]) -> tuple[str, ...]:

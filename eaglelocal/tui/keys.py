@@ -17,7 +17,8 @@ CHAT_KEYS: Mapping[str, str] = MappingProxyType(
         "up, down": "earlier questions, at the first and last line",
         "page up, page down": "through the conversation; ctrl+end goes to its end",
         "tab": "completes a command",
-        "ctrl+r, f3": "asks the last question again; changes it first",
+        "ctrl+r": "looks for an earlier question by its words",
+        "f6, f3": "asks the last question again; changes it first",
         "ctrl+n, ctrl+o": "a new conversation; the ones on disk",
         "f4, f5": "system message and sampling; model and draft",
         "f2": "the panel of speculation",
@@ -34,7 +35,7 @@ CHAT_KEYS: Mapping[str, str] = MappingProxyType(
 CHAT_ACTIONS = frozenset(
     {
         "send", "newline", "suspend", "undo", "complete", "older", "newer", "delete_or_leave", "interrupt", "page_up",
-        "page_down", "top", "end", "help", "stop", "panel", "retry", "edit", "new", "talks", "settings",
+        "page_down", "top", "end", "help", "stop", "panel", "retry", "search", "edit", "new", "talks", "settings",
         "model", "copy_answer", "tint", "thoughts", "editor", "leave", "close", "rename", "delete", "export",
         "save",
     }

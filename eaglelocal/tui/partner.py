@@ -72,6 +72,13 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """What is wanted in the clipboard."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wrong:
     error: EagleLocalError
 
@@ -105,7 +112,20 @@ class Left:
     """The person wants to go."""
 
 
-News = ModelChanged | Asking | Heard | Answered | Said | Wrong | Progressed | TookBack | Turned | StateChanged | Left
+News = (
+    ModelChanged
+    | Asking
+    | Heard
+    | Answered
+    | Said
+    | Copied
+    | Wrong
+    | Progressed
+    | TookBack
+    | Turned
+    | StateChanged
+    | Left
+)
 Tell = Callable[[News], None]
 
 
@@ -315,7 +335,7 @@ class Partner:
         told = (session.model, session.conversation.system, session.params)
         before = (session.conversation, len(session.conversation.turns), told)
         try:
-            question = act(Desk(session, self._voice, self._folder, CHAT_KEYS), command)
+            question = act(Desk(session, self._voice, self._folder, self._copy, CHAT_KEYS), command)
         except Leave:
             self._tell(Left())
             return
@@ -324,6 +344,9 @@ class Partner:
         if question is not None:
             self._tell(TookBack())
             self._ask(question)
+
+    def _copy(self, text: str) -> None:
+        self._tell(Copied(text))
 
     def _after_action(
         self, session: Session, talk: Conversation, num_turns: int, told: tuple[Model, str, SamplingParams]

@@ -10,15 +10,20 @@ from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Edit, EditResult, Selection
 
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.slash import COMMANDS
+from eaglelocal.tui.folding import Folding
+from eaglelocal.tui.history_search import HistorySearch
 from eaglelocal.tui.rows import harmless
 
 QUOTES = '"""'
+SEARCH_KEYS = "again: older, enter takes it, esc leaves"
 # What most terminals send for alt+enter, and some were told to send for shift+enter. Textual reads enter alone.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
@@ -39,6 +44,8 @@ class Prompt(TextArea):
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
         Binding("down", "newer", "", id="newer", show=False),
+        Binding("ctrl+r", "search", "", id="search", show=False),
+        Binding("f6", "app.retry", "Retry", id="retry", tooltip="ask the last question again"),  # not: select a line
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
@@ -64,6 +71,9 @@ class Prompt(TextArea):
             id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
         )
         self._history = history
+        self._search: HistorySearch | None = None
+        self._title: str | None = None  # while nothing is looked for
+        self._folding = Folding()
         self._at_once = {
             key: binding.action
             for binding in (*TextArea.BINDINGS, *self.BINDINGS)
@@ -80,18 +90,101 @@ class Prompt(TextArea):
         Bindings are looked up on other queues: a line that arrives at once, its Enter included, would overtake itself.
         """
         action = self._at_once.get(event.key)
-        if action is not None:
+        is_done = self._search is not None and self._look_for(self._search, event, action)
+        if action is not None or is_done:
             event.stop()
             event.prevent_default()
+        if action is not None and not is_done:
             await self.run_action(action)
 
     def replace_text(self, text: str) -> None:
         """Show another text, the cursor behind it."""
+        self._end_search()
         self.load_text(text)
         self.move_cursor(self.document.end)
 
+    # ---- long pastes
+    @property
+    def whole_text(self) -> str:
+        return self._folding.whole(self.text)
+
+    @property
+    def selected_text(self) -> str:
+        return self._folding.whole(super().selected_text)
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Marks of long pastes are changed as a whole."""
+        index, place = self._lines.get_index_from_location, self._lines.get_location_from_index
+        begin, end = self._folding.around(self.text, index(edit.top), index(edit.bottom))
+        edit.from_location, edit.to_location = place(begin), place(end)
+        return super().edit(edit)
+
+    @property
+    def _lines(self) -> Document:
+        assert isinstance(self.document, Document)
+        return self.document
+
+    def action_paste(self) -> None:
+        self._take_paste(self.app.clipboard)
+
+    def _take_paste(self, text: str) -> None:
+        """Line ends of every kind become our own."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if self._search is not None:
+            self._search.extend(text.partition("\n")[0])
+            self._show_search(self._search)
+        else:
+            self.replace(self._folding.folded(text), *self.selection)
+
+    # ---- earlier questions
+    def action_search(self) -> None:
+        self._search, self._title = HistorySearch(self._history, self.text), self.border_title
+        self._show_search(self._search)
+
+    def _look_for(self, search: HistorySearch, event: events.Key, action: str | None) -> bool:
+        """What a key does to a search; False: it is to do what it does elsewhere."""
+        if event.key == "escape" or action == "app.interrupt":
+            self.replace_text(search.typed)
+        elif action == "submit":
+            self._end_search()
+        elif action in ("search", "older"):
+            search.older()
+        elif action == "newer":
+            search.newer()
+        elif action == "delete_left":
+            search.erase()
+        elif action is None and event.is_printable:
+            search.extend(event.character or "")
+        else:
+            if action is not None:
+                self._end_search()
+            return False
+        if self._search is not None:
+            self._show_search(search)
+        return True
+
+    def _show_search(self, search: HistorySearch) -> None:
+        """What is found, with the words that were looked for marked."""
+        self.load_text(search.shown)
+        begin = search.shown.lower().find(search.words.lower())
+        end = begin + len(search.words)
+        if 0 <= begin and end <= len(search.shown):
+            place = self._lines.get_location_from_index
+            self.selection = Selection(place(begin), place(end))
+        self.border_title = Content(harmless(search.title))
+        self._tell(SEARCH_KEYS)
+
+    def _end_search(self) -> None:
+        """What it shows stays, to be changed or sent."""
+        if self._search is not None:
+            self._search, self.border_title = None, self._title
+            self.move_cursor(self.document.end)
+            self.update_suggestion()
+
     def update_suggestion(self) -> None:
         """The rest of the only command that begins so; below the text, which ones there are, or what waits."""
+        if self._search is not None:
+            return
         matches = self._matches()
         self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
         if matches:
@@ -122,7 +215,7 @@ class Prompt(TextArea):
         elif self.text.lstrip().startswith(QUOTES) and self.text.count(QUOTES) == 1:
             self.insert("\n")
         else:
-            self._send(_without_quotes(self.text).strip("\n"))
+            self._send(self._folding.whole(_without_quotes(self.text)).strip("\n"))
 
     def _send(self, text: str) -> None:
         if text.strip():
@@ -159,10 +252,9 @@ class Prompt(TextArea):
             self.post_message(self.Leaving())
 
     async def _on_paste(self, event: events.Paste) -> None:
-        """Line ends of every kind become our own."""
         event.prevent_default()
         event.stop()
-        self.replace(event.text.replace("\r\n", "\n").replace("\r", "\n"), *self.selection)
+        self._take_paste(event.text)
 
 
 def _usage(name: str) -> str:

@@ -14,12 +14,12 @@ import pytest
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.chat_line import Loop
+from eaglelocal.cli.chat_line import Loop, copy_to_desktop
 from eaglelocal.cli.output import Output
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import EngineError, ModelFileError
+from eaglelocal.errors import EngineError, ModelFileError, UsageError
 from eaglelocal.talk.conversation import Turn
 from eaglelocal.talk.session import Choice, Garage, Model, Session
 from eaglelocal.talk.slash_actions import Desk
@@ -38,6 +38,7 @@ class Talk:
     params: SamplingParams = field(default_factory=SamplingParams)
     chosen: list[Choice] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
     stdout: io.StringIO = field(default_factory=io.StringIO)
     stderr: io.StringIO = field(default_factory=io.StringIO)
 
@@ -45,7 +46,8 @@ class Talk:
         output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
         plan = scripted_plan(self.client.label, spec=self.spec)
         self.session = Session(Garage(self._plan, self._load), Model(self.client, plan, self.client.info), self.params)
-        self._loop = Loop(Asker(self.session, output), Desk(self.session, output, self.folder), self._read)
+        desk = Desk(self.session, output, self.folder, self.copied.append)
+        self._loop = Loop(Asker(self.session, output), desk, self._read)
 
     def run(self) -> int:
         return self._loop.run()
@@ -244,6 +246,38 @@ def test_retry_without_a_question(talk: Start) -> None:
     chat = talk("/retry")
     chat.run()
     assert "error: nothing was asked yet" in chat.stderr.getvalue()
+
+
+CODE = "Try:\n```python\na = 1\n\nb = 2\n```\nor\n~~~~\n```\n~~~~"
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "copied", "said"),
+    [
+        ("Yes.", "/copy", ["Yes."], ""),
+        (CODE, "/copy", [CODE], ""),
+        (CODE, "/copy code", ["```"], ""),
+        (CODE.partition("or")[0], "/copy code", ["a = 1\n\nb = 2"], ""),
+        ("1. one\n   ```\n   a\n   ```", "/copy code", ["a"], ""),
+        ("```\ncut o", "/copy code", ["cut o"], ""),
+        ("`a`", "/copy code", [], "there is no code block in the last answer"),
+        ("", "/copy", [], "there is no answer yet"),
+        ("Yes.", "/copy all", [], "'all' cannot be copied"),
+    ],
+)
+def test_copy_takes_the_last_answer_or_its_code(
+    talk: Start, answer: str, line: str, copied: list[str], said: str
+) -> None:
+    chat = talk("a", line, scripts=(Script((answer,)),))
+    chat.run()
+    assert chat.copied == copied
+    assert said in chat.stderr.getvalue()
+
+
+def test_copy_where_nothing_takes_it_is_said() -> None:
+    output = Output(stdout=io.StringIO(), stderr=io.StringIO(), environ={})
+    with pytest.raises(UsageError, match="there is no clipboard here"):
+        copy_to_desktop("text", output)  # while tests run there is no program
 
 
 def test_save_and_load(talk: Start) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, TextArea
 from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.tui.chat import ChatApp
 from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
 from eaglelocal.tui.keys import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
@@ -148,6 +149,91 @@ def test_history_of_questions(tmp_path: Path) -> None:
     assert (tmp_path / "questions.jsonl").stat().st_mode & 0o077 == 0
 
 
+def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    history = QuestionHistory(tmp_path / "questions.jsonl")
+    for question in ("What is an owl?", "What is an eagle?", "an OWL flies", "last"):
+        history.add(question)
+
+    async def looks(person: Spectator, *keys: str) -> str:
+        await person.pilot.press(*keys)
+        return person.app.prompt.text
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("typed")
+        await person.pilot.press("ctrl+r")
+        assert person.app.prompt.text == "typed"
+        await person.sees("earlier question with: ", "enter takes it, esc leaves")
+        assert await looks(person, *"an") == "an OWL flies"
+        assert await looks(person, "ctrl+r") == "What is an eagle?"
+        assert await looks(person, "space", *"ow") == "What is an owl?"
+        await person.sees("earlier question with: an ow")
+        assert await looks(person, "up") == "What is an owl?"
+        await person.sees("nothing earlier with: an ow")
+        assert await looks(person, "backspace", "backspace", "backspace") == "an OWL flies"
+        assert await looks(person, "ctrl+r", "down") == "an OWL flies"
+        assert person.app.prompt.selected_text == "an"
+        assert await looks(person, "escape") == "typed"
+        await person.no_longer_sees("earlier question")
+        assert await looks(person, "ctrl+r", *"eagle", "ctrl+c") == "typed"
+        assert await looks(person, "ctrl+r", *"eagle", "home", "x") == "xWhat is an eagle?"
+        assert await looks(person, "ctrl+u", "ctrl+k", "ctrl+r", *"eagle", "enter") == "What is an eagle?"
+        assert not stage.clients[0].requests
+        await person.pilot.press("enter")
+        await person.sees("❯ What is an eagle?", "first answer")
+
+    play(stage, scenario)
+
+
+def pasted(person: Spectator, text: str) -> str:
+    person.app.prompt._take_paste(text)
+    return person.app.prompt.text
+
+
+def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
+    log = "\n".join(f"line {number}" for number in range(312))
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("look ")
+        assert pasted(person, log) == "look [pasted 312 lines]"
+        await person.type(" again ")
+        assert pasted(person, log.upper()).endswith(" again [pasted 312 lines, 2]")
+        await person.pilot.press("backspace")  # all of it
+        assert person.app.prompt.text == "look [pasted 312 lines] again "
+        await person.pilot.press("ctrl+underscore")
+        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]")
+        await person.pilot.press("left", "x")  # never into it
+        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]x")
+        await person.pilot.press("backspace", "ctrl+w", "enter")
+        await person.sees("first answer")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == f"look {log} again"
+
+
+def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", "true")
+    long = "x" * 1001
+    stage = lent(Stage(tmp_path), monkeypatch)
+
+    async def scenario(person: Spectator) -> None:
+        await person.type("a")
+        assert pasted(person, long) == "a[pasted 1001 characters]"
+        person.app.prompt.select_all()
+        assert person.app.prompt.selected_text == f"a{long}"
+        await person.pilot.press("ctrl+underscore")
+        assert person.app.prompt.text == "a"
+        assert pasted(person, "short") == "ashort"
+        person.app.copy_to_clipboard(long)
+        await person.pilot.press("ctrl+v")
+        assert person.app.prompt.text == "ashort[pasted 1001 characters]"
+        await person.pilot.press("ctrl+g")
+        await person.until(lambda: person.app.prompt.text == f"ashort{long}", "what the editor was given")
+
+    play(stage, scenario)
+
+
 def test_tab_completes_a_command(tmp_path: Path) -> None:
     async def scenario(person: Spectator) -> None:
         await person.type("/sy")
@@ -247,7 +333,12 @@ def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         await person.sees("41.2 tok/s")
         await person.pilot.press("f8")
         assert [person.app.clipboard] == desktop == ["the first answer"]
-        await person.pilot.press("ctrl+r")
+        await person.ask("/copy")
+        await person.until(lambda: desktop == ["the first answer"] * 2, "a copy")
+        await person.sees("copied 16 characters")
+        await person.ask("/copy code")
+        await person.sees("there is no code block in the last answer")
+        await person.pilot.press("f6")
         await person.sees("and another one")
         assert "the first answer" not in person.text
         await person.pilot.press("ctrl+n")

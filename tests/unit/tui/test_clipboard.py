@@ -32,7 +32,7 @@ def test_the_program_of_the_desktop_gets_the_text(
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\nexec /bin/cat > {tmp_path}/{name}.got\n")
         program.chmod(0o755)
-    clipboard.fill("é\nb", {**environ, "PATH": str(tmp_path)})
+    assert clipboard.fill("é\nb", {**environ, "PATH": str(tmp_path)}) is bool(filled)
     assert {path.name: path.read_text() for path in tmp_path.glob("*.got")} == (
         {f"{filled}.got": "é\nb"} if filled else {}
     )

@@ -1,0 +1,22 @@
+"""Code in an answer, as Markdown marks it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
+
+
+def last_code(text: str) -> str:
+    """What stands in the last fenced block, also one that was cut off; "" without any."""
+    found: list[str] = []
+    begun: re.Match[str] | None = None
+    for line in text.split("\n"):
+        mark = _FENCE.fullmatch(line)
+        if begun is None:
+            begun, found = mark, [] if mark else found
+        elif mark and mark["fence"].startswith(begun["fence"]) and not mark["about"].strip():
+            begun = None
+        else:
+            found.append(line.removeprefix(begun["indent"]))
+    return "\n".join(found)

@@ -1,0 +1,56 @@
+"""Long pastes: what stands for them, and that marks are never cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.tui.folding import MAX_CHARS, MAX_LINES, Folding
+
+LONG = "\n".join("abcdefghi")  # nine lines
+MARK = "[pasted 9 lines]"
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("", ""),
+        ("short", "short"),
+        ("\n" * (MAX_LINES - 1) + "x", "\n" * (MAX_LINES - 1) + "x"),
+        ("\n" * MAX_LINES + "x", MARK),
+        (LONG + "\n", MARK),
+        ("x" * MAX_CHARS, "x" * MAX_CHARS),
+        ("x" * MAX_CHARS + "y", "[pasted 1001 characters]"),
+    ],
+)
+def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> None:
+    folding = Folding()
+    assert folding.folded(text) == folded
+    assert folding.whole(f"a {folded} b") == f"a {text} b"
+
+
+def test_each_paste_has_its_own_mark() -> None:
+    folding, other = Folding(), LONG.upper()
+    assert [folding.folded(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
+    assert folding.whole(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
+    assert folding.whole("[pasted 8 lines]") == "[pasted 8 lines]"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "changed"),
+    [
+        (0, 1, (0, 1)),
+        (2, 2, (2, 2)),  # before it
+        (3, 3, (18, 18)),  # in it: behind it
+        (18, 18, (18, 18)),
+        (17, 18, (2, 18)),
+        (2, 3, (2, 18)),
+        (0, 5, (0, 18)),
+        (10, 20, (2, 20)),
+        (18, 20, (18, 20)),
+    ],
+)
+def test_a_mark_changes_as_a_whole(begin: int, end: int, changed: tuple[int, int]) -> None:
+    folding = Folding()
+    text = f"a {folding.folded(LONG)} b"
+    assert text[2:18] == MARK
+    assert folding.around(text, begin, end) == changed
