@@ -45,7 +45,7 @@ class QuestionHistory:
         return self._entries[place]
 
     def find(self, words: str, *, before: int | None, but: str) -> int | None:
-        """The place of the newest question with these words, in capitals or not, before a place. `but`: not this text."""
+        """The place of the newest question with these words, in capitals or not, before a place; never of this text."""
         wanted = words.casefold()
         places = reversed(range(len(self._entries))[:before])
         return next((at for at in places if self._entries[at] != but and wanted in self._entries[at].casefold()), None)

@@ -98,7 +98,7 @@ def _question(entry: Entry, width: int, view: View) -> list[Row]:
 def _answer(entry: Entry, width: int, view: View) -> list[Row]:
     from eaglelocal.tui.markdown_rows import markdown_rows
 
-    rows = markdown_rows(entry.text, width, view.ink)
+    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # marks are of what was written
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
 
 

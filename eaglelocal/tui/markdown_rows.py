@@ -1,7 +1,7 @@
 """Markdown as rows of styled text, and the cut between what of a growing text is finished and what may still change.
 
-Pure: text and width in, rows out. HTML, link definitions, formulas and ends of lines are shown as they are written:
-a model's words never vanish, and it ends a line where it means to, as in a poem.
+Pure: text and width in, rows out. HTML, link definitions and ends of lines are shown as they are written, and formulas
+that are no line of text: a model's words never vanish, and it ends a line where it means to, as in a poem.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from rich.markdown import BlockQuote, CodeBlock, Heading, ListItem, Markdown, Ma
 from rich.segment import Segment
 from rich.syntax import Syntax
 
+from eaglelocal.tui.formulas import readable
 from eaglelocal.tui.rows import Ink, Row, console, harmless, shaped
 
 # `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not what is said of $5 and $10
 _FORMULA = re.compile(
-    r"\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\$\$.{1,2000}?\$\$|\$(?=[^\s$])[^$\n]{0,500}(?<=[^\s\\])\$(?!\d)", re.DOTALL
+    r"\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\$\$.{1,2000}?\$\$|\$(?=[^\s$])[^$\n]{0,500}(?<=[^\s\\])\$(?!\w)", re.DOTALL
 )
+
+FORMULAS = "formulas"  # in what the parser hands to its rules: are they to be text?
 
 
 class _LeftHeading(Heading):
@@ -79,9 +82,9 @@ def _empty_document(code_theme: str) -> _Document:
     return _Document("", code_theme=code_theme, hyperlinks=False)
 
 
-def _document(text: str, code_theme: str) -> _Document:
+def _document(text: str, code_theme: str, *, formulas: bool) -> _Document:
     document = copy.copy(_empty_document(code_theme))
-    document.parsed = _parser().parse(text)
+    document.parsed = _parser().parse(text, {FORMULAS: formulas})
     return document
 
 
@@ -113,7 +116,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
     if found is None:
         return False
     if not silent:
-        state.push("text", "", 0).content = found[0]
+        state.push("text", "", 0).content = readable(found[0]) if state.env.get(FORMULAS) else found[0]
     state.pos = found.end()
     return True
 
@@ -126,9 +129,10 @@ def _keep_line_ends(state: StateCore) -> None:
                 child.type = "hardbreak"
 
 
-def markdown_rows(text: str, width: int, ink: Ink) -> list[Row]:
-    """At most `width` cells a row, at least one row."""
-    document = _document(harmless(text), "ansi_dark" if ink.is_dark else "ansi_light")
+def markdown_rows(text: str, width: int, ink: Ink, *, formulas: bool = True) -> list[Row]:
+    """At most `width` cells a row, at least one row. formulas: as text, where there are signs for that."""
+    theme = "ansi_dark" if ink.is_dark else "ansi_light"
+    document = _document(harmless(text), theme, formulas=formulas and not ink.is_ascii)
     options = console().options.update(width=max(width, 1), no_wrap=False)
     return shaped(console().render_lines(document, options, pad=False), ink)
 

@@ -168,7 +168,7 @@ class Prompt(TextArea):
         self.load_text(search.shown)
         begin = search.shown.lower().find(search.words.lower())
         end = begin + len(search.words)
-        if 0 <= begin and end <= len(search.shown):
+        if begin >= 0 and end <= len(search.shown):
             place = self._lines.get_location_from_index
             self.selection = Selection(place(begin), place(end))
         self.border_title = Content(harmless(search.title))

@@ -51,8 +51,8 @@ def test_no_word_of_a_model_vanishes() -> None:
     [
         ("Roses are *red*,\nviolets are blue.", ["Roses are red,", "violets are blue."]),
         ("> one\n> two", ["▌ one", "▌ two"]),
-        (r"\(a_b * c_d * e\) and *this*", [r"\(a_b * c_d * e\) and this"]),
-        ("\\[\n\\int_0^1 x\\,dx = \\{y\\}\n\\]", ["\\[", "\\int_0^1 x\\,dx = \\{y\\}", "\\]"]),
+        (r"\(\vec{a_b} * c_d * e\) and *this*", [r"\(\vec{a_b} * c_d * e\) and this"]),
+        ("\\[\n\\oint_0^1 x\\,dx = \\{y\\}\n\\]", ["\\[", "\\oint_0^1 x\\,dx = \\{y\\}", "\\]"]),
         (r"$$x \\ *y*$$ *z*", [r"$$x \\ *y*$$ z"]),
         (r"$a*b*c$, *d*", ["$a*b*c$, d"]),
         ("It costs $5 *or* $10 *now*.", ["It costs $5 or $10 now."]),

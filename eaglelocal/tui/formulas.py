@@ -1,0 +1,146 @@
+r"""Formulas of LaTeX as a line of text: `\frac{a}{b}` is `a/b`, `x^2` is `x²`, `\alpha` is `α`.
+
+Pure. All or nothing: a formula with anything that is not known here stays as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\s+|.", re.DOTALL)
+_WORDY = re.compile(r"[A-Za-z]{3,}")
+_SURE = re.compile(r"[A-Za-z]|.*[\w)}]\s*[\^_=<>+]\s*[\w({-].*|.*\b[A-Za-z]\(.*")  # x, a = b, f(x)
+_SIMPLE = re.compile(r"[√∛∜]?\w+|.", re.DOTALL)
+
+SIGNS: Mapping[str, str] = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "varepsilon": "ε", "zeta": "ζ", "eta":
+    "η", "theta": "θ", "vartheta": "ϑ", "iota": "ι", "kappa": "κ", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ",
+    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "upsilon": "υ", "phi": "φ", "varphi": "φ", "chi": "χ", "psi":
+    "ψ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ", "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Sigma": "Σ",
+    "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω",
+    "cdot": "·", "times": "×", "div": "÷", "pm": "±", "mp": "∓", "ast": "*", "circ": "∘", "leq": "≤", "le": "≤",
+    "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠", "approx": "≈", "equiv": "≡", "sim": "∼", "propto": "∝", "ll": "≪",
+    "gg": "≫", "lt": "<", "gt": ">", "to": "→", "rightarrow": "→", "leftarrow": "←", "leftrightarrow": "↔",
+    "Rightarrow": "⇒", "implies": "⇒", "Leftrightarrow": "⇔", "iff": "⇔", "mapsto": "↦", "infty": "∞", "sum": "∑",
+    "prod": "∏", "int": "∫", "partial": "∂", "nabla": "∇", "in": "∈", "notin": "∉", "subset": "⊂", "subseteq": "⊆",
+    "cup": "∪", "cap": "∩", "emptyset": "∅", "forall": "∀", "exists": "∃", "neg": "¬", "land": "∧", "lor": "∨",
+    "mid": "|", "ldots": "…", "dots": "…", "cdots": "⋯", "degree": "°", "angle": "∠", "perp": "⊥", "hbar": "ℏ",
+    "ell": "ℓ", "therefore": "∴", "quad": " ", "qquad": " ", "left": "", "right": "", "displaystyle": "",
+    "{": "{", "}": "}", "%": "%", "$": "$", "&": "&", "_": "_", "#": "#", ",": " ", ";": " ", ":": " ",
+    " ": " ", "!": "",
+}  # fmt: skip
+NAMES = frozenset(
+    {
+        "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "exp", "lim", "max",
+        "min", "gcd", "det", "bmod",
+    }
+)  # fmt: skip
+# what these hold is shown
+PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
+FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
+DOUBLED: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
+RAISED = str.maketrans("0123456789+-=()niabcdefghjklmoprstuvwxyz ", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ ")
+LOWERED = str.maketrans("0123456789+-=()aehijklmnoprstuvx ", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ ")
+
+
+class Unknown(Exception):
+    """Something that has no place in a line of text."""
+
+
+def readable(written: str) -> str:
+    r"""A formula with its marks, `\(x^2\)` say, as text; as it was written where that cannot be, or it may be none."""
+    num_marks = 2 if written.startswith(("\\", "$$")) else 1
+    inner = written[num_marks:-num_marks]
+    if num_marks == 1 and not _is_sure(inner):
+        return written
+    try:
+        return " ".join(_Reader(inner).all().split()) or written
+    except Unknown:
+        return written
+
+
+def _is_sure(inner: str) -> bool:
+    """Between single dollars: is it no price, and no variable of a shell?"""
+    if "\\" in inner:
+        return True
+    is_wordy = _WORDY.search(inner) or "`" in inner
+    return not is_wordy and any(map(str.isalpha, inner)) and bool(_SURE.fullmatch(inner))
+
+
+class _Reader:
+    """Walks through the tokens of one formula."""
+
+    def __init__(self, source: str) -> None:
+        self._tokens = [token if token.strip() else " " for token in _TOKEN.findall(source)][::-1]
+
+    def all(self, end: str = "") -> str:
+        """Up to a closing bracket, or to the end. Raises Unknown."""
+        said = ""
+        while self._tokens:
+            token = self._tokens.pop()
+            if token == end:
+                return said
+            space = " " if token[1:] in NAMES and said[-1:].isalnum() else ""
+            said += space + self._said(token)
+        if end:
+            raise Unknown
+        return said
+
+    def _said(self, token: str) -> str:
+        match token:
+            case "^":
+                return _moved(self._argument(), RAISED, "^")
+            case "_":
+                return _moved(self._argument(), LOWERED, "_")
+            case "{":
+                return self.all("}")
+            case "}" | "&" | "#" | "$":
+                raise Unknown
+        return self._command(token[1:]) if token[0] == "\\" else token
+
+    def _command(self, name: str) -> str:
+        if name in SIGNS:
+            return SIGNS[name]
+        if name in NAMES:
+            return name + (" " if self._tokens and self._tokens[-1][-1].isalnum() else "")
+        if name in FRACTIONS:
+            return f"{_bracketed(self._argument())}/{_bracketed(self._argument())}"
+        if name == "sqrt":
+            root = {"": "√", "2": "√", "3": "∛", "4": "∜"}.get(self._option())
+            if root is not None:
+                return root + _bracketed(self._argument())
+        if name == "mathbb" and (letter := DOUBLED.get(self._argument())):
+            return letter
+        if name in PLAIN:
+            return self._argument()
+        raise Unknown
+
+    def _argument(self) -> str:
+        """The next token, or what stands in braces."""
+        while self._tokens and self._tokens[-1] == " ":
+            self._tokens.pop()
+        if not self._tokens:
+            raise Unknown
+        return self._said(self._tokens.pop())
+
+    def _option(self) -> str:
+        """What stands in square brackets, if they are there."""
+        if self._tokens and self._tokens[-1] == "[":
+            self._tokens.pop()
+            return self.all("]")
+        return ""
+
+
+def _bracketed(text: str) -> str:
+    """In brackets, unless it is one number or name."""
+    return text if _SIMPLE.fullmatch(text) else f"({text.strip()})"
+
+
+def _moved(text: str, signs: dict[int, int], mark: str) -> str:
+    """Higher or lower, where all of it can be written so."""
+    if text == SIGNS["circ"] and mark == "^":
+        return SIGNS["degree"]
+    if all(ord(char) in signs for char in text):
+        return text.translate(signs)
+    return f"{mark}{_bracketed(text)}"
