@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from textual.app import App, ReturnType, SystemCommand
+from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
@@ -45,6 +46,8 @@ class EagleApp(App[ReturnType]):
         Footer FooterKey.-command-palette { border-left: none; }
         Toast { border-left: none; border-right: none; }
         OptionList { scrollbar-size: 0 0; }
+        CommandPalette #--input, CommandPalette LoadingIndicator { border: none; }
+        CommandPalette SearchIcon { display: none; }
     }
     """
 
@@ -59,6 +62,11 @@ class EagleApp(App[ReturnType]):
         self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))
         self.theme = look.theme
         self.set_keymap(dict(look.keys))
+
+    def action_command_palette(self) -> None:
+        """As Textual does it, asking in ASCII."""
+        if not CommandPalette.is_open(self):
+            self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
 
     def get_driver_class(self) -> type[Driver]:
         """In a terminal our own; behind a pipe and in tests what Textual was told."""

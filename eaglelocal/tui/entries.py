@@ -14,7 +14,7 @@ from rich.style import Style
 
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.conversation import Turn
-from eaglelocal.tui.rows import Ink, Row, plain_rows
+from eaglelocal.tui.rows import Ink, Row, column_rows, plain_rows
 from eaglelocal.tui.tinting import tinted
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
@@ -116,7 +116,7 @@ def _thought(entry: Entry, width: int, view: View) -> list[Row]:
 def _aside(entry: Entry, width: int, view: View) -> list[Row]:
     """Our own words, whose signs may be replaced."""
     text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
-    return plain_rows(text, width, view.ink, "dim")
+    return column_rows(text, width, view.ink, "dim")
 
 
 def _error(entry: Entry, width: int, view: View) -> list[Row]:

@@ -37,6 +37,12 @@ class Folding:
             at = end
         return "".join([*parts, text[at:]])
 
+    def again(self, text: str) -> str:
+        """A whole text, with what was folded before folded once more."""
+        for mark, paste in sorted(self._pastes.items(), key=lambda each: -len(each[1])):
+            text = text.replace(paste, mark)
+        return text
+
     def around(self, text: str, begin: int, end: int) -> tuple[int, int]:
         """The part of the text that changes where this part is to: with all of each mark."""
         for first, last in self._spans(text):

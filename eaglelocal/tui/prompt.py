@@ -44,8 +44,9 @@ class Prompt(TextArea):
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
         Binding("down", "newer", "", id="newer", show=False),
-        Binding("ctrl+r", "search", "", id="search", show=False),
-        Binding("f6", "app.retry", "Retry", id="retry", tooltip="ask the last question again"),  # not: select a line
+        Binding("ctrl+r", "search", "Find", id="search", tooltip="an earlier question"),
+        # not: to select a line, as TextArea has it
+        Binding("f6", "app.retry", "Retry", id="retry", show=False, tooltip="ask the last question again"),
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
@@ -100,7 +101,7 @@ class Prompt(TextArea):
     def replace_text(self, text: str) -> None:
         """Show another text, the cursor behind it."""
         self._end_search()
-        self.load_text(text)
+        self.load_text(self._folding.again(text))
         self.move_cursor(self.document.end)
 
     # ---- long pastes
@@ -168,7 +169,7 @@ class Prompt(TextArea):
         self.load_text(search.shown)
         begin = search.shown.lower().find(search.words.lower())
         end = begin + len(search.words)
-        if begin >= 0 and end <= len(search.shown):
+        if begin >= 0 and end <= len(self.text):
             place = self._lines.get_location_from_index
             self.selection = Selection(place(begin), place(end))
         self.border_title = Content(harmless(search.title))

@@ -7,6 +7,7 @@ look like. Quick to import; Markdown, which is not, has a file of its own.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from rich.theme import Theme
 Row = list[Segment]
 
 TAB = "    "
+_FIRST_COLUMN = re.compile(r"\S.*?\s{2,}(?=\S)")
 # A model's text must not steer the terminal.
 _HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _HARMLESS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
@@ -72,6 +74,19 @@ def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
     options = console().options.update(width=max(width, 1))
     rows = console().render_lines(Text(harmless(text), style=style, overflow="fold"), options, pad=False)
     return shaped(rows, ink)
+
+
+def column_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
+    """As plain_rows; where a line has two columns, what is wrapped of the second stays below it."""
+    return [row for line in text.split("\n") for row in _column_rows(line, width, ink, style)]
+
+
+def _column_rows(line: str, width: int, ink: Ink, style: str) -> list[Row]:
+    first = _FIRST_COLUMN.match(line)
+    indent = first.end() if first and first.end() <= width // 2 else 0
+    rows = plain_rows(line[indent:], width - indent, ink, style)
+    begin = Segment(line[:indent], rows[0][0].style if rows[0] else None)
+    return [[begin if number == 0 else Segment(" " * indent), *row] for number, row in enumerate(rows)]
 
 
 def shaped(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:

@@ -208,12 +208,22 @@ def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
         await person.pilot.press("backspace", "ctrl+w", "enter")
         await person.sees("first answer")
 
+        await person.pilot.press("up")
+        assert person.app.prompt.text == "look [pasted 312 lines] again "
+
     play(stage, scenario)
     assert stage.client.requests[0].messages[0].content == f"look {log} again"
 
 
+def shouting(folder: Path) -> str:
+    """An editor."""
+    program = "import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.upper() + '\\n')"
+    (folder / "editor.py").write_text(program)
+    return f"{sys.executable} {folder / 'editor.py'}"
+
+
 def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VISUAL", "true")
+    monkeypatch.setenv("VISUAL", shouting(tmp_path))
     long = "x" * 1001
     stage = lent(Stage(tmp_path), monkeypatch)
 
@@ -229,7 +239,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
         await person.pilot.press("ctrl+v")
         assert person.app.prompt.text == "ashort[pasted 1001 characters]"
         await person.pilot.press("ctrl+g")
-        await person.until(lambda: person.app.prompt.text == f"ashort{long}", "what the editor was given")
+        await person.until(lambda: person.app.prompt.text == f"ASHORT{long.upper()}", "what the editor was given")
 
     play(stage, scenario)
 
@@ -430,9 +440,7 @@ def lent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_the_editor_gets_the_question_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.upper() + '\\n')"
-    (tmp_path / "editor.py").write_text(program)
-    monkeypatch.setenv("VISUAL", f"{sys.executable} {tmp_path / 'editor.py'}")
+    monkeypatch.setenv("VISUAL", shouting(tmp_path))
     stage = lent(Stage(tmp_path), monkeypatch)
 
     async def scenario(person: Spectator) -> None:

@@ -33,6 +33,7 @@ def test_each_paste_has_its_own_mark() -> None:
     assert [folding.folded(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
     assert folding.whole(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
     assert folding.whole("[pasted 8 lines]") == "[pasted 8 lines]"
+    assert folding.again(f"a {other}{LONG} b") == f"a [pasted 9 lines, 2]{MARK} b"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from eaglelocal.tui.rows import Ink, row_text
         (r"\(\sqrt[n]{a}\)", r"\(\sqrt[n]{a}\)"),
         (r"\(\frac{a}\)", r"\(\frac{a}\)"),
         (r"\({a\)", r"\({a\)"),
+        (rf"\({'{' * 990}x{'}' * 990}\)", rf"\({'{' * 990}x{'}' * 990}\)"),
         ("$5$", "$5$"),
         ("$5 and 6$", "$5 and 6$"),
         ("$HOME/bin:$", "$HOME/bin:$"),
