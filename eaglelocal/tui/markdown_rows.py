@@ -58,10 +58,13 @@ class _PlainCode(CodeBlock):
 
 class _DottedItem(ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        """`1.` where rich has a bare number, in as many cells."""
-        numeral, *rest = super().render_number(console, options, number, last_number)
+        """`1.` where rich has a bare number, in as many cells; also of an item in which nothing stands yet."""
+        numeral, *rest = [*super().render_number(console, options, number, last_number)] or [
+            Segment(""),
+            Segment.line(),
+        ]
         assert isinstance(numeral, Segment)
-        yield Segment(f"{number}.".rjust(len(numeral.text) - 1) + " ", numeral.style)
+        yield Segment(f"{number}.".rjust(len(f"{last_number}.")) + " ", numeral.style)
         yield from rest
 
 

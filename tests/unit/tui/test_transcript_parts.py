@@ -24,7 +24,10 @@ DOCUMENT = (
     "1. first\n\n```python\nx = 1\n\ny = 2\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> said\n\n[x]: http://y\n\nend"
 )
 SCRAPS = st.lists(
-    st.sampled_from([*DOCUMENT.split("\n"), "", "\t", "```", "é日本", "\r", "\u2028", "* * *", "    code"])
+    st.sampled_from(
+        [*DOCUMENT.split("\n"), "", "\t", "```", "é日本", "\r", "\u2028", "* * *", "    code"]
+        + ["2.", "3. ", "-", "   10)", ">", "#", "|", "$$", "\\(", "\\)", "~~", "![", "\\"]
+    )
 )
 MARK = Style(underline=True)
 
@@ -57,6 +60,8 @@ def test_no_word_of_a_model_vanishes() -> None:
         (r"$a*b*c$, *d*", ["$a*b*c$, d"]),
         ("It costs $5 *or* $10 *now*.", ["It costs $5 or $10 now."]),
         (r"\(never closed *so*", ["(never closed so"]),
+        ("1. one\n2.", ["1. one", "2."]),  # the next one begins
+        ("2. \n\n3. x", ["2.", "3. x"]),
         ("\n".join(f"{number}. x" for number in range(9, 11)), [" 9. x", "10. x"]),
     ],
 )
