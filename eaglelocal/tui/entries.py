@@ -6,9 +6,10 @@ An answer is many entries, a block of Markdown each, so that what is finished is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
@@ -19,6 +20,7 @@ from eaglelocal.tui.tinting import tinted
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
 
+DOT = " · "  # between figures
 OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
 
 
@@ -119,6 +121,16 @@ def _aside(entry: Entry, width: int, view: View) -> list[Row]:
     return column_rows(text, width, view.ink, "dim")
 
 
+def _figures(entry: Entry, width: int, view: View) -> list[Row]:
+    """Each figure in one piece."""
+    first, *others = entry.text.split(DOT)
+    lines = [first]
+    for figure in others:
+        is_fitting = cell_len(lines[-1] + DOT + figure) <= width
+        lines = [*lines[:-1], lines[-1] + DOT + figure] if is_fitting else [*lines, figure]
+    return _aside(replace(entry, text="\n".join(lines)), width, view)
+
+
 def _error(entry: Entry, width: int, view: View) -> list[Row]:
     return plain_rows(entry.text, width, view.ink, "red")
 
@@ -127,7 +139,7 @@ _RENDERERS = {
     Kind.QUESTION: _question,
     Kind.ANSWER: _answer,
     Kind.THOUGHT: _thought,
-    Kind.FIGURES: _aside,
+    Kind.FIGURES: _figures,
     Kind.NOTE: _aside,
     Kind.ERROR: _error,
 }

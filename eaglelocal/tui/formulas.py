@@ -40,8 +40,8 @@ NAMES = frozenset(
 PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
 FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
 DOUBLED: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
-RAISED = str.maketrans("0123456789+-=()niabcdefghjklmoprstuvwxyz ", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ ")
-LOWERED = str.maketrans("0123456789+-=()aehijklmnoprstuvx ", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ ")
+RAISED = str.maketrans("0123456789+-=()niabcdefghjklmoprstuvwxyz ,", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ ,")
+LOWERED = str.maketrans("0123456789+-=()aehijklmnoprstuvx ,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ ,")
 
 
 class Unknown(Exception):

@@ -23,6 +23,7 @@ from eaglelocal.tui.rows import Ink, row_text
         (r"\(\int_0^\infty e^{-x^2}\,dx = \frac{\sqrt{\pi}}{2}\)", "∫₀^∞ e^(-x²) dx = √π/2"),
         (r"\(\sum_{i=1}^{n} i\)", "∑ᵢ₌₁ⁿ i"),
         ("$x_1 + x_{n+1}$", "x₁ + xₙ₊₁"),
+        ("$x_{1,2}$", "x₁,₂"),
         (r"$O(n\log n)$", "O(n log n)"),
         (r"\(\sin\theta + \sin(x) + \log_2 n\)", "sin θ + sin(x) + log₂ n"),
         (r"\(\sqrt[3]{8} = 2\)", "∛8 = 2"),

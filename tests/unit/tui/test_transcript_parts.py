@@ -83,6 +83,32 @@ def test_ascii_rows_keep_what_was_said() -> None:
     assert all(char.isascii() for row in texts(DOCUMENT, is_ascii=True) for char in row)
 
 
+def shown(kind: Kind, text: str, width: int) -> list[str]:
+    return [row_text(row).rstrip() for row in rows_of(Entry(kind, text, has_gap=False), width, View())]
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        (60, ["41.2 tok/s · 74/118 drafted accepted · first token 0.21 s"]),
+        (56, ["41.2 tok/s · 74/118 drafted accepted", "first token 0.21 s"]),
+        (20, ["41.2 tok/s", "74/118 drafted", "accepted", "first token 0.21 s"]),
+    ],
+)
+def test_figures_are_wrapped_between_each_other(width: int, rows: list[str]) -> None:
+    assert shown(Kind.FIGURES, "41.2 tok/s · 74/118 drafted accepted · first token 0.21 s", width) == rows
+
+
+def test_what_is_wrapped_of_a_second_column_stays_in_it() -> None:
+    text = "up, down   earlier questions\nplain words that wrap"
+    assert shown(Kind.NOTE, text, 24) == [
+        "up, down   earlier",
+        "           questions",
+        "plain words that wrap",
+    ]
+    assert shown(Kind.NOTE, text, 16)[:2] == ["up, down", "earlier"]  # no room for two
+
+
 # ---- blocks
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join))
