@@ -65,7 +65,7 @@ class EagleApp(App[ReturnType]):
 
     def action_command_palette(self) -> None:
         """As Textual does it, asking in ASCII."""
-        if not CommandPalette.is_open(self):
+        if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
 
     def get_driver_class(self) -> type[Driver]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
@@ -103,3 +104,8 @@ def shaped(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
 
 def row_text(row: Row) -> str:
     return "".join(segment.text for segment in row)
+
+
+def index_at_cell(text: str, cell: int) -> int:
+    """Of the character that begins in this cell, or behind it."""
+    return next((index for index in range(len(text)) if cell_len(text[:index]) >= cell), len(text))

@@ -6,15 +6,17 @@ shows the end it follows what comes; scrolled up, it stays where it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
@@ -22,7 +24,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
-from eaglelocal.tui.rows import Row
+from eaglelocal.tui.rows import Row, index_at_cell
 from eaglelocal.tui.tops import Tops
 
 MAX_LAID_OUT = 128  # items: some screens full. More would be looked through by each garbage collection
@@ -276,8 +278,26 @@ class Transcript(ScrollView):
             for index, item in enumerate(self._items)
             for row in item.rows or [Strip([])] * self._tops.height(index)
         ]
-        text = selection.extract("\n".join(lines))
+        start, end = (self._in_characters(offset, lines) for offset in selection)
+        text = Selection(start, end).extract("\n".join(lines))
         return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
+
+    def _in_characters(self, offset: Offset | None, lines: list[str]) -> Offset | None:
+        """A place among cells, of which wide characters have two."""
+        if offset is None or offset.y >= len(lines):
+            return offset
+        return Offset(index_at_cell(lines[offset.y], offset.x), offset.y)
+
+    def _select_word(self, x: int, row_number: int) -> None:
+        """The word in this cell; between two words nothing."""
+        for word in re.finditer(r"\S+", self._row(row_number).text):
+            begin, end = (cell_len(word.string[:index]) for index in word.span())
+            if begin <= x < end:
+                self.screen.selections = {self: Selection(Offset(begin, row_number), Offset(end, row_number))}
+
+    def _select_row(self, row_number: int) -> None:
+        width = cell_len(self._row(row_number).text)
+        self.screen.selections = {self: Selection(Offset(0, row_number), Offset(width, row_number))}
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -303,7 +323,16 @@ class Transcript(ScrollView):
             self._forget_rows()
 
     def on_click(self, event: events.Click) -> None:
+        """Twice: a word, three times: a line. Textual would take the whole conversation."""
         row_number = event.y + self.scroll_offset.y
+        if event.chain > 1:
+            event.prevent_default()
+            event.stop()
+            if event.chain == 2:
+                self._select_word(event.x, row_number)
+            else:
+                self._select_row(row_number)
+            return
         if self._items and row_number < self._tops.total:
             index = self._tops.item_at(row_number)
             entry = self._items[index].entry

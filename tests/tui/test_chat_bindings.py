@@ -375,6 +375,21 @@ def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
+@pytest.mark.parametrize(("times", "copied"), [(2, "größer,"), (3, "🎉🎉 日本 größer, weiß")])
+def test_clicks_mark_a_word_or_a_line_also_behind_wide_characters(tmp_path: Path, times: int, copied: str) -> None:
+    stage = Stage(tmp_path, scripts=(says("🎉🎉 日本 größer, weiß\n\nmore"),))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("one")
+        await person.sees("more")
+        row = next(number for number, text in enumerate(person.text.splitlines()) if "größer" in text)
+        await person.pilot.click(offset=(14, row), times=times)
+        await person.pilot.press("ctrl+c")
+        assert person.app.clipboard == copied
+
+    play(stage, scenario)
+
+
 def test_the_other_copy_key_copies_and_pages_are_turned(tmp_path: Path) -> None:
     lines = "\n\n".join(f"line{number}" for number in range(60))
     stage = Stage(tmp_path, scripts=(says(lines),))
