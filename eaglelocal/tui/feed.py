@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from eaglelocal.client.reading import DISCONNECTED, Drafting, Reading, Totals
@@ -63,7 +63,7 @@ class Feed:
         self._totals, self._read_at = Totals(), 0.0
         self._told = SpeculationStats()  # sums of answers, for engines that tell no totals
         self._drafting = Drafting()
-        self._ended: Drafting | None = None  # how the newest answer was drafted for when it ended
+        self._ended: Finished | None = None  # the newest answer, until another begins
         self._reading: Reading | None = None
         self._has_rate = by_events
         self._context: tuple[float | None, float | None] = (None, None)
@@ -128,17 +128,24 @@ class Feed:
             )
 
     # ---- inside
+    def _ended_last(self, reading: Reading | None) -> Finished | None:
+        """The newest answer, where nothing has been answered since."""
+        return None if self._running or (reading is not None and reading.running) else self._ended
+
     def _drafting_of(self, reading: Reading) -> Drafting:
         """At rest an engine is ready to draft; that is no news of the answer which ended otherwise."""
-        drafting = reading.drafting
-        if reading.running or self._ended is None or drafting.state != "on":
+        drafting, ended = reading.drafting, self._ended_last(reading)
+        if ended is None or drafting.state != "on":
             return drafting
-        return replace(self._ended, setting=drafting.setting)
+        return Drafting(state=ended.speculation.state, reason=ended.speculation.reason, setting=drafting.setting)
 
     def _tok_s(self, now: float) -> float | None:
         if not self._has_rate:
             return None
         average = self._reading.totals.tok_s if self._reading is not None else None
+        ended = self._ended_last(self._reading)
+        if ended is not None and ended.timings.decode_tok_s:
+            return ended.timings.decode_tok_s  # more exact than what readings, seconds apart, let see of it
         return self._rate.now(now) or self._rate.last or average or 0.0
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
@@ -198,13 +205,12 @@ class Feed:
 
     def _finish(self, finished: Finished) -> None:
         """An answer is over. Its own figures count where no reading tells totals."""
-        ended = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
-        if finished.request_id in self._running:
-            self._running.discard(finished.request_id)
-            self._ended = ended
+        self._running.discard(finished.request_id)
+        if finished.completion_tokens:
+            self._ended = finished
         if self._reading is None or self._reading.totals.drafts is None:
             self._told = _sum(self._told, finished.speculation)
-            self._drafting = ended
+            self._drafting = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
             self._totals = _totals_of_answers(self._told)
             self._samples = deque([Totals()], maxlen=MAX_SAMPLES)
 

@@ -84,7 +84,7 @@ def column_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
 
 def _column_rows(line: str, width: int, ink: Ink, style: str) -> list[Row]:
     first = _FIRST_COLUMN.match(line)
-    indent = first.end() if first and first.end() <= width * 3 // 5 else 0
+    indent = first.end() if first and first.end() <= width // 2 else 0
     rows = plain_rows(line[indent:], width - indent, ink, style)
     begin = Segment(line[:indent], rows[0][0].style if rows[0] else None)
     return [[begin if number == 0 else Segment(" " * indent), *row] for number, row in enumerate(rows)]

@@ -99,6 +99,17 @@ def test_who_does_not_tell_tokens_has_no_speed() -> None:
     assert (frame.tok_s, frame.tok_s_history, frame.acceptance_history, frame.drafted) == (None, (), (), None)
 
 
+@pytest.mark.parametrize(("running", "tok_s"), [(0, 246.1), (1, 3.0)])
+def test_at_rest_the_speed_is_that_of_the_last_answer(running: int, tok_s: float) -> None:
+    """Short answers begin and end between two readings."""
+    feed = Feed()
+    for second in range(3):
+        totals = Totals(process="1", generated_tokens=3.0 * second)
+        feed.read(replace(EMPTY, running=running, totals=totals), float(second))
+    feed.take(replace(finished(SpeculationStats()), timings=Timings(decode_tok_s=246.1)), 2.0)
+    assert feed.frame(2.0).tok_s == pytest.approx(tok_s)
+
+
 # ---- history
 @given(st.lists(st.tuples(st.floats(0.05, 3.0), st.integers(0, 60)), min_size=2, max_size=40))
 def test_no_token_is_lost_or_counted_twice_in_the_history(steps: list[tuple[float, int]]) -> None:
@@ -215,7 +226,6 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
 )
 def test_at_rest_the_last_answer_says_how_it_was_drafted_for(ended: str, running: int, told: str, shown: str) -> None:
     feed, reading = Feed(), replace(EMPTY, running=running, drafting=Drafting(state=told, setting="auto"))
-    feed.take(Started("r", 10, 0), 0.0)
     feed.take(finished(SpeculationStats(state=ended)), 1.0)
     feed.read(reading, 1.5)
     assert feed.frame(2.0).drafting.state == shown
