@@ -14,7 +14,7 @@ from eaglelocal.catalog.drafts import BLOCKS, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.targets import Layers, Outline
 from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.lighter import BEST_TYPE
-from eaglelocal.gguf.shape import Shape
+from eaglelocal.gguf.shape import BLOCK, Shape
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
 # bits of an embedding by the beginning of the quantization's name; the output is at least Q6_K
@@ -27,6 +27,7 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
 HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
 SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
 ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
+BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that fills blocks
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
 HEAD_TYPE = "q8_0"  # of which an imported head's size is taken, where it is known
 # of heads that are loaded as a lighter copy
@@ -187,8 +188,10 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
 def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     """Of a head or a small model for this target; None where its size is not known."""
     kind = draft_type(draft)
-    if kind is None or draft.kv_bytes_per_token is None or draft.kind in BLOCKS:
+    if kind is None or draft.kv_bytes_per_token is None:
         return None
+    if draft.kind in BLOCKS:
+        return _block_shape(draft, target, draft.sizes[kind])
     if draft.kind == MTP:
         return _assistant_shape(target, draft.sizes[kind])
     is_head = draft.kind == EAGLE
@@ -217,6 +220,32 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
         active_bytes=num_bytes - embedding if is_head else num_bytes,
         max_context=target.max_context,
         tied_output_bytes=0 if is_head else embedding,
+    )
+
+
+def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
+    """Of a head that fills a block at a time: as wide as its target, whose output it borrows and reads."""
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
+    borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
+    return Shape(
+        architecture=BLOCK,
+        num_taps=num_layers,
+        at_once=draft.num_draft_tokens,
+        n_layer=num_layers,
+        n_embd=target.n_embd,
+        n_vocab=target.n_vocab,
+        n_head=max(target.n_embd // head_dim, kv_heads),
+        key_dim=head_dim,
+        value_dim=head_dim,
+        kv_heads=(kv_heads,) * num_layers,
+        windows=(None,) * num_layers,
+        layer_states=(0,) * num_layers,
+        n_ff=target.n_ff,
+        weights_bytes=num_bytes,
+        embedding_bytes=0,
+        output_bytes=0,
+        active_bytes=num_bytes + borrowed,
+        max_context=target.max_context,
     )
 
 

@@ -169,7 +169,8 @@ def _problem(draft: DraftEntry, target: Outline) -> str:
 
 
 def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
-    default = DEFAULTS[draft.kind]
+    kind = BLOCK if draft.kind in BLOCKS else draft.kind
+    default = DEFAULTS[kind]
     acceptance = Acceptance.of(draft.acceptance_lengths, default=default)
     notes = []
     if not acceptance.is_reported:
@@ -178,7 +179,7 @@ def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
         notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
     return DraftWay(
         id=draft.id,
-        kind=draft.kind,
+        kind=kind,
         shape=shape_of_mtp(target, shape) if draft.is_in_target else shape_of_draft(draft, target),
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",

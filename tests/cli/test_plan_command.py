@@ -79,13 +79,13 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
 def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.CaptureFixture[str]) -> None:
     content = told(capsys, "--machine", "2x-rtx-3090")
     chosen = content["chosen"]
-    assert chosen["released"] == "2026-04"
+    assert chosen["released"] == "2026-08"
     assert chosen["terms"]["age"] > 0 and sum(chosen["terms"].values()) == pytest.approx(chosen["score"])
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B parameters of 2026-04, each worth 2.0 of 2025-04, the best of what" in words
-    assert "older: of 2024-12, the plan of 2026-04" in words and "(though as 64.9 B" in words
+    assert "B parameters of 2026-08, each worth 2.5 of 2025-04, the best of what" in words
+    assert "older: of 2024-12, the plan of 2026-08" in words and "(though as 64.9 B" in words
     assert "each worth" not in screen(capsys, "qwen3-32b", "--machine", "rtx-3090")  # as old as usual
 
 

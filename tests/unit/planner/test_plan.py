@@ -131,7 +131,7 @@ def test_only_what_the_engine_runs_is_picked() -> None:
     for machine in ("rtx-3090", "a6000", "m2-max-32gb", "cpu-16gb", "rtx-pro-6000"):
         for goal in GOALS:
             way = chosen_of(planned(machine, goal)).way
-            assert way.draft.kind in ("none", "ngram", "eagle3", "mtp", "draft_model")
+            assert way.draft.kind in ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
