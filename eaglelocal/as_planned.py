@@ -23,7 +23,7 @@ from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.machine import Rig, rig_of
 from eaglelocal.planner.on_disk import AS_USUAL, best_on_disk, why_without
 from eaglelocal.planner.options import Option
-from eaglelocal.planner.way import Way
+from eaglelocal.planner.way import Way, offload_text
 from eaglelocal.probe.probe import probe
 
 EMBEDDED = "demo"
@@ -115,6 +115,7 @@ def asked_by(wish: Wish) -> Asked:
         num_slots=wish.parallel,
         kv_type=wish.kv_type,
         gpu_layers=wish.gpu_layers,
+        n_cpu_moe=wish.n_cpu_moe,
         device=wish.device,
         split=split,
         shares=shares,
@@ -135,15 +136,15 @@ def applied(wish: Wish, planned: Planned | None) -> Settled:
         ctx=way.setup.n_ctx if wish.ctx is None else wish.ctx,
         kv_type=way.setup.kv_type if wish.kv_type is None else wish.kv_type,
         gpu_layers=way.gpu_layers if wish.gpu_layers is None else wish.gpu_layers,
+        n_cpu_moe=way.n_cpu_moe or None if wish.n_cpu_moe is None else wish.n_cpu_moe,
     )
     return Settled(settled, "; ".join(decisions(wish, settled, planned)))
 
 
 def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:
     """What is not as one would expect it."""
-    if wish.gpu_layers is None and settled.gpu_layers is not None:
-        layers = planned.way.option.shape.n_layer + 1
-        yield f"{settled.gpu_layers} of {layers} layers on the GPU, the rest does not fit it"
+    if (wish.gpu_layers, wish.n_cpu_moe) != (settled.gpu_layers, settled.n_cpu_moe):
+        yield f"{offload_text(planned.way)}: the GPU cannot hold all"
     if wish.kv_type is None and settled.kv_type not in (None, "f16"):
         yield f"a cache of {settled.kv_type}, for want of memory"
     if planned.without:

@@ -82,9 +82,11 @@ def key_of(
 
 
 def placement_key(plan: Plan) -> str:
-    """GPU layers, device and split; shares and the draft's layers where they were asked for."""
+    """GPU layers, device and split; shares, the draft's layers and experts where they are not as usual."""
     parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
-    return ", ".join(map(str, parts)) + ("" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}")
+    of_draft = "" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}"
+    experts = f"; experts of {plan.n_cpu_moe} layers apart" if plan.n_cpu_moe else ""
+    return ", ".join(map(str, parts)) + of_draft + experts
 
 
 def acceptance_key_of(plan: Plan) -> AcceptanceKey:

@@ -79,6 +79,8 @@ class Fitted:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
             notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+        if self.plan.n_cpu_moe and not self.has_gpu:
+            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} changes nothing: llama.cpp sees no GPU here")
         return tuple(notes)
 
     @property
@@ -92,6 +94,7 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
+    check_experts(plan, sources[0].shape)
     plan = with_attention(with_caches(plan, sources, there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
@@ -115,6 +118,13 @@ def check_graph(plan: Plan, target: Shape) -> None:
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
+
+
+def check_experts(plan: Plan, target: Shape) -> None:
+    """Raises UsageError where the target has no experts, or not in so many layers."""
+    if problem := target.experts_problem(plan.n_cpu_moe):
+        hint = f"--n-cpu-moe {target.n_layer}: those of all" if target.expert_bytes else "leave --n-cpu-moe out"
+        raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
 
 
 def check_shares(plan: Plan, there: Sequence[Room]) -> None:
@@ -250,6 +260,7 @@ def placement_of(
 ) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
+        n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
         devices=plan.device,
         split=plan.split,
         shares=shares or plan.shares,
@@ -313,7 +324,8 @@ def check_memory(
     plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
 ) -> None:
     """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
-    asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers)
+    spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
+    asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare)
     jobs = jobs_of(plan, *(source.shape for source in sources))
     check_fits([buffer for job in jobs for buffer in at_least(job.shape, job.sizes)], [joined(there)], asked)
     devices = [room.device for room in there if room.device != RAM]

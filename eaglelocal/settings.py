@@ -42,6 +42,7 @@ class Settings:
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
+    n_cpu_moe: int | None = None  # layers whose experts stay in main memory
     device: str | None = None
     split: str = "layer"
     kv_type: str = "f16"
@@ -260,6 +261,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),
         "gpu_layers": _or("auto", None, _whole(0)),
+        "n_cpu_moe": _or("auto", None, _whole(0)),
         "device": _text,
         "split": _split,
         "kv_type": _choice("f16", "q8_0", "q4_0"),

@@ -51,6 +51,7 @@ class Asked:
     n_ctx: int
     num_slots: int = 1
     gpu_layers: int | None = None  # None: all
+    movable_experts: int = 0  # of so many layers more they could stay in main memory
 
     @property
     def tokens(self) -> str:
@@ -132,7 +133,7 @@ def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
     if num_slots:
         yield f"--parallel {num_slots}"
     if short.room.device != RAM and short.weights:
-        yield "a smaller --gpu-layers"
+        yield "a larger --n-cpu-moe" if asked.movable_experts else "a smaller --gpu-layers"
     elif asked.gpu_layers is not None and any(other.missing_bytes < 0 for other in loads if other is not short):
         yield "a larger --gpu-layers"
     if not n_ctx or short.weights > short.cache:

@@ -63,6 +63,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
     "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
+    "cpu_buffer_type": ("ggml_backend_cpu_buffer_type", [], C.c_void_p),
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
     "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
@@ -139,6 +140,7 @@ class Library:
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer
     device_name: C._NamedFuncPointer
+    cpu_buffer_type: C._NamedFuncPointer
 
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:

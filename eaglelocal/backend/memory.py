@@ -15,7 +15,7 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.errors import EngineError
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.shape import block_of, is_input
+from eaglelocal.gguf.shape import block_of, is_expert, is_input
 
 BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|compute|output|RS)\s+buffer size\s*=\s*([\d.]+)\s*MiB")
 LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+),")
@@ -169,13 +169,20 @@ def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str
     return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
 
 
-def weight_buffers(tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool) -> Iterator[Buffer]:
-    """Where weights go. Embeddings that serve as the output too lie there once more; a head `borrows` its output."""
+def weight_buffers(
+    tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, n_cpu_moe: int = 0
+) -> Iterator[Buffer]:
+    """Where weights go. Embeddings that serve as the output too lie there once more; a head `borrows` its output.
+
+    n_cpu_moe  as in Placement
+    """
     output = layers[max(layers)] if layers else RAM
     names = {tensor.name: tensor for tensor in tensors}
     for name, tensor in names.items():
         block = block_of(name)
         where = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
+        if block is not None and block < n_cpu_moe and is_expert(name):
+            where = RAM
         yield Buffer(where, Kind.WEIGHTS, tensor.nbytes)
     embeddings = names.get("token_embd.weight")
     if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:

@@ -12,6 +12,7 @@ from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
+from eaglelocal.gguf.shape import EXPERTS
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
@@ -35,11 +36,25 @@ def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
     return (C.c_void_p * (len(wanted) + 1))(*(by_name[name] for name in wanted), None)
 
 
+class BufferOverride(C.Structure):
+    """llama_model_tensor_buft_override, which llama_cpp leaves out."""
+
+    _fields_ = (("pattern", C.c_char_p), ("buffer_type", C.c_void_p))
+
+
+def expert_overrides(library: Library, n_cpu_moe: int) -> C.Array[BufferOverride]:
+    """Experts of the first so many layers to main memory. One pattern: each is compiled anew for every tensor."""
+    layers = "|".join(map(str, range(n_cpu_moe)))
+    pattern = rf"blk\.({layers}){EXPERTS}".encode()
+    return (BufferOverride * 2)(BufferOverride(pattern, library.cpu_buffer_type()), BufferOverride())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where a model lies.
 
     gpu_layers  the last so many, of which the output is one; None: all
+    n_cpu_moe   of the first so many layers the experts stay in main memory
     devices     names of llama.cpp devices, separated by commas; None: all
     split       how a model is divided among several
     shares      of each of those devices; empty: by what is free there
@@ -49,6 +64,7 @@ class Placement:
     """
 
     gpu_layers: int | None = None
+    n_cpu_moe: int = 0
     devices: str | None = None
     split: str = "layer"
     shares: tuple[float, ...] = ()
@@ -73,6 +89,9 @@ class NativePlacement:
         self._devices = device_array(library, placement.devices) if placement.devices else None
         if self._devices is not None:
             params.devices = C.cast(self._devices, C.c_void_p)
+        self._overrides = expert_overrides(library, placement.n_cpu_moe) if placement.n_cpu_moe else None
+        if self._overrides is not None:
+            params.tensor_buft_overrides = C.cast(self._overrides, C.c_void_p)
         self._shares = share_array(placement.shares, api.llama_max_devices()) if placement.shares else None
         if self._shares is not None:
             params.tensor_split = C.cast(self._shares, C.POINTER(C.c_float))

@@ -131,7 +131,9 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     layers = layer_devices(lines, devices)  # none where the model was loaded before
-    yield from weight_buffers(part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo))
+    yield from weight_buffers(
+        part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
+    )
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
     yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)

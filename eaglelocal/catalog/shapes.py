@@ -69,6 +69,7 @@ def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
         active_bytes=_active_bytes(outline, split),
         max_context=outline.max_context,
         tied_output_bytes=split.tied_output,
+        expert_bytes=_expert_bytes(outline, split),
         n_layer_embd=_layer_embeddings(outline) // outline.n_vocab,
         n_expert=outline.experts.count if outline.experts else 0,
         n_expert_used=outline.experts.used if outline.experts else 0,
@@ -111,15 +112,27 @@ def _active_bytes(outline: Outline, split: _Split) -> int:
     return split.output + split.tied_output + int(split.layers * (1.0 - idle_share(outline)))
 
 
+def _expert_bytes(outline: Outline, split: _Split) -> tuple[int, ...]:
+    """Of each layer, as if all were alike."""
+    each = int(split.layers * expert_share(outline)) // outline.n_layer
+    return (each,) * outline.n_layer if each else ()
+
+
 def idle_share(outline: Outline) -> float:
     """The part of the layers that one token does not read: experts it is not sent to."""
+    experts = outline.experts
+    return expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
+
+
+def expert_share(outline: Outline) -> float:
+    """The part of the layers that is experts, of which a token uses some."""
     experts = outline.experts
     if experts is None or not experts.count:
         return 0.0
     embeddings = outline.n_vocab * outline.n_embd * (1 if outline.ties_embeddings else 2)
     in_layers = max(outline.parameters_b * 1e9 - embeddings, 1.0)
     in_experts = 3.0 * outline.n_layer * outline.n_embd * experts.n_ff * experts.count
-    return min(in_experts / in_layers, 0.98) * (1.0 - experts.used / experts.count)
+    return min(in_experts / in_layers, 0.98)
 
 
 def _kept_layers(outline: Outline) -> list[Layers | None]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
 OF_SETTINGS = frozenset(
-    {"target", "draft", "draft_type", "threads", "gpu_layers", "device"}
+    {"target", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
     | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
 )
 
@@ -70,6 +70,7 @@ def bench(
     against_key_file: bench_flags.KeyFile = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,

@@ -55,6 +55,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     min_p: flags.MinP = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,

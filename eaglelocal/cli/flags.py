@@ -36,6 +36,7 @@ MinP = Annotated[str | None, typer.Option(metavar="P", help="No token below P ti
 # how it runs; unset: as planned
 Threads = Annotated[str | None, typer.Option(metavar="N", help="Unset: the cores this process may use.")]
 GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU.")]
+NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Experts of the first N layers stay in RAM.")]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
 Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row, none; or shares: 3,1.")]
 KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]

@@ -46,6 +46,7 @@ def import_head(
     no_trial: NoTrial = False,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,

@@ -62,6 +62,7 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
         parallel=parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
+        n_cpu_moe=settings.n_cpu_moe,
         device=settings.device,
         split=settings.split,
         kv_type=settings.kv_type if settings.is_set("kv_type") else None,

@@ -32,7 +32,7 @@ Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once
 Ram = Annotated[
     float | None, typer.Option(metavar="GIB", min=1, max=4096, help="Main memory beside the cards of --machine.")
 ]
-OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "device", "split", "kv_type", "flash_attn")
+OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn")
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
 
@@ -46,6 +46,7 @@ def plan(
     ram: Ram = None,
     draft: flags.Draft = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,
@@ -102,6 +103,7 @@ def wish_for(target: str | None, given: Mapping[str, Any], *, is_elsewhere: bool
     return replace(
         wish,
         gpu_layers=wish.gpu_layers if given["gpu_layers"] is not None else None,
+        n_cpu_moe=wish.n_cpu_moe if given["n_cpu_moe"] is not None else None,
         device=given["device"],
         split=wish.split if given["split"] is not None else "layer",
     )

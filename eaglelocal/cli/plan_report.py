@@ -66,7 +66,8 @@ def layers_text(outcome: Outcome, way: Way) -> str:
         return ""
     blocks = way.option.shape.n_layer + 1
     on_gpu = blocks if way.gpu_layers is None else min(way.gpu_layers, blocks)
-    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}"
+    experts = f", experts of {way.n_cpu_moe} of {blocks - 1} in main memory" if way.n_cpu_moe else ""
+    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}{experts}"
 
 
 def speed_text(way: Way, num_slots: int) -> str:
@@ -159,6 +160,8 @@ def run_flags(asked: Asked, way: Way) -> Iterator[str]:
         yield f"--kv-type {way.setup.kv_type}"
     if way.gpu_layers is not None:
         yield f"--gpu-layers {way.gpu_layers}"
+    if way.n_cpu_moe or asked.n_cpu_moe is not None:
+        yield f"--n-cpu-moe {way.n_cpu_moe}"
     if draft := draft_flag(asked, way):
         yield f"--draft {shlex.quote(draft)}"
     if asked.num_slots > 1:
@@ -237,6 +240,7 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
         "parallel": outcome.asked.num_slots,
         "kv_type": way.setup.kv_type,
         "gpu_layers": way.gpu_layers,
+        "n_cpu_moe": way.n_cpu_moe,
         "memory": {
             "weights_bytes": sum.weights_bytes,
             "kv_bytes": sum.kv_bytes,

@@ -65,6 +65,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_tokens: flags.MaxTokens = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,

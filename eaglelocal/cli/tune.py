@@ -38,6 +38,7 @@ def tune(
     draft_type: flags.DraftType = None,
     threads: flags.Threads = None,
     gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,

@@ -34,6 +34,7 @@ class Plan:
     threads: int | None = None  # None: the physical cores this process may use
     n_batch: int = 512  # rows a decode may have; also the prefill chunk
     gpu_layers: int | None = None  # None: all of them
+    n_cpu_moe: int = 0  # of the first so many layers the experts stay in main memory, wherever the rest lies
     kv_type: str = "f16"
     flash_attention: str = "auto"
     unified: bool | None = None  # one cache for all slots; None until fitting.py says: only where there is one slot

@@ -30,7 +30,8 @@ FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
 TOKEN_EMBEDDING = "token_embd.weight"
 INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
-EXPERT_TENSOR = re.compile(r"_exps(\.|$)")
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a block, as llama.cpp finds them too (LLM_FFN_EXPS_REGEX)
+EXPERT_TENSOR = re.compile(EXPERTS)
 # graphs that see a whole text at once and remember nothing of it
 CACHELESS = frozenset(
     {
@@ -61,6 +62,7 @@ class Shape:
     windows         [n_layer] tokens that a layer's cache must hold; None: all of them
     layer_states    [n_layer] bytes of recurrent state of one sequence
     layer_bytes     [n_layer] weights of each layer; empty: all alike
+    expert_bytes    [n_layer] of those, the experts that tokens are sent to; empty: none
     embedding_bytes looked up, of the text and of each layer: llama.cpp keeps them in main memory whatever is offloaded
     output_bytes    behind the last block, in tensors of its own
     tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
@@ -89,6 +91,7 @@ class Shape:
     n_expert: int = 0
     n_expert_used: int = 0
     layer_bytes: tuple[int, ...] = ()
+    expert_bytes: tuple[int, ...] = ()
     n_layer_ahead: int = 0
     window_key_dim: int | None = None  # of layers with a window; None: as the others
     window_value_dim: int | None = None
@@ -141,6 +144,18 @@ class Shape:
             return self.layer_bytes[layer]
         return (self.weights_bytes - self.embedding_bytes - self.output_bytes) // max(self.n_layer, 1)
 
+    def experts_of_layer(self, layer: int) -> int:
+        """Bytes of its weights of which a token reads some."""
+        return self.expert_bytes[layer] if self.expert_bytes else 0
+
+    def experts_problem(self, n_cpu_moe: int) -> str:
+        """Why the experts of so many layers cannot lie apart from the rest; empty where they can."""
+        if not n_cpu_moe:
+            return ""
+        if not self.expert_bytes:
+            return "this model has no experts"
+        return f"this model has {self.n_layer} layers" if n_cpu_moe > self.n_layer else ""
+
     def key_width(self, layer: int) -> int:
         """Values in one token's keys."""
         return self.kv_heads[layer] * self._dim(layer, self.window_key_dim, self.key_dim)
@@ -164,7 +179,7 @@ class Weights:
     embedding_bytes: int
     output_bytes: int
     layer_bytes: tuple[int, ...]
-    expert_bytes: int
+    expert_bytes: tuple[int, ...]
     tied_output_bytes: int
 
     @property
@@ -237,6 +252,7 @@ def _model_shape(header: Header) -> Shape:
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,
+        expert_bytes=weights.expert_bytes if any(weights.expert_bytes) else (),
         n_layer_ahead=ahead,
         window_key_dim=keys.optional_count("attention.key_length_swa"),
         window_value_dim=keys.optional_count("attention.value_length_swa"),
@@ -374,13 +390,13 @@ def is_expert(name: str) -> bool:
 
 
 def weights_of(header: Header, *, n_layer: int) -> Weights:
-    embedding, output, experts = 0, 0, 0
-    blocks = [0] * n_layer
+    embedding, output = 0, 0
+    blocks, experts = [0] * n_layer, [0] * n_layer
     for tensor in loaded_tensors(header, n_layer=n_layer):
         block = block_of(tensor.name)
         if block is not None:
             blocks[block] += tensor.nbytes
-            experts += tensor.nbytes if is_expert(tensor.name) else 0
+            experts[block] += tensor.nbytes if is_expert(tensor.name) else 0
         elif is_input(tensor.name):
             embedding += tensor.nbytes
         else:
@@ -389,7 +405,7 @@ def weights_of(header: Header, *, n_layer: int) -> Weights:
         embedding_bytes=embedding,
         output_bytes=output,
         layer_bytes=tuple(blocks),
-        expert_bytes=experts,
+        expert_bytes=tuple(experts),
         tied_output_bytes=_tied_output_bytes(header),
     )
 
@@ -401,6 +417,6 @@ def _tied_output_bytes(header: Header) -> int:
 
 def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:
     """Read for one token. Embeddings that are the output are read whole, of others one row, which is nothing."""
-    idle_experts = weights.expert_bytes * (n_expert - n_expert_used) // n_expert if n_expert else 0
+    idle_experts = sum(weights.expert_bytes) * (n_expert - n_expert_used) // n_expert if n_expert else 0
     looked_up = weights.embedding_bytes - weights.tied_output_bytes
     return weights.total_bytes - looked_up - idle_experts

@@ -43,6 +43,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         num_slots=wish.parallel,
         threads=wish.threads,
         gpu_layers=wish.gpu_layers,
+        n_cpu_moe=wish.n_cpu_moe or 0,
         kv_type=wish.kv_type or "f16",
         flash_attention=wish.flash_attn,
         device=wish.device,

@@ -21,6 +21,7 @@ class Wish:
     parallel: int = 1
     threads: int | None = None
     gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
     device: str | None = None
     split: str = "layer"
     kv_type: str | None = None

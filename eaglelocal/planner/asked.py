@@ -20,6 +20,7 @@ class Asked:
     ctx              tokens of each slot
     most_ctx         what the search may take where `ctx` is open
     gpu_layers       as llama.cpp counts them, the output is one
+    n_cpu_moe        layers whose experts stay in main memory, as in placement.py
     device, split    the GPUs that are used, and how they share, as in core/plan.py
     shares           of each GPU; empty: by what is free there
     named_draft      as a person wrote it: it is taken even where it is predicted not to pay; empty: none was
@@ -31,6 +32,7 @@ class Asked:
     num_slots: int = 1
     kv_type: str | None = None
     gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
     shares: tuple[float, ...] = ()
     flash_attention: str = "auto"
     device: str | None = None

@@ -24,6 +24,7 @@ class Job:
     max_outputs  rows of one decode whose logits may be wanted
     num_taps     layers whose input is copied for every row, for a head
     gpu_layers   None: all
+    n_cpu_moe    layers whose experts stay in main memory
     """
 
     shape: Shape
@@ -31,6 +32,7 @@ class Job:
     max_outputs: int
     num_taps: int = 0
     gpu_layers: int | None = None
+    n_cpu_moe: int = 0
     of_draft: bool = False
 
 
@@ -53,7 +55,14 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
         whole_windows=plan.whole_windows is not False,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
-    return Job(shape=target, sizes=sizes, max_outputs=max_outputs, num_taps=num_taps, gpu_layers=plan.gpu_layers)
+    return Job(
+        shape=target,
+        sizes=sizes,
+        max_outputs=max_outputs,
+        num_taps=num_taps,
+        gpu_layers=plan.gpu_layers,
+        n_cpu_moe=plan.n_cpu_moe,
+    )
 
 
 def draft_job(plan: Plan, draft: Shape) -> Job:

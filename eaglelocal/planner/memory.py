@@ -23,7 +23,7 @@ from eaglelocal.planner.compute import (
     layers_bytes,
 )
 from eaglelocal.planner.jobs import Job, jobs_of
-from eaglelocal.planner.placement import places, shares_of, used_gpus
+from eaglelocal.planner.placement import expert_places, places, shares_of, used_gpus
 
 GIB = 2**30
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
@@ -33,7 +33,7 @@ RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
 )
 GPU_MARGIN_BYTES = GIB  # of what is free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
-LARGEST_MATRIX_SHARE = 2 / 3  # of a layer, at most: of three in feed-forward two may be one
+LARGEST_MATRIX_SHARE = 2 / 3  # of a layer or its experts, at most: of three in feed-forward two may be one
 UNIFIED_MARGIN_SHARE = 0.05  # of what the system lets the GPU have, which is no more than a part of the memory
 
 
@@ -68,12 +68,19 @@ def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Itera
     shape = job.shape
     names = [room.device for room in gpus]
     where = places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=job.gpu_layers)
-    for buffer in (*weights(shape, where), *caches(job, where), *computing(job, where), *rows(job, where)):
+    experts = expert_places(where[: shape.n_layer], job.n_cpu_moe)
+    held = (
+        *weights(shape, where, experts),
+        *caches(job, where),
+        *computing(job, where, experts),
+        *rows(job, where),
+    )
+    for buffer in held:
         if buffer.num_bytes:
             yield replace(buffer, of_draft=job.of_draft)
 
 
-def weights(shape: Shape, where: Sequence[str]) -> Iterator[Buffer]:
+def weights(shape: Shape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
     """Embeddings stay in main memory; where they are the output too, the output's device has them once more."""
     output = where[-1]
     yield Buffer(RAM, Kind.WEIGHTS, shape.embedding_bytes)
@@ -81,7 +88,9 @@ def weights(shape: Shape, where: Sequence[str]) -> Iterator[Buffer]:
     if output != RAM:
         yield Buffer(output, Kind.WEIGHTS, shape.tied_output_bytes)
     for layer in range(shape.n_layer):
-        yield Buffer(where[layer], Kind.WEIGHTS, shape.bytes_of_layer(layer))
+        routed = shape.experts_of_layer(layer)
+        yield Buffer(where[layer], Kind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
+        yield Buffer(experts[layer], Kind.WEIGHTS, routed)
 
 
 def caches(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
@@ -89,14 +98,14 @@ def caches(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
         yield Buffer(where[layer], Kind.CACHE, cache_bytes_of_layer(job.shape, layer, job.sizes))
 
 
-def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+def computing(job: Job, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
     """Of each device that computes, and of main memory, where inputs are made whoever computes."""
     shape, sizes = job.shape, job.sizes
-    computes = set(where)
+    computes = {*where, *experts}
     cards = computes - {RAM}
     copies = copies_bytes(shape, sizes) if len(cards) > 1 else 0
     if cards:
-        yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where))
+        yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where, experts))
     for device in sorted(computes):
         here = (
             compute_bytes(shape, sizes, max_outputs=job.max_outputs)
@@ -108,17 +117,20 @@ def computing(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
         yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes) + copies)
 
 
-def lent_bytes(job: Job, where: Sequence[str]) -> int:
+def lent_bytes(job: Job, where: Sequence[str], experts: Sequence[str]) -> int:
     """Of layers in main memory, what the first card computes for them of long prompts: a matrix, or a layer's cache.
 
-    llama.cpp copies them there, one after the other and with their inputs, into the buffer that it computes in.
+    llama.cpp copies them there, one after the other and with their inputs, into the buffer that it computes in. Of a
+    layer whose experts alone lie there it is theirs.
     """
-    layers = [layer for layer in range(job.shape.n_layer) if where[layer] == RAM]
-    if not layers:
+    shape = job.shape
+    on_host = [layer for layer in range(shape.n_layer) if where[layer] == RAM]
+    routed = [layer for layer in range(shape.n_layer) if experts[layer] == RAM != where[layer]]
+    parts = [shape.bytes_of_layer(layer) for layer in on_host] + [shape.experts_of_layer(layer) for layer in routed]
+    if not any(parts):
         return 0
-    matrix = max(int(job.shape.bytes_of_layer(layer) * LARGEST_MATRIX_SHARE) for layer in layers)
-    cache = max(cache_bytes_of_layer(job.shape, layer, job.sizes) for layer in layers)
-    return max(matrix, cache) + inputs_bytes(job.shape, job.sizes)
+    cache = max((cache_bytes_of_layer(shape, layer, job.sizes) for layer in on_host), default=0)
+    return max(int(max(parts) * LARGEST_MATRIX_SHARE), cache) + inputs_bytes(shape, job.sizes)
 
 
 def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:

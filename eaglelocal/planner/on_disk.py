@@ -14,7 +14,7 @@ from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.plan import kv_types_for, plan, scale_for
-from eaglelocal.planner.way import Way, gib
+from eaglelocal.planner.way import Way, gib, offload_text
 from eaglelocal.planner.weighing import Setup
 
 AS_USUAL = Asked(goal=GOALS["balanced"])
@@ -47,7 +47,9 @@ def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
     alone = dataclasses.replace(way.option, drafts=(draft,))
     layers = asked.gpu_layers if way.gpu_layers is None else way.gpu_layers
     for kv_type in dict.fromkeys((way.setup.kv_type, *(each for each in kv_types_for(asked) if each == "q8_0"))):
-        alike = dataclasses.replace(asked, kv_type=kv_type, gpu_layers=layers, named_draft=draft.id)
+        alike = dataclasses.replace(
+            asked, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=way.n_cpu_moe, named_draft=draft.id
+        )
         chosen = plan([alone], rig, alike).chosen
         if chosen is not None and is_comfortable(chosen.way, way):
             return dataclasses.replace(chosen.way, option=way.option)
@@ -56,7 +58,7 @@ def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
 
 def is_comfortable(way: Way, other: Way) -> bool:
     """Has it the other's layers on the GPU, and its context as far as that is no luxury?"""
-    return way.gpu_layers == other.gpu_layers and way.setup.n_ctx >= comfortable(other).n_ctx
+    return way.offload == other.offload and way.setup.n_ctx >= comfortable(other).n_ctx
 
 
 def comfortable(way: Way) -> Setup:
@@ -69,7 +71,7 @@ def with_plain_cache(way: Way, rig: Rig, asked: Asked) -> Way:
     if asked.kv_type is not None:
         return way
     plain = dataclasses.replace(way.setup, kv_type="f16")
-    fits = scale_for(rig, asked).weigh(way.option, way.draft, plain, way.gpu_layers).fits
+    fits = scale_for(rig, asked).weigh(way.option, way.draft, plain, way.offload).fits
     return dataclasses.replace(way, setup=plain) if fits else way
 
 
@@ -79,8 +81,8 @@ def why_without(way: Way, rig: Rig, asked: Asked) -> str:
     if way.draft.shape is not None or draft is None:
         return ""
     setup = comfortable(way)
-    worst = scale_for(rig, asked).weigh(way.option, draft, setup, way.gpu_layers).worst
-    beside = f"{setup.n_ctx} tokens" if way.gpu_layers is None else f"{way.gpu_layers} layers"
+    worst = scale_for(rig, asked).weigh(way.option, draft, setup, way.offload).worst
+    beside = offload_text(way) or f"{setup.n_ctx} tokens"
     lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from eaglelocal.backend.fit import RAM, Room
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What of a model lies on the GPUs.
+
+    gpu_layers  as llama.cpp counts them, from the last on, the output is one; None: all
+    n_cpu_moe   of the first so many layers the experts stay in main memory all the same
+    """
+
+    gpu_layers: int | None = None
+    n_cpu_moe: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.gpu_layers is None and not self.n_cpu_moe
+
+
+WHOLE = Offload()
 
 
 def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None) -> tuple[str, ...]:
@@ -22,6 +42,11 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
     ends = [end / sum(shares) for end in accumulate(shares)]
     chosen = (bisect_right(ends, layer / wanted) for layer in range(wanted))
     return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+
+
+def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
+    """The device of each layer's experts; `where`: of the layers."""
+    return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(where))
 
 
 def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:

@@ -1,9 +1,9 @@
 """Options, a machine and a goal -> the plan, and why nothing else. Pure.
 
 Best first: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is weighed
-first; one that fits at some setup goes back with its true score, one that does not is tried with layers on the host, or
-rejected. The first that comes back is the best there is, so most of the catalogue is never weighed. What is chosen fits
-by construction: it was weighed.
+first; one that fits at some setup goes back with its true score, one that does not is tried with layers on the host and
+with layers' experts there, whichever is better, or rejected. The first that comes back is the best there is, so most of
+the catalogue is never weighed. What is chosen fits by construction: it was weighed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, terms
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.placement import WHOLE, Offload
 from eaglelocal.planner.way import Chosen, Rejected, Way, gib
-from eaglelocal.planner.weighing import Scale, Setup, Weighed
+from eaglelocal.planner.weighing import Scale, Setup, Weighed, fits_gpus
 from eaglelocal.planner.why import why_lower, why_not_fits
 
 CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # where none is asked for
@@ -151,8 +152,8 @@ class _Search:
             way, is_bound = node.way, node.weighed is None
             if way.option is chosen.way.option and way.draft.id == chosen.way.draft.id:
                 continue  # a lookup of no token is what drafts nothing
-            if is_bound and way.gpu_layers is None and self._may_split and self._scale.lacks_gpu_bytes(way.option):
-                way = self._way(way.option, way.draft, way.setup, self._scale.layers_at_best(way.option, way.draft))
+            if is_bound and way.offload.is_whole and self._scale.lacks_gpu_bytes(way.option):
+                way = self._at_best(way) or way
             reason = self._why_idle(way) or why_lower(way, chosen.way, self._asked.goal, is_bound=is_bound)
             yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
 
@@ -161,11 +162,18 @@ class _Search:
     def _may_split(self) -> bool:
         return self._scale.has_gpus and self._asked.gpu_layers is None
 
-    def _layers(self, option: Option) -> int | None:
-        """On the GPUs, as asked, else all; None: all."""
-        blocks = option.shape.n_layer + option.shape.n_layer_ahead
-        asked = self._asked.gpu_layers
-        return None if asked is None or asked > blocks or not self._scale.has_gpus else asked
+    def _may_part(self, option: Option) -> bool:
+        """May experts lie elsewhere than the rest of their layers?"""
+        is_open = self._asked.n_cpu_moe is None and self._asked.gpu_layers != 0
+        return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
+
+    def _offload(self, option: Option) -> Offload:
+        """As asked, else all on the GPUs."""
+        if not self._scale.has_gpus:
+            return WHOLE
+        blocks, asked = option.shape.n_layer + option.shape.n_layer_ahead, self._asked
+        layers = None if asked.gpu_layers is None or asked.gpu_layers > blocks else asked.gpu_layers
+        return Offload(layers, asked.n_cpu_moe or 0)
 
     def _push_bounds(self, option: Option) -> bool:
         """False: not even its weights fit."""
@@ -177,25 +185,29 @@ class _Search:
             reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
+        if problem := option.shape.experts_problem(self._asked.n_cpu_moe or 0):
+            reason = f"{problem}, --n-cpu-moe asks for {self._asked.n_cpu_moe}"
+            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+            return True
         free = self._scale.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
         roomiest, *_ = setups_for(option, self._asked)
         for draft in option.drafts:
-            self._push(self._way(option, draft, roomiest, self._layers(option)))
+            self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
 
     def _push(self, way: Way, *, weighed: Weighed | None = None, is_split: bool = False) -> None:
         self._order += 1
         heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, is_split))
 
-    def _way(self, option: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> Way:
-        prediction = self._scale.predict(option, draft, gpu_layers)
+    def _way(self, option: Option, draft: DraftWay, setup: Setup, offload: Offload) -> Way:
+        prediction = self._scale.predict(option, draft, offload)
         return Way(
             option=option,
             draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
             setup=setup,
-            gpu_layers=gpu_layers,
+            offload=offload,
             prediction=prediction,
             terms=terms(
                 self._asked.goal,
@@ -206,7 +218,7 @@ class _Search:
                     n_ctx=setup.n_ctx,
                     kv_type=setup.kv_type,
                     whole_windows=setup.whole_windows,
-                    on_host=gpu_layers is not None,
+                    on_host=not offload.is_whole,
                     is_unseen=option.is_unseen,
                 ),
             ),
@@ -214,41 +226,57 @@ class _Search:
 
     def _try_at_once(self, bound: Way) -> None:
         """With the layers that were asked for; else with all where they are quickest: on the GPUs, if there are any."""
-        option, draft, layers = bound.option, bound.draft, bound.gpu_layers
-        setups = setups_for(option, self._asked)
-        smallest = self._scale.weigh(option, draft, setups[-1], layers)
+        setups = setups_for(bound.option, self._asked)
+        smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
         if smallest.fits:
             self._push_roomiest(bound, setups)
-        elif self._may_split:
-            layers = self._scale.layers_at_best(option, draft)
-            self._push(self._way(option, draft, setups[0], layers), is_split=True)
+        elif at_best := self._at_best(replace(bound, setup=setups[0])):
+            self._push(at_best, is_split=True)
         else:
             self._miss(replace(bound, setup=setups[-1]), smallest)
 
+    def _at_best(self, whole: Way) -> Way | None:
+        """The better of what could be with a part in main memory; None: all must be as it was asked for."""
+        option, draft, asked = whole.option, whole.draft, self._offload(whole.option)
+        offloads = []
+        if self._may_split:
+            offloads.append(self._scale.layers_at_best(option, draft, asked.n_cpu_moe))
+        if self._may_part(option):
+            offloads.append(self._scale.experts_at_best(option, draft, asked.gpu_layers))
+        ways = [self._way(option, draft, whole.setup, offload) for offload in offloads]
+        return max(ways, key=lambda way: way.score, default=None)
+
     def _push_roomiest(self, bound: Way, setups: Sequence[Setup]) -> None:
         """The setup with the highest score among those that fit; the smallest does."""
-        ways = (self._way(bound.option, bound.draft, setup, bound.gpu_layers) for setup in setups)
+        ways = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
         for way in sorted(ways, key=lambda way: -way.score):
-            weighed = self._scale.weigh(way.option, way.draft, way.setup, way.gpu_layers)
+            weighed = self._scale.weigh(way.option, way.draft, way.setup, way.offload)
             if weighed.fits:
                 return self._push_if_used(way, weighed)
         raise AssertionError("the smallest setup fitted a moment ago")
 
     def _try_on_host(self, bound: Way) -> None:
-        """Layers that the GPUs cannot take stay in main memory; a small cache leaves room for more of them."""
+        """What the GPUs cannot take stays in main memory; a small cache leaves room for more of it."""
         option, draft = bound.option, bound.draft
         tried = []
         for group in small_setups(setups_for(option, self._asked)):
-            split = [self._split(option, draft, setup) for setup in group]
+            split = [each for setup in group for each in self._splits(option, draft, setup)]
             found = [(way, weighed) for way, weighed in split if weighed.fits]
             if found:
                 return self._push_if_used(*max(found, key=lambda each: each[0].score))
             tried += split
         return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
 
-    def _split(self, option: Option, draft: DraftWay, setup: Setup) -> tuple[Way, Weighed]:
-        layers, weighed = self._scale.best_split(option, draft, setup)
-        return self._way(option, draft, setup, layers), weighed
+    def _splits(self, option: Option, draft: DraftWay, setup: Setup) -> Iterator[tuple[Way, Weighed]]:
+        """With whole layers in main memory, and with experts: of all layers, before whole ones follow."""
+        scale, asked = self._scale, self._offload(option)
+        found = [scale.best_split(option, draft, setup, asked.n_cpu_moe)] if self._may_split else []
+        if self._may_part(option):
+            offload, weighed = scale.best_experts(option, draft, setup, asked.gpu_layers)
+            if self._may_split and not fits_gpus(weighed):
+                offload, weighed = scale.best_split(option, draft, setup, offload.n_cpu_moe)
+            found.append((offload, weighed))
+        yield from ((self._way(option, draft, setup, offload), weighed) for offload, weighed in found)
 
     def _push_if_used(self, way: Way, weighed: Weighed) -> None:
         idle = self._why_idle(way)
@@ -272,11 +300,11 @@ class _Search:
     def _nearest_of(self, option: Option) -> Rejected:
         """Weighed where it comes nearest to fitting, for nothing else did."""
         draft, setup = option.drafts[-1], setups_for(option, self._asked)[-1]
-        if self._may_split:
-            way, weighed = self._split(option, draft, setup)
-        else:
-            way = self._way(option, draft, setup, self._layers(option))
-            weighed = self._scale.weigh(option, draft, setup, way.gpu_layers)
+        splits = self._splits(option, draft, setup)
+        way, weighed = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
+        if way is None or weighed is None:
+            way = self._way(option, draft, setup, self._offload(option))
+            weighed = self._scale.weigh(option, draft, setup, way.offload)
         return replace(self._too_large(option), way=way, weighed=weighed)
 
 

@@ -44,12 +44,16 @@ def age_text(age: Age) -> str:
 def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
     """Where not all are on the GPU."""
     way, asked = chosen.way, outcome.asked
-    if way.gpu_layers is None:
+    if way.offload.is_whole:
         return
-    layers = way.option.shape.n_layer + 1
-    why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
+    layers = way.option.shape.n_layer
     memory = f" ({outcome.rig.assumed}, as assumed)" if outcome.rig.assumed else ""
-    yield f"{way.gpu_layers} of {layers} layers {why}; the others run from main memory{memory}, prompts slowly"
+    if way.gpu_layers is not None:
+        why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
+        yield f"{way.gpu_layers} of {layers + 1} layers {why}; the others run from main memory{memory}, prompts slowly"
+    if way.n_cpu_moe:
+        why = ", as asked," if asked.n_cpu_moe is not None else ""
+        yield f"the experts of {way.n_cpu_moe} of {layers} layers{why} run from main memory{memory}, prompts slowly"
     if asked.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
         yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
 

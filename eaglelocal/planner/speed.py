@@ -23,11 +23,13 @@ from eaglelocal.gguf.footprint import row_bytes
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.planner.acceptance import Acceptance
 from eaglelocal.planner.machine import Device, Rig
+from eaglelocal.planner.placement import expert_places
 from eaglelocal.speculation.costs import lines
 
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
 CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
 LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
+CROSSING_S = 60e-6  # of a layer whose experts lie elsewhere: its rows go there and back, each waited for. Not measured
 ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
 ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
@@ -89,6 +91,7 @@ class Reading:
     shared_bytes: float = 0.0  # weights that every row uses, and the cache
     expert_bytes: float = 0.0  # of the experts that one token is sent to
     num_layers: int = 0
+    num_crossings: int = 0  # layers elsewhere, of which the experts are read here
     parameters: float = 0.0
 
 
@@ -124,7 +127,8 @@ class Curve:
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
         bytes_s = device.bytes_s * EFFICIENCY[device.kind]
         if device.kind == CPU:
-            return self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+            crossing = reading.num_crossings * CROSSING_S
+            return crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
         row_s = 2.0 * reading.parameters / (device.flops * ROW_SHARE[device.kind])
         starting = reading.num_layers * LAYER_S[device.kind]
         return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
@@ -145,37 +149,35 @@ def distinct_experts(shape: Shape, num_rows: int) -> float:
     return float((1.0 - (1.0 - share) ** num_rows) / share)
 
 
-def readings_of(model: Model, where: Sequence[str], rig: Rig, *, kv_type: str, num_cells: int) -> list[Reading]:
-    """`where`: the device of each layer, and behind them that of the output."""
+def readings_of(
+    model: Model, where: Sequence[str], rig: Rig, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
+) -> list[Reading]:
+    """`where`: the device of each layer, and behind them that of the output. `n_cpu_moe`: as in placement.py."""
     shape = model.shape
-    output = min(shape.read_output_bytes, shape.active_bytes)
-    layers_bytes = sum(shape.bytes_of_layer(layer) for layer in range(shape.n_layer))
-    experts = expert_bytes(shape, layers_bytes, shape.active_bytes - output)
+    experts = expert_places(where[: shape.n_layer], n_cpu_moe)
     readings: list[Reading] = []
-    for name in dict.fromkeys(where):
+    for name in dict.fromkeys((*where, *experts)):
         layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
-        share = sum(shape.bytes_of_layer(layer) for layer in layers) / max(layers_bytes, 1)
-        cache = sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers)
-        mine = output if where[-1] == name else 0
-        read = mine + (shape.active_bytes - output) * share
+        routed = [layer for layer in range(shape.n_layer) if experts[layer] == name]
+        shared = sum(shape.bytes_of_layer(layer) - shape.experts_of_layer(layer) for layer in layers)
+        shared += shape.read_output_bytes if where[-1] == name else 0
+        sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
         readings.append(
             Reading(
                 device=rig.device(name),
-                shared_bytes=read - experts * share + cache,
-                expert_bytes=experts * share,
+                shared_bytes=shared + sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers),
+                expert_bytes=sent,
                 num_layers=len(layers),
-                parameters=model.active_parameters * read / max(shape.active_bytes, 1),
+                num_crossings=len([layer for layer in routed if where[layer] != name]),
+                parameters=model.active_parameters * (shared + sent) / max(shape.active_bytes, 1),
             )
         )
     return readings
 
 
-def expert_bytes(shape: Shape, layers_bytes: int, active_layers_bytes: int) -> float:
-    """Of the experts that one token is sent to: what is idle tells how many there are."""
-    if not shape.n_expert or shape.n_expert_used >= shape.n_expert:
-        return 0.0
-    used = shape.n_expert_used / shape.n_expert
-    return min(max(layers_bytes - active_layers_bytes, 0) * used / (1.0 - used), float(active_layers_bytes))
+def used_share(shape: Shape) -> float:
+    """Of the experts, those that one token is sent to."""
+    return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
 
 
 def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
@@ -194,12 +196,19 @@ def draft_step_s(draft: Shape, device: Device) -> float:
 
 
 def curve_of(
-    model: Model, where: Sequence[str], rig: Rig, draft: Shape | None, *, kv_type: str, measured: MeasuredCosts | None
+    model: Model,
+    where: Sequence[str],
+    rig: Rig,
+    draft: Shape | None,
+    *,
+    n_cpu_moe: int = 0,
+    kv_type: str,
+    measured: MeasuredCosts | None,
 ) -> Curve:
     """Computed, or as it was measured on this machine."""
     device = rig.device(where[-1])  # without any layer on a GPU the draft has none there either
     draft_s, at_once = (draft_step_s(draft, device), draft.at_once) if draft else (0.0, 1)
-    readings = readings_of(model, where, rig, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    readings = readings_of(model, where, rig, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
         return Curve(readings, model.shape, model.arithmetic, draft_s, at_once)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]

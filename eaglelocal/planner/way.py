@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eaglelocal.planner.goals import Term
 from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.placement import Offload
 from eaglelocal.planner.speed import Prediction
 from eaglelocal.planner.weighing import Setup, Weighed
 
@@ -18,13 +19,22 @@ class Way:
     option: Option
     draft: DraftWay
     setup: Setup
-    gpu_layers: int | None  # None: all
+    offload: Offload
     prediction: Prediction
     terms: Mapping[Term, float]  # of the score
 
     @property
     def score(self) -> float:
         return sum(self.terms.values())
+
+    @property
+    def gpu_layers(self) -> int | None:
+        """None: all."""
+        return self.offload.gpu_layers
+
+    @property
+    def n_cpu_moe(self) -> int:
+        return self.offload.n_cpu_moe
 
     @property
     def drafts_nothing(self) -> bool:
@@ -52,6 +62,14 @@ class Rejected:
     def missing_bytes(self) -> int | None:
         """Of the room that lacks most; None where it was not weighed or fits."""
         return None if self.weighed is None or self.weighed.fits else self.weighed.worst.missing_bytes
+
+
+def offload_text(way: Way) -> str:
+    """What lies where, as far as not all is on the GPUs; empty: all is, or there is none."""
+    layers = way.option.shape.n_layer
+    on_gpu = [] if way.gpu_layers is None else [f"{way.gpu_layers} of {layers + 1} layers on the GPU"]
+    experts = [f"experts of {way.n_cpu_moe} of {layers} layers in main memory"] if way.n_cpu_moe else []
+    return " and ".join(on_gpu + experts)
 
 
 def gib(num_bytes: int) -> str:

@@ -15,7 +15,7 @@ from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.machine import Rig, with_ram
 from eaglelocal.planner.plan import KV_TYPES, Outcome, is_too_long, plan
 from eaglelocal.planner.way import Chosen, Rejected, Way, gib
-from eaglelocal.planner.why import layers_text
+from eaglelocal.planner.why import lies_text
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # as main memory is sold
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
@@ -48,7 +48,7 @@ def name_of(rejected: Rejected) -> str:
 
 def with_setup(way: Way, asked: Asked) -> str:
     slots = f"{asked.num_slots} x " if asked.num_slots > 1 else ""
-    return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{layers_text(way)}"
+    return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{lies_text(way, 'and')}"
 
 
 def _too_long(outcome: Outcome) -> tuple[str, str] | None:
@@ -93,6 +93,9 @@ def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
     if asked.gpu_layers is not None and (chosen := planned(replace(asked, gpu_layers=None))):
         layers = chosen.way.gpu_layers
         yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
+    if asked.n_cpu_moe is not None and (chosen := planned(replace(asked, n_cpu_moe=None))):
+        count = chosen.way.n_cpu_moe
+        yield f"--n-cpu-moe {count}" if count else "no --n-cpu-moe"
     if asked.kv_type is not None:
         smaller = (each for each in KV_TYPES[KV_TYPES.index(asked.kv_type) + 1 :] if asked.flash_attention != "off")
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(asked, kv_type=each))), 1)

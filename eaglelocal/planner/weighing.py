@@ -1,13 +1,14 @@
 """One way to run against one machine: what lies where, whether it fits, how fast it would be. Pure.
 
 Memory is planner/memory.py's, speed is speed.py's; this file puts them together, and finds how many layers a GPU can
-take where it cannot take them all.
+take where it cannot take them all, or of how many it must leave the experts out.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
 from eaglelocal.gguf.pair import branch_problem
+from eaglelocal.gguf.shape import Shape
 from eaglelocal.planner.jobs import rollback_of, target_job
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
 from eaglelocal.planner.options import DraftWay, Option
-from eaglelocal.planner.placement import places, shares_of, used_gpus
+from eaglelocal.planner.placement import WHOLE, Offload, places, shares_of, used_gpus
 from eaglelocal.planner.speed import MAX_DRAFT, Prediction, curve_of, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache is for room: what it saves in reading goes into unpacking
@@ -110,50 +112,86 @@ class Scale:
         known = [each for each in free if each is not None]
         return sum(known) if len(known) == len(free) else None
 
-    def weigh(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Weighed:
-        plan = self.plan_of(option, way, setup, gpu_layers)
+    def weigh(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Weighed:
+        plan = self.plan_of(option, way, setup, offload)
         buffers = estimate(plan, option.shape, way.shape, self.rooms)
         return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
 
-    def predict(self, option: Option, way: DraftWay, gpu_layers: int | None) -> Prediction:
-        where = self._where(option, gpu_layers)
-        measured = self._measured.get(option.reference) if gpu_layers is None else None  # of another placement
-        curve = curve_of(option.model, where, self._rig, way.shape, kv_type=SPEED_KV_TYPE, measured=measured)
+    def predict(self, option: Option, way: DraftWay, offload: Offload = WHOLE) -> Prediction:
+        curve = curve_of(
+            option.model,
+            self._where(option, offload.gpu_layers),
+            self._rig,
+            way.shape,
+            n_cpu_moe=offload.n_cpu_moe,
+            kv_type=SPEED_KV_TYPE,
+            measured=self._measured.get(option.reference) if offload.is_whole else None,  # of another placement
+        )
         most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
 
-    def layers_at_best(self, option: Option, draft: DraftWay) -> int:
+    def layers_at_best(self, option: Option, draft: DraftWay, n_cpu_moe: int = 0) -> Offload:
         """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
-        shape = option.shape
-        drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
-        free = self._gpu_bytes - shape.read_output_bytes - drafting
-        layers = 1 + fitting([shape.bytes_of_layer(layer) for layer in range(shape.n_layer)], free)
-        return min(layers, shape.n_layer + shape.n_layer_ahead)
+        shape, each = option.shape, weights_of_layers(option.shape, n_cpu_moe)
+        layers = 1 + fitting(each, self._free_beside(shape, draft))
+        return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
 
-    def best_split(self, option: Option, way: DraftWay, setup: Setup) -> tuple[int, Weighed]:
+    def experts_at_best(self, option: Option, draft: DraftWay, gpu_layers: int | None) -> Offload:
+        """As few layers' experts in main memory as could ever be, in the same way, and of one at least."""
+        shape, free = option.shape, self._free_beside(option.shape, draft)
+        on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
+        held = (sum(weights_of_layers(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
+        least = next((count for count, size in enumerate(held, 1) if size <= free), shape.n_layer)
+        return Offload(gpu_layers, least)
+
+    def _free_beside(self, shape: Shape, draft: DraftWay) -> int:
+        """Of the GPUs, for layers."""
+        drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
+        return self._gpu_bytes - shape.read_output_bytes - drafting
+
+    def best_split(self, option: Option, way: DraftWay, setup: Setup, n_cpu_moe: int = 0) -> tuple[Offload, Weighed]:
         """As many layers on the GPUs as fit there, the output counted; the rest may not fit main memory.
 
         With the output alone there, all that is no layer is known; the layers are counted from the last one on, and the
         count is put right, for several GPUs are never filled evenly.
         """
-        held = sum(load.total for load in self.weigh(option, way, setup, 1).loads if load.room.device != RAM)
-        shape, sizes = option.shape, target_job(self.plan_of(option, way, setup, 1), option.shape).sizes
-        layers = range(shape.n_layer)
-        each = [shape.bytes_of_layer(layer) + cache_bytes_of_layer(shape, layer, sizes) for layer in layers]
-        settled = self._settled(option, way, setup, 1 + fitting(each, self._gpu_bytes - held))
+        alone = Offload(1, n_cpu_moe)
+        held = sum(load.total for load in self.weigh(option, way, setup, alone).loads if load.room.device != RAM)
+        shape, sizes = option.shape, target_job(self.plan_of(option, way, setup, alone), option.shape).sizes
+        weights = weights_of_layers(shape, n_cpu_moe)
+        each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
+        guess = replace(alone, gpu_layers=1 + fitting(each, self._gpu_bytes - held))
+        settled = self._settled(option, way, setup, guess)
         return settled, self.weigh(option, way, setup, settled)
 
-    def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: int) -> int:
+    def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: Offload) -> Offload:
         """The most layers that the GPUs hold, looked for from a guess on."""
-        layers = guess
-        while layers and not fits_gpus(self.weigh(option, way, setup, layers)):
-            layers -= max(1, (guess - layers) // 2)
-            layers = max(layers, 0)
-        while layers <= option.shape.n_layer and fits_gpus(self.weigh(option, way, setup, layers + 1)):
-            layers += 1
-        return layers
 
-    def plan_of(self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None) -> Plan:
+        def fits(layers: int) -> bool:
+            return fits_gpus(self.weigh(option, way, setup, replace(guess, gpu_layers=layers)))
+
+        guessed = layers = guess.gpu_layers or 0
+        while layers and not fits(layers):
+            layers -= max(1, (guessed - layers) // 2)
+            layers = max(layers, 0)
+        while layers <= option.shape.n_layer and fits(layers + 1):
+            layers += 1
+        return replace(guess, gpu_layers=layers)
+
+    def best_experts(
+        self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None
+    ) -> tuple[Offload, Weighed]:
+        """The experts of as few layers in main memory as make the rest fit the GPUs; of all, where none do."""
+        offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
+
+        def fits(offload: Offload) -> bool:
+            return fits_gpus(self.weigh(option, way, setup, offload))
+
+        settled = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
+        return settled, self.weigh(option, way, setup, settled)
+
+    def plan_of(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Plan:
+        gpu_layers = offload.gpu_layers
         return Plan(
             target=NO_FILE,
             target_label=option.target,
@@ -161,6 +199,7 @@ class Scale:
             n_ctx=setup.n_ctx,
             num_slots=self._num_slots,
             gpu_layers=gpu_layers,
+            n_cpu_moe=offload.n_cpu_moe,
             kv_type=setup.kv_type,
             flash_attention=self._flash_attention(option, setup, gpu_layers),
             unified=self._shares_cache(option, gpu_layers),
@@ -190,6 +229,14 @@ class Scale:
         names = [room.device for room in self._gpus]
         blocks = shape.n_layer + shape.n_layer_ahead
         return places(blocks, names, shares_of(self._gpus, self._shares), gpu_layers=gpu_layers)
+
+
+def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:
+    """Bytes of each layer, without the experts that stay in main memory."""
+    return [
+        shape.bytes_of_layer(layer) - (shape.experts_of_layer(layer) if layer < n_cpu_moe else 0)
+        for layer in range(shape.n_layer)
+    ]
 
 
 def fitting(sizes: Sequence[int], free_bytes: int) -> int:

@@ -7,7 +7,7 @@ could be at best is said.
 from __future__ import annotations
 
 from eaglelocal.planner.goals import Goal, Term
-from eaglelocal.planner.way import Way, gib
+from eaglelocal.planner.way import Way, gib, offload_text
 from eaglelocal.planner.weighing import Weighed
 
 TELLING = 0.005  # of a score: below it two ways are as good as each other
@@ -20,14 +20,14 @@ def why_not_fits(way: Way, weighed: Weighed) -> str:
     load = weighed.worst
     return (
         f"{gib(load.total)} on {load.room.device} even with {way.setup.n_ctx} tokens in {way.setup.kv_type}"
-        f"{layers_text(way)}, {gib(load.room.free_bytes or 0)} to use"
+        f"{lies_text(way, 'and')}, {gib(load.room.free_bytes or 0)} to use"
     )
 
 
-def layers_text(way: Way) -> str:
-    if way.gpu_layers is None:
-        return ""
-    return f" and {way.gpu_layers} of {way.option.shape.n_layer + 1} layers on the GPU"
+def lies_text(way: Way, joint: str) -> str:
+    """What is not, or not all, on the GPU, to follow other words."""
+    text = offload_text(way)
+    return f" {joint} {text}" if text else ""
 
 
 def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
@@ -57,7 +57,7 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
             return f"older: of {date(way)}, the plan of {date(chosen)}"
         case Term.SPEED:
             slow, plan = apart(way.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
-            return f"slower: {best}{slow} tokens/s{with_layers(way)}, the plan {plan}"
+            return f"slower: {best}{slow} tokens/s{lies_text(way, 'with')}, the plan {plan}"
         case Term.CONTEXT:
             return f"less context: {best}{way.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
         case Term.CACHE:
@@ -65,7 +65,7 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
         case Term.WINDOWS:
             return "its cache keeps windows only"
         case Term.HOST:
-            return f"not all layers fit the GPU: {best}{way.gpu_layers} of {way.option.shape.n_layer + 1}"
+            return f"not all fits the GPU: {best}{offload_text(way)}"
         case Term.UNSEEN:
             return "nobody has seen its file"
 
@@ -105,9 +105,3 @@ def apart(left: float, right: float) -> tuple[str, str]:
         if texts[0] != texts[1]:
             break
     return texts
-
-
-def with_layers(way: Way) -> str:
-    if way.gpu_layers is None:
-        return ""
-    return f" with {way.gpu_layers} of {way.option.shape.n_layer + 1} layers on the GPU"

@@ -107,6 +107,8 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
         (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
         (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),
         (["qwen3-8b:Q4_K_M", "--gpu-layers", "10", "--ctx", "4096"], "--ctx 4096 --gpu-layers 10"),
+        (["qwen3-30b-a3b:Q4_K_M", "--n-cpu-moe", "30", "--ctx", "4096"], "--ctx 4096 --n-cpu-moe 30"),
+        (["qwen3-30b-a3b:Q4_K_M", "--n-cpu-moe", "0", "--ctx", "4096"], "--ctx 4096 --n-cpu-moe 0"),
         (["qwen3-8b:Q4_K_M", "--device", "CUDA0", "--flash-attn", "off"], "--device CUDA0 --flash-attn off"),
     ],
 )
@@ -150,7 +152,7 @@ def test_the_config_is_planned_with_but_its_gpus_are_of_this_machine(
     folder = tmp_path / "config" / "eaglelocal"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
-        'kv_type = "q4_0"\ndraft = "none"\ndevice = "Vulkan3"\ngpu_layers = 3\nsplit = "2,1"\n'
+        'kv_type = "q4_0"\ndraft = "none"\ndevice = "Vulkan3"\ngpu_layers = 3\nn_cpu_moe = 4\nsplit = "2,1"\n'
     )
     chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert (chosen["kv_type"], chosen["draft"], chosen["gpu_layers"]) == ("q4_0", "none", None)
@@ -225,8 +227,10 @@ def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_main_memory_beside_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
     content = told(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64")
     assert content["devices"][-1]["total_bytes"] == 64 * 2**30
-    assert content["chosen"]["gpu_layers"] < 36
+    assert content["chosen"]["gpu_layers"] is None and 0 < content["chosen"]["n_cpu_moe"] < 36
     assert "(64 GiB at 51 GB/s, as assumed), prompts slowly" in content["chosen"]["reasons"][1]
+    shown = " ".join(screen(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64").split())
+    assert f"37 of 37 layers on the GPU, experts of {content['chosen']['n_cpu_moe']} of 36 in main memory" in shown
 
 
 def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,6 +284,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, row, none"),
         (["qwen3-8b", "--kv-type", "q5_0"], UsageError, "f16, q8_0, q4_0"),
         (["qwen3-8b", "--gpu-layers", "some"], UsageError, "gpu_layers must be auto or a whole number"),
+        (["qwen3-8b", "--machine", "rtx-3090", "--n-cpu-moe", "4"], ResourceError, "this model has no experts"),
         (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
         (
             ["qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "65", "--ctx", "40960", "--kv-type", "f16"],

@@ -12,6 +12,7 @@ from eaglelocal.planner.goals import GOALS, Comfort, score
 from eaglelocal.planner.machine import Device, Rig, rig_of_known
 from eaglelocal.planner.memory import estimate, safe_rooms
 from eaglelocal.planner.options import DraftWay, Option, options_of
+from eaglelocal.planner.placement import WHOLE, Offload
 from eaglelocal.planner.plan import Outcome, plan, scale_for
 from eaglelocal.planner.way import Chosen
 from eaglelocal.planner.weighing import Scale, Setup
@@ -48,7 +49,7 @@ def check_fits(outcome: Outcome) -> None:
     assert outcome.chosen is not None
     way = outcome.chosen.way
     scale = scale_for(outcome.rig, outcome.asked)
-    settled = scale.plan_of(way.option, way.draft, way.setup, way.gpu_layers)
+    settled = scale.plan_of(way.option, way.draft, way.setup, way.offload)
     rooms = safe_rooms(outcome.rig.rooms)
     buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)
     for room in rooms:
@@ -61,17 +62,17 @@ def chosen_of(outcome: Outcome) -> Chosen:
     return outcome.chosen
 
 
-def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, gpu_layers: int | None) -> float:
+def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, offload: Offload = WHOLE) -> float:
     return score(
         GOALS["balanced"],
         quality_b=chosen.quality_b,
         age_worth=chosen.age.worth,
-        tok_s=scale.predict(chosen, draft, gpu_layers).spec_tok_s,
+        tok_s=scale.predict(chosen, draft, offload).spec_tok_s,
         comfort=Comfort(
             n_ctx=setup.n_ctx,
             kv_type=setup.kv_type,
             whole_windows=setup.whole_windows,
-            on_host=gpu_layers is not None,
+            on_host=not offload.is_whole,
             is_unseen=chosen.is_unseen,
         ),
     )

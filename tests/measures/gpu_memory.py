@@ -2,7 +2,8 @@
 
     python tests/measures/gpu_memory.py [LAYERS,LAYERS ...] [NAME ...]
 
-For every sketch of tests/doubles/sketched_models.py, with so many layers on the GPUs (all, 3, 12 unless named), and for
+For every sketch of tests/doubles/sketched_models.py, with so many layers on the GPUs (all, 3, 12 unless named), of those
+with experts also with half and all layers' in main memory, and for
 whichever GPUs this llama.cpp sees: a Vulkan build takes the software device of Mesa too (GGML_VK_VISIBLE_DEVICES=0;
 "0,0" is two of them), which takes no tensor of 128 MiB and more, so that large models are planned otherwise there.
 Weights and caches must agree, buffers must be bounded from above. Exits 1 where they are not.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from eaglelocal.fitting import context_params
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
+from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.planner.jobs import jobs_of
 from eaglelocal.planner.memory import buffers_of
 from eaglelocal.planner.placement import used_gpus
@@ -56,7 +57,7 @@ def compared(plan: Plan, library: Library, gpus: tuple[Room, ...]) -> tuple[Sums
         header=header,
         info=ModelInfo.from_header(header),
         context=context_params(job, flash_attention="on", threads=1),
-        placement=Placement(gpu_layers=plan.gpu_layers),
+        placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
     told = rehearse(library, [part], devices=[gpu.device for gpu in gpus])
     return summed(buffers_of(job, gpus, plan.shares)), summed(told)
@@ -72,10 +73,19 @@ def check(name: str, plan: Plan, library: Library, gpus: tuple[Room, ...]) -> in
         is_wrong = true > said if is_bound else abs(said - true) > 0.01 * max(said, true) + 2**17
         num_wrong += is_wrong
         if is_wrong or (is_bound and said > 1.5 * true + 64 * MIB):
-            what = f"{name} {plan.num_slots} x {plan.n_ctx} {plan.kv_type}, {plan.gpu_layers} layers, {device} {kind}"
+            parted = f" ({plan.n_cpu_moe} without experts)" if plan.n_cpu_moe else ""
+            where = f"{plan.gpu_layers} layers{parted}, {device} {kind}"
+            what = f"{name} {plan.num_slots} x {plan.n_ctx} {plan.kv_type}, {where}"
             verdict = "WRONG" if is_wrong else "large"
             sys.stdout.write(f"{verdict}  {what}: estimated {said / MIB:.1f} MiB, planned {true / MIB:.1f}\n")
     return num_wrong
+
+
+def offloads(shape: Shape, layers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
+    """Layers on the GPUs, and layers whose experts are not."""
+    yield from ((count, 0) for count in (None, *layers))
+    if shape.expert_bytes:
+        yield from ((count, parted) for count in (None, *layers) for parted in (shape.n_layer // 2, shape.n_layer))
 
 
 def main(asked: list[str]) -> int:
@@ -91,9 +101,9 @@ def main(asked: list[str]) -> int:
         for name in asked[1:] or sketches:
             path = write_sketch(Path(folder) / "sketch.gguf", sketches[name])
             for sizes in CONTEXTS:
-                for gpu_layers in (None, *layers):
+                for gpu_layers, n_cpu_moe in offloads(shape_of(read_header(path)), layers):
                     plan = Plan(target=path, target_label=name, unified=False, flash_attention="on")
-                    plan = replace(plan, gpu_layers=gpu_layers, **sizes)  # type: ignore[arg-type]
+                    plan = replace(plan, gpu_layers=gpu_layers, n_cpu_moe=n_cpu_moe, **sizes)  # type: ignore[arg-type]
                     architecture = shape_of(read_header(path)).architecture
                     if not graph_problem(architecture, kv_type=plan.kv_type, num_caches=plan.num_slots):
                         num_plans += 1

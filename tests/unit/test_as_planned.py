@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,16 @@ def test_a_model_larger_than_the_card_keeps_layers_on_the_host(tmp_path: Path, m
     whole = on(LARGE_CARD, monkeypatch, Wish(target=path))
     assert (whole.wish.gpu_layers, whole.wish.kv_type, whole.note) == (None, "f16", "")
     assert whole.wish.ctx == 32768
+
+
+def test_experts_stay_in_main_memory_before_layers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-30b-a3b"]))
+    machine = replace(SMALL_CARD, host=replace(SMALL_CARD.host, free_bytes=64 * GIB))
+    found = on(machine, monkeypatch, Wish(target=path))
+    assert found.wish.gpu_layers is None and found.wish.n_cpu_moe is not None and 20 < found.wish.n_cpu_moe <= 48
+    assert found.note.startswith(f"experts of {found.wish.n_cpu_moe} of 48 layers in main memory: the GPU cannot")
+    said = on(machine, monkeypatch, Wish(target=path, n_cpu_moe=48))
+    assert (said.wish.n_cpu_moe, said.note) == (48, "")
 
 
 def test_what_was_said_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import calibrations
-from eaglelocal.calibrations import MAX_FILE_BYTES, MAX_FILES, AcceptanceKey, Key, file_name_of, fingerprint, load, save
+from eaglelocal.calibrations import (
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    AcceptanceKey,
+    Key,
+    file_name_of,
+    fingerprint,
+    load,
+    placement_key,
+    save,
+)
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.targets import demo_sources
@@ -152,3 +162,10 @@ def test_the_acceptance_key_of_a_lookup_names_its_kind() -> None:
     lookup = Plan(target=target, target_label="demo", draft_kind="ngram")
     assert calibrations.acceptance_key_of(lookup).draft == "ngram"
     assert calibrations.acceptance_key_of(lookup) != calibrations.acceptance_key_of(with_head)
+
+
+def test_a_plan_with_experts_apart_has_costs_of_its_own() -> None:
+    plan = Plan(target=Path("m.gguf"), target_label="m")
+    assert placement_key(plan) == calibrations.USUAL_PLACEMENT
+    keys = {placement_key(dataclasses.replace(plan, n_cpu_moe=count)) for count in (0, 3, 4)}
+    assert len(keys) == 3

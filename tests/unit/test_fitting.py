@@ -16,6 +16,7 @@ from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.fitting import (
+    check_experts,
     check_graph,
     check_memory,
     check_shares,
@@ -217,3 +218,19 @@ def test_what_llama_cpp_would_abort_on_is_refused(
     with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of q8_0") as refusal:
         check_graph(asked, shape)
     assert refusal.value.hint == "--kv-type f16, or --parallel 1"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (2, "has no experts"), (9, "has no experts")])
+def test_a_dense_target_has_no_experts_to_keep_apart(plan: Plan, count: int, words: str) -> None:
+    target, asked = shape_of(read_header(plan.target)), replace(plan, n_cpu_moe=count)
+    if not words:
+        return check_experts(asked, target)
+    with pytest.raises(UsageError, match=f"--n-cpu-moe {count}: this model {words}") as caught:
+        check_experts(asked, target)
+    assert caught.value.hint == "leave --n-cpu-moe out"
+    return None
+
+
+def test_experts_of_the_target_alone_lie_apart(plan: Plan) -> None:
+    parted = replace(plan, n_cpu_moe=3)
+    assert (placement_of(parted).n_cpu_moe, placement_of(parted, of_draft=True).n_cpu_moe) == (3, 0)

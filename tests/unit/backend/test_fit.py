@@ -92,6 +92,12 @@ def test_without_a_gpu_the_memory_has_no_name() -> None:
             "a smaller --gpu-layers or a smaller model or quantization",
         ),
         (buffers(CUDA0=(2, 8, 1)), rooms(RAM=8, CUDA0=8), Asked(n_ctx=8192), "--ctx 4608 or a smaller --gpu-layers"),
+        (
+            buffers(CUDA0=(9, 1, 1)),
+            rooms(RAM=8, CUDA0=8),
+            Asked(n_ctx=8192, movable_experts=3),
+            "a larger --n-cpu-moe or a smaller model or quantization",
+        ),
         # layers were kept off a GPU that has room
         (
             buffers(RAM=(9, 1, 1), CUDA0=(1, 1, 1)),

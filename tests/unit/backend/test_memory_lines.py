@@ -85,3 +85,9 @@ def test_weights_follow_their_layers(more: tuple[str, ...], borrows: bool, expec
 def test_without_gpus_all_weights_lie_in_main_memory_once() -> None:
     held = weight_buffers(tensors(*BLOCKS, "token_embd.weight"), {0: RAM, 1: RAM, 2: RAM, 3: RAM}, borrows=False)
     assert by_device(held) == {RAM: 5}
+
+
+def test_experts_of_the_first_layers_stay_in_main_memory() -> None:
+    blocks = [f"blk.{layer}.{part}.weight" for layer in (1, 2, 3) for part in ("attn_q", "ffn_up_exps")]
+    held = weight_buffers(tensors(*blocks), layer_devices(LINES, DEVICES), borrows=False, n_cpu_moe=3)
+    assert by_device(held) == {"CUDA0": 1, RAM: 2, "CUDA1": 3}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes as C
+import re
 from pathlib import Path
 
 import pytest
 
 from eaglelocal.backend.library import load_library
-from eaglelocal.backend.model import NativePlacement, Placement, load_failure
+from eaglelocal.backend.model import BufferOverride, NativePlacement, Placement, load_failure
 from eaglelocal.errors import ModelFileError, UsageError
+
+PARTS = ("up_exps", "gate_up_exps", "down_chexps", "up", "down_shexp", "gate_inp")
 
 
 def test_every_field_reaches_llama_cpp() -> None:
@@ -54,3 +57,16 @@ def test_a_split_that_devices_do_not_know_is_no_fault_of_the_file() -> None:
     refused = load_failure(path, "error loading model: device Vulkan0 does not support split buffers")
     assert isinstance(refused, UsageError) and "--split layer" in refused.hint
     assert isinstance(load_failure(path, "tensor output.weight is missing"), ModelFileError)
+
+
+def test_experts_that_stay_in_main_memory_are_named_by_one_pattern() -> None:
+    library = load_library()
+    native = NativePlacement(library, Placement(n_cpu_moe=12))
+    first, last = C.cast(native.params.tensor_buft_overrides, C.POINTER(BufferOverride))[:2]
+    assert first.buffer_type == library.cpu_buffer_type() and last.pattern is None  # llama.cpp reads as far as that
+    pattern = re.compile(first.pattern.decode())
+    names = [f"blk.{layer}.ffn_{part}.weight" for layer in (0, 1, 11, 12, 111) for part in PARTS]
+    assert [name for name in names if pattern.search(name)] == [
+        f"blk.{layer}.ffn_{part}.weight" for layer in (0, 1, 11) for part in PARTS[:3]
+    ]
+    assert not NativePlacement(library, Placement()).params.tensor_buft_overrides

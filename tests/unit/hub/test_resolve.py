@@ -127,7 +127,9 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # ---- targets
 def test_a_path_becomes_a_plan(target: str) -> None:
-    found = plan(target=target, threads=3, gpu_layers=7, device="CUDA0", split="row", kv_type="q8_0", parallel=2)
+    found = plan(
+        target=target, threads=3, gpu_layers=7, device="CUDA0", split="row", kv_type="q8_0", parallel=2, n_cpu_moe=2
+    )
     assert found == Plan(
         target=Path(target),
         target_label="tiny (target.gguf)",
@@ -138,6 +140,7 @@ def test_a_path_becomes_a_plan(target: str) -> None:
         num_slots=2,
         threads=3,
         gpu_layers=7,
+        n_cpu_moe=2,
         device="CUDA0",
         split="row",
         kv_type="q8_0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from doubles.catalogue_plans import (
@@ -29,6 +30,7 @@ from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.jobs import PLANNED_ROLLBACK
 from eaglelocal.planner.options import DraftWay, Option
+from eaglelocal.planner.placement import WHOLE, Offload
 from eaglelocal.planner.plan import DOES_NOT_PAY, plan, setups_for
 from eaglelocal.planner.reasons import reasons
 from eaglelocal.planner.way_out import nothing_fits
@@ -68,27 +70,31 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
 
 @pytest.mark.parametrize(("ram_gib", "gpus"), [(16, (14.0,)), (12, (7.0,)), (40, (8.0, 6.0)), (24, ())])
 def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: tuple[float, ...]) -> None:
-    """Every setup with every number of layers; with layers on the host no more context than is comfortable."""
-    targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b")
+    """Every setup with every number of layers, or of their experts; with any on the host no more context than is
+    comfortable."""
+    targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = Asked(goal=GOALS["balanced"]), machine_of(ram_gib, gpus)
     scale, best = Scale(machine, num_slots=1, measured={}), float("-inf")
-    for each, draft, setup, layers in everything(options, asked, has_gpus=bool(gpus)):
-        value = score_of(scale, each, draft, setup, layers)
-        if value > best and scale.weigh(each, draft, setup, layers).fits:
+    for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
+        value = score_of(scale, each, draft, setup, offload)
+        if value > best and scale.weigh(each, draft, setup, offload).fits:
             best = value
     assert chosen_of(plan(options, machine, asked)).way.score == pytest.approx(best, abs=1e-9)
 
 
 def everything(
     options: list[Option], asked: Asked, *, has_gpus: bool
-) -> Iterator[tuple[Option, DraftWay, Setup, int | None]]:
+) -> Iterator[tuple[Option, DraftWay, Setup, Offload]]:
     for each in options:
+        counts = range(each.shape.n_layer + 1)
+        parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
+        offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
             for setup in setups_for(each, asked):
-                yield each, draft, setup, None
+                yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
-                    yield from ((each, draft, setup, layers) for layers in range(each.shape.n_layer + 1))
+                    yield from ((each, draft, setup, offload) for offload in offloads)
 
 
 @pytest.mark.parametrize("gpus", [(7.0,), (14.0,), (8.0, 6.0), (6.0, 10.0, 5.0)])
@@ -96,10 +102,10 @@ def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) ->
     scale, setup = Scale(machine_of(100, gpus), num_slots=1, measured={}), Setup(n_ctx=8192, kv_type="f16")
     for each in some_options():
         for draft in each.drafts:
-            layers, weighed = scale.best_split(each, draft, setup)
+            offload, weighed = scale.best_split(each, draft, setup)
             assert fits_gpus(weighed)
-            blocks = each.shape.n_layer + each.shape.n_layer_ahead + 1
-            assert layers == blocks or not fits_gpus(scale.weigh(each, draft, setup, layers + 1))
+            layers, blocks = offload.gpu_layers or 0, each.shape.n_layer + each.shape.n_layer_ahead + 1
+            assert layers == blocks or not fits_gpus(scale.weigh(each, draft, setup, Offload(layers + 1)))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_two_slots_are_weighed_as_they_are_loaded(
     assert windowed == {True, False}
     for each in some_options():
         expected = unified and (num_slots == 1 or not branch_problem(each.shape))
-        assert scale.plan_of(each, each.drafts[0], setup, layers).unified is expected
+        assert scale.plan_of(each, each.drafts[0], setup, Offload(layers)).unified is expected
 
 
 # ---- what is said

@@ -236,3 +236,46 @@ def test_the_catalogue_counts_it_alike() -> None:
     assert known.n_layer_embd == pytest.approx(42 * 256, rel=0.02)
     assert known.embedding_bytes - known.tied_output_bytes == pytest.approx(2688 * MIB * 34 // 32, rel=0.05)
     assert known.active_bytes == known.weights_bytes - known.embedding_bytes + known.tied_output_bytes
+
+
+MOE = replace(EIGHT_B, n_expert=128, n_expert_used=8, expert_bytes=(100 * MIB,) * 32)
+
+
+@pytest.mark.parametrize(("n_cpu_moe", "gpu_layers"), [(1, None), (10, None), (32, None), (10, 33), (32, 20), (5, 20)])
+def test_experts_in_main_memory_are_all_that_leaves_the_card(n_cpu_moe: int, gpu_layers: int | None) -> None:
+    plan = replace(PLAN, gpu_layers=gpu_layers)
+    whole, parted = (estimate(replace(plan, n_cpu_moe=count), MOE, None, ONE) for count in (0, n_cpu_moe))
+    on_host = 0 if gpu_layers is None else max(33 - gpu_layers, 0)
+    moved = max(n_cpu_moe - on_host, 0) * 100 * MIB
+    assert on(whole, "CUDA0", Kind.WEIGHTS) - on(parted, "CUDA0", Kind.WEIGHTS) == moved
+    assert on(parted, RAM, Kind.WEIGHTS) - on(whole, RAM, Kind.WEIGHTS) == moved
+    assert on(parted, "CUDA0", Kind.CACHE) == on(whole, "CUDA0", Kind.CACHE)
+    assert summed(parted).weights_bytes == summed(whole).weights_bytes
+    if on_host < n_cpu_moe:  # the card reads long prompts with them: a matrix at a time; the processor has buffers
+        more = on(parted, "CUDA0", Kind.BUFFERS) - on(whole, "CUDA0", Kind.BUFFERS)
+        assert on_host or more >= 66 * MIB
+        assert on(parted, RAM, Kind.BUFFERS) >= on(whole, RAM, Kind.BUFFERS)
+
+
+def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tmp_path: Path) -> None:
+    header = read_header(write_sketch(tmp_path / "m.gguf", REAL["qwen3-30b-a3b"]))
+    exact = shape_of(header)
+    names = [f"blk.7.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
+    assert exact.expert_bytes == (sum(header.tensors[name].nbytes for name in names),) * 48
+    catalog = load(user_folder=Path("/nonexistent"))
+    (about,) = options_of(catalog.targets["qwen3-30b-a3b"], catalog, quant="Q8_0")
+    assert sum(about.shape.expert_bytes) == pytest.approx(sum(exact.expert_bytes), rel=0.02)
+    assert not EIGHT_B.expert_bytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "problem"),
+    [
+        (EIGHT_B, 0, ""),
+        (EIGHT_B, 1, "this model has no experts"),
+        (MOE, 32, ""),
+        (MOE, 33, "this model has 32 layers"),
+    ],
+)
+def test_experts_that_there_are_not(shape: Shape, count: int, problem: str) -> None:
+    assert shape.experts_problem(count) == problem

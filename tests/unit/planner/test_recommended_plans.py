@@ -83,9 +83,9 @@ def row_score(row: Row, *, whole_windows: bool) -> float | None:
     chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
     setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, whole_windows=whole_windows)
-    if not scale.weigh(chosen, way_of(row), setup, None).fits:
+    if not scale.weigh(chosen, way_of(row), setup).fits:
         return None
-    return score_of(scale, chosen, way_of(row), setup, None)
+    return score_of(scale, chosen, way_of(row), setup)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -124,7 +124,7 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
         "less context": way.setup.n_ctx < best.setup.n_ctx,
         "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
         "keeps windows only": not way.setup.whole_windows and best.setup.whole_windows,
-        "not all layers fit": way.gpu_layers is not None and best.gpu_layers is None,
+        "not all fits": not way.offload.is_whole and best.offload.is_whole,
         "nobody has seen": way.option.is_unseen and not best.option.is_unseen,
         "predicted not to pay": way.prediction.num_draft_tokens == 0 and way.draft.shape is not None,
         "as good as": way.score == pytest.approx(best.score, abs=0.05),
@@ -156,7 +156,7 @@ def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     way = way_of(row)
     windows = not chosen.shape.has_windows
     scale = Scale(rig(row.machine), num_slots=1, measured={})
-    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows), None)
+    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows))
     device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
     counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
     used = sum(each.num_bytes for each in counted)
@@ -172,7 +172,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         way = next(each for each in chosen.drafts if each.id == row.draft)
         setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
         scale = Scale(rig(row.machine), num_slots=1, measured={})
-        assert scale.weigh(chosen, way, setup, None).fits, row.id
+        assert scale.weigh(chosen, way, setup).fits, row.id
 
 
 # ---- what people who know such machines would say, late in 2026
@@ -207,7 +207,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
 def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
     way = chosen_of(planned(machine, goal)).way
     assert way.option.target in targets
-    assert way.gpu_layers is None  # nobody would leave layers of these on the host
+    assert way.offload.is_whole  # nobody would leave layers of these on the host
 
 
 @pytest.mark.parametrize("goal", sorted(GOALS))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from doubles.catalogue_plans import (
+    GIB,
     check_fits,
     chosen_of,
     option,
@@ -17,8 +18,11 @@ from eaglelocal.backend.fit import RAM
 from eaglelocal.errors import UsageError
 from eaglelocal.planner.asked import Asked, rig_with
 from eaglelocal.planner.goals import GOALS
+from eaglelocal.planner.machine import Rig, with_ram
+from eaglelocal.planner.placement import WHOLE
 from eaglelocal.planner.plan import plan
 from eaglelocal.planner.reasons import reasons
+from eaglelocal.planner.way_out import nothing_fits
 
 
 def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:
@@ -107,3 +111,77 @@ def test_without_flash_attention_the_cache_is_not_quantized() -> None:
 def test_a_long_context_is_not_taken_where_it_is_not_wanted() -> None:
     outcome = plan((option("qwen3-8b", "Q4_K_M"),), rig("a6000"), Asked(goal=GOALS["balanced"], most_ctx=4096))
     assert chosen_of(outcome).way.setup.n_ctx == 4096
+
+
+# ---- experts in main memory
+MOE = ("gpt-oss-120b", "MXFP4")
+
+
+def with_64_gib(name: str) -> Rig:
+    return with_ram(rig(name), 64 * GIB)
+
+
+def test_experts_leave_the_card_before_layers_do() -> None:
+    """The roofline of whole layers gives 12.3 tokens/s there."""
+    outcome = plan((option(*MOE),), with_64_gib("rtx-3090"), Asked(goal=GOALS["balanced"]))
+    check_fits(outcome)
+    way = chosen_of(outcome).way
+    assert way.gpu_layers is None and 20 <= way.n_cpu_moe <= 28
+    assert way.prediction.plain_tok_s > 15
+    told = f"the experts of {way.n_cpu_moe} of 36 layers run from main memory (64 GiB at 51 GB/s, as assumed), prompts"
+    assert any(reason.startswith(told) for reason in reasons(outcome, chosen_of(outcome)))
+
+
+def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None:
+    machine = with_ram(rig("cuda-8gb"), 128 * GIB)
+    tiny = replace(machine, gpus=(replace(machine.gpus[0], free_bytes=int(3.8 * GIB)),))
+    outcome = plan((option(*MOE),), tiny, Asked(goal=GOALS["balanced"], ctx=4096))
+    check_fits(outcome)
+    way = chosen_of(outcome).way
+    assert way.n_cpu_moe == 36 and way.gpu_layers is not None and 0 < way.gpu_layers < 36
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"n_cpu_moe": 30}, (None, 30)),
+        ({"n_cpu_moe": 30, "gpu_layers": 99}, (None, 30)),
+        ({"gpu_layers": 37}, (None, 24)),  # what is open is found
+        ({"gpu_layers": 0}, (0, 0)),
+        ({"n_cpu_moe": 30, "gpu_layers": 20}, (20, 30)),
+    ],
+)
+def test_experts_stay_as_asked(asked: dict[str, int], expected: tuple[int | None, int]) -> None:
+    machine = with_ram(rig("rtx-3090"), 128 * GIB)
+    outcome = plan((option(*MOE),), machine, Asked(goal=GOALS["balanced"], ctx=8192, **asked))
+    check_fits(outcome)
+    assert (chosen_of(outcome).way.gpu_layers, chosen_of(outcome).way.n_cpu_moe) == expected
+
+
+def test_whole_layers_where_no_experts_are_to_move() -> None:
+    way = chosen_of(plan((option(*MOE),), with_64_gib("rtx-3090"), Asked(goal=GOALS["balanced"], n_cpu_moe=0))).way
+    assert way.n_cpu_moe == 0 and way.gpu_layers is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "says"),
+    [
+        (("qwen3-8b", "Q4_K_M"), 4, "this model has no experts, --n-cpu-moe asks for 4"),
+        (MOE, 37, "this model has 36 layers, --n-cpu-moe asks for 37"),
+    ],
+)
+def test_experts_that_there_are_not_are_refused(name: tuple[str, str], count: int, says: str) -> None:
+    outcome = plan((option(*name),), with_64_gib("rtx-3090"), Asked(goal=GOALS["balanced"], n_cpu_moe=count))
+    assert outcome.chosen is None and says in nothing_fits(outcome)[0]
+
+
+def test_fewer_experts_apart_than_fit_are_refused_with_the_number_that_does() -> None:
+    asked = Asked(goal=GOALS["balanced"], n_cpu_moe=4, gpu_layers=37, ctx=4096)
+    message, hint = nothing_fits(plan((option(*MOE),), with_64_gib("rtx-3090"), asked))
+    assert "experts of 4 of 36 layers in main memory" in message and "--n-cpu-moe 2" in hint
+
+
+def test_without_a_card_all_is_in_main_memory_anyway() -> None:
+    asked = Asked(goal=GOALS["balanced"], n_cpu_moe=5)
+    way = chosen_of(plan((option("qwen3-30b-a3b", "Q4_K_M"),), rig("cpu-32gb"), asked)).way
+    assert way.offload == WHOLE

@@ -92,6 +92,27 @@ def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
     assert half.decode_s(1) == pytest.approx(host_s + whole.decode_s(1) / 2, rel=0.15)
 
 
+def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -> None:
+    """The card keeps what every token reads: quicker than as many bytes in whole layers, the same for all of them."""
+    rig, chosen = rig_of_known(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
+    shape = chosen.shape
+
+    def decode_s(num_rows: int, n_cpu_moe: int, gpu_layers: int | None = None) -> float:
+        where = places(shape.n_layer, ["CUDA0"], [1.0], gpu_layers=gpu_layers)
+        curve = curve_of(chosen.model, where, rig, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
+        return curve.decode_s(num_rows)
+
+    half, layers = 24, range(shape.n_layer)
+    read_s = sum(shape.expert_bytes[:half]) * 8 / 128 / (0.6 * 0.75 * 51.2e9)
+    assert decode_s(1, half) - decode_s(1, 0) * 0.8 == pytest.approx(read_s, rel=0.2)
+    moved = sum(shape.expert_bytes[:half])
+    as_layers = next(count for count in layers if sum(map(shape.bytes_of_layer, layers[:count])) >= moved)
+    assert decode_s(1, half) < decode_s(1, 0, gpu_layers=shape.n_layer + 1 - as_layers)
+    assert decode_s(4, half) > 2.5 * decode_s(1, half)  # of four tokens, which hardly meet
+    assert [decode_s(1, n) for n in (0, 12, 24, 48)] == sorted(decode_s(1, n) for n in (0, 12, 24, 48))
+    assert decode_s(1, 48, gpu_layers=0) == decode_s(1, 0, gpu_layers=0)
+
+
 @cache
 def curves() -> tuple[Curve, ...]:
     known = load(user_folder=Path("/nonexistent"))
