@@ -18,7 +18,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.fitting import placement_of
+from eaglelocal.fitting import check_experts, placement_of
 from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -41,6 +41,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     header = read_header(plan.target)
     info = read_model(header)
     check_pools(header, info)
+    check_experts(plan, shape_of(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # positions behind it may have no embedding
     library = load_library()
     check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)

@@ -98,8 +98,7 @@ def bench(
     rival = Rival(against, against_model, against_key_file)
     told, result = run(settings, wanted, tasks_of(asked, wanted, repeats), rival=rival, output=output)
     tell(result, told, output, svg=svg, as_json=as_json)
-    if result.error is not None:
-        raise result.error
+    result.check_whole()
 
 
 @dataclass(frozen=True, slots=True)

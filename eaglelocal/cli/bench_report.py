@@ -47,6 +47,11 @@ class Result:
     error: EagleLocalError | None
     too_long: Sequence[EagleLocalError] = ()  # why tasks were left out: a prompt does not fit a context
 
+    def check_whole(self) -> None:
+        """Raises what ended it early."""
+        if self.error is not None:
+            raise self.error
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

@@ -83,13 +83,20 @@ def chat(  # many parameters: typer reads the flags from the signature
     try:
         if question is None:
             raise typer.Exit(converse(session, output, tint=tint is not False))
-        if not as_json and session.model.plan is not None:  # which server was joined is said already
-            output.aside(model_line(session.model.info, session.model.plan))
-            for note in session.model.info.notes:
-                output.aside(f"note: {note}")
+        if not as_json:
+            tell_model(session, output)
         answer_once(Asker(session, output, tint=tint is not False, quiet=as_json), question)
     finally:
         session.close()
+
+
+def tell_model(session: Session, output: Output) -> None:
+    """What answers; which server was joined is said already."""
+    model = session.model
+    if model.plan is not None:
+        output.aside(model_line(model.info, model.plan))
+        for note in model.info.notes:
+            output.aside(f"note: {note}")
 
 
 def has_screen(output: Output) -> bool:

@@ -48,7 +48,7 @@ def sampling_of(settings: Settings) -> SamplingParams:
 
 
 def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
-    """The settings, with what was chosen while chatting. A draft named at the start belongs to the first target."""
+    """The settings, with what was chosen while chatting. A draft and experts named at the start are its target's."""
     from eaglelocal.hub.wish import Wish
 
     draft = choice.draft or ("auto" if choice.target and settings.draft != "none" else settings.draft)
@@ -62,7 +62,7 @@ def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
         parallel=parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
-        n_cpu_moe=settings.n_cpu_moe,
+        n_cpu_moe=None if choice.target else settings.n_cpu_moe,
         device=settings.device,
         split=settings.split,
         kv_type=settings.kv_type if settings.is_set("kv_type") else None,

@@ -82,15 +82,17 @@ def serve(  # many parameters: typer reads the flags from the signature
     eaglelocal serve --target ./model.gguf --draft ./head.gguf --parallel 8
     eaglelocal serve --host 0.0.0.0 --api-key-file ~/.config/eaglelocal/keys
     """
-    from eaglelocal.cli.serve_screen import ServeScreen, can_show
-
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)  # also says what streams can carry
-    if no_tui or settings.log == "json" or not can_show(os.environ):
-        run_server(settings, output, web=web)
-    else:
-        screen = ServeScreen(settings)
-        run_server(settings, screen.output(settings.colour), screen, web=web)
+    screen = None if no_tui else screen_for(settings)
+    run_server(settings, output if screen is None else screen.output(settings.colour), screen, web=web)
+
+
+def screen_for(settings: Settings) -> ServeScreen | None:
+    """None where lines are wanted, or where there is nowhere to show one."""
+    from eaglelocal.cli.serve_screen import ServeScreen, can_show
+
+    return None if settings.log == "json" or not can_show(os.environ) else ServeScreen(settings)
 
 
 def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:

@@ -85,6 +85,8 @@ def _shape(look: Look) -> str:
         return ""
     layers = f"{shape.n_layer} layer{'s' if shape.n_layer > 1 else ''}"
     experts = f", {shape.n_expert_used} of {shape.n_expert} experts" if shape.n_expert else ""
+    if shape.expert_bytes:
+        experts += f" ({size_text(sum(shape.expert_bytes))})"
     return f"{layers} of width {shape.n_embd}{experts}, vocabulary of {shape.n_vocab}"
 
 
@@ -159,6 +161,7 @@ def look_object(look: Look) -> dict[str, object]:
         "on_disk": not look.unwritten_bytes,
         "memory": {
             "weights_bytes": shape.weights_bytes if shape else None,
+            "expert_bytes": sum(shape.expert_bytes) if shape else None,
             "cache_bytes": look.cache_bytes(n_ctx),
             "ctx": n_ctx,
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -20,7 +21,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.embedder import build, needs
 from eaglelocal.engine.embedding import EmbeddingEngine
-from eaglelocal.errors import IncompatibleError, RequestError
+from eaglelocal.errors import IncompatibleError, RequestError, UsageError
 from eaglelocal.gguf.pair import read_model
 from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.gguf.reader import read_header
@@ -131,6 +132,12 @@ def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, s
     assert not is_embedding_model(read_header(path))
     with pytest.raises(IncompatibleError, match=said):
         engine_of(path)
+
+
+def test_experts_that_it_has_not_stay_nowhere(tmp_path: Path) -> None:
+    dense = plan(write_bert(tmp_path / "bert.gguf"))
+    with pytest.raises(UsageError, match="--n-cpu-moe 1: this model has no experts"):
+        build(replace(dense, n_cpu_moe=1), lambda progress: None)
 
 
 def test_the_logits_that_a_decoder_computes_are_counted(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
     python tests/measures/gpu_memory.py [LAYERS,LAYERS ...] [NAME ...]
 
-For every sketch of tests/doubles/sketched_models.py, with so many layers on the GPUs (all, 3, 12 unless named), of those
-with experts also with half and all layers' in main memory, and for
-whichever GPUs this llama.cpp sees: a Vulkan build takes the software device of Mesa too (GGML_VK_VISIBLE_DEVICES=0;
-"0,0" is two of them), which takes no tensor of 128 MiB and more, so that large models are planned otherwise there.
+For every sketch of tests/doubles/sketched_models.py, with so many layers on the GPUs (all, 3, 12 unless named), and
+where it has experts with half and all layers' in main memory, for whichever GPUs this llama.cpp sees: a Vulkan build
+takes the software device of Mesa too (GGML_VK_VISIBLE_DEVICES=0; "0,0" is two of them), which takes no tensor of
+128 MiB and more, so that large models are planned otherwise there.
 Weights and caches must agree, buffers must be bounded from above. Exits 1 where they are not.
 """
 
