@@ -203,7 +203,8 @@ class Builder:
         if isinstance(part.info, BlockInfo):
             info = part.info
             lattice = info.lattice.num_candidates if info.lattice else 0
-            block = Block(info.mask or 0, info.skips_root, info.is_causal, lattice)
+            assert info.mask is not None  # checked with the pair
+            block = Block(info.mask, info.skips_root, info.is_causal, lattice)
             block_context = LlamaBlockContext(draft, part.context, block, target=context)
             self._opened.callback(block_context.close)
             return BlockDrafter(block_context, info.target_layers, at_once=info.max_draft, branches=branches)

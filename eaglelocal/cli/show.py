@@ -13,8 +13,10 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.sampling import sampling_text
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
 from eaglelocal.gguf.sampling import recommended_sampling
+from eaglelocal.gguf.shape import BLOCK
 
 if TYPE_CHECKING:
     from eaglelocal.hub.look import KnownDraft, Look
@@ -73,6 +75,9 @@ def facts(look: Look) -> list[tuple[str, str]]:
 
 
 def _kind(look: Look) -> str:
+    if look.about.architecture == BLOCK:
+        head = BlockInfo.from_header(look.header)
+        return f"{head.kind} head: {head.max_draft} tokens at once"
     words = {"head": "draft head", "model": f"{look.about.architecture} model"}
     if look.about.kind == "head" and look.about.architecture not in HEAD_ARCHITECTURES:
         return f"MTP layer of a {look.about.architecture} model"

@@ -43,6 +43,8 @@ class Implications:
     def of(cls, costs: MeasuredCosts) -> Implications:
         sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
         decodes = lines(sizes, max(sizes))[1:]
+        if costs.at_once > 1:
+            decodes = decodes[: costs.at_once + 1]
         draft_s = draft_step_s(costs)
         drafted = [
             decode + -(-k // costs.at_once) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)

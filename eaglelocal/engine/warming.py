@@ -58,14 +58,14 @@ class Warming:
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)
             drafter.observe([rows])
-            if num_rows + DRAFT_LEVELS <= self._context.n_ctx:
+            if num_rows + max(DRAFT_LEVELS, drafter.at_once) <= self._context.n_ctx:
                 self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
             drafter.drop(SLOT, 0)
         self._context.remove(SLOT, 0)
 
     def _draft(self, drafter: Drafter, root: Node) -> None:
-        (first,) = drafter.expand([root])
-        if first.tokens:
+        (first,) = drafter.expand([root], drafter.at_once)
+        if first.tokens and drafter.at_once == 1:
             drafter.expand([behind(root, first.tokens)])
 
     def _decode(self, num_rows: int) -> Outputs:

@@ -16,13 +16,14 @@ from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+from eaglelocal.gguf.windows import windows_of
 
 ARCHITECTURE = "dflash"
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # where it is, each token is told of the one before: DSpark
 SELECTOR = "selector_hidden.weight"  # where it is, candidates are scored behind those before: DFlash2
-DEEPSEEK = "hc_head_fn.weight"
-DEFAULT_BLOCK = 16  # llama.cpp's
+DEEPSEEK_KEY = "hyper_connection_count"
+DEFAULT_BLOCK = 16  # llama.cpp's, where nothing hangs on it
 MAX_BLOCK = 64
 HINT = "choose another head, or `--draft none`"
 
@@ -69,6 +70,8 @@ class BlockInfo:
     mask: int | None
     skips_root: bool
     is_causal: bool
+    is_deepseek: bool
+    windows: tuple[int | None, ...]
     lattice: Lattice | None
     tensors: Mapping[str, TensorInfo]
 
@@ -80,7 +83,7 @@ class BlockInfo:
             raise keys.error(f"is a {keys.prefix} model, not a {ARCHITECTURE} head")
         width, n_head = keys.count("embedding_length"), single(keys, "attention.head_count")
         head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
-        value_dim = keys.optional_count("attention.value_length") or head_dim
+        value_dim = keys.optional_count("attention.value_length") or width // max(n_head, 1)  # as llama.cpp has it
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         is_dspark = MARKOV in header.tensors
         return cls(
@@ -99,10 +102,12 @@ class BlockInfo:
             has_own_embeddings="token_embd.weight" in header.tensors,
             has_own_output="output.weight" in header.tensors or "token_embd.weight" in header.tensors,
             is_dspark=is_dspark,
-            block_size=keys.optional_count("block_size") or DEFAULT_BLOCK,
+            block_size=_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
             mask=keys.whole(MASK_KEY),
             skips_root=not is_dspark or not flag(keys, "dflash.sample_from_anchor", default=True),
             is_causal=keys.flag("dflash.attention.causal"),
+            is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),
+            windows=windows_of(keys, keys.count("block_count")),
             lattice=Lattice.read(keys) if SELECTOR in header.tensors else None,
             tensors=header.tensors,
         )
@@ -118,6 +123,14 @@ class BlockInfo:
         return self.block_size - self.skips_root
 
 
+def _block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
+    """Some graphs are built by it, and abort where it is not said."""
+    size = keys.optional_count("block_size")
+    if is_needed and not size:
+        raise keys.error(f"lacks the key {keys.prefix}.block_size")
+    return size or DEFAULT_BLOCK
+
+
 def flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
     return keys.flag(name) if name in keys.header.metadata else default
 
@@ -129,12 +142,12 @@ def check_block(head: BlockInfo, target: ModelInfo) -> None:
 
 
 def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
-    if DEEPSEEK in head.tensors:
+    if head.is_deepseek:
         yield "heads of DeepSeek's shape are not run yet"
     yield from _target_problems(head, target)
     yield from _vocabulary_problems(head, target)
-    if not 2 <= head.block_size <= MAX_BLOCK:
-        yield f"its blocks have {head.block_size} rows; 2 to {MAX_BLOCK} can be"
+    if head.max_draft < 2 or head.block_size > MAX_BLOCK:
+        yield f"its blocks have {head.block_size} rows; up to {MAX_BLOCK} can be, of which two must say something"
     if head.mask is None or not 0 <= head.mask < head.n_vocab:
         yield f"its mask is the token {head.mask} of {head.n_vocab}"
     if head.head_dim != head.value_dim:
@@ -178,6 +191,8 @@ def _vocabulary_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
         yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
     if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
         yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"
+    if head.draft_vocab is not None and head.tensors["d2t"].type.name != "I64":
+        yield f"its d2t is {head.tensors['d2t'].type.name}, llama.cpp wants I64"
 
 
 def _tensor_problems(head: BlockInfo) -> Iterator[str]:
@@ -187,10 +202,12 @@ def _tensor_problems(head: BlockInfo) -> Iterator[str]:
             yield f"its file lacks the tensor {name} {shape}"
         elif found.shape != shape:
             yield f"its tensor {name} is {found.shape} where {shape} is due"
+        elif name.endswith("_conv_base") and found.type.name != "F32":
+            yield f"its tensor {name} is {found.type.name} where F32 is due"
 
 
 def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
-    """Shapes in ggml order. Values may be the keys (`attn_v` is missing then)."""
+    """Shapes in ggml order, of what must be there; of the rest llama.cpp refuses a wrong shape by itself."""
     width, queries, keys = head.width, head.n_head * head.head_dim, head.n_kv_head * head.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (len(head.target_layers) * width, width),

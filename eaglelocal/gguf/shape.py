@@ -208,7 +208,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
         key_dim=info.head_dim,
         value_dim=info.value_dim,
         kv_heads=(info.n_kv_head,) * info.n_layer,
-        windows=(None,) * info.n_layer,
+        windows=info.windows if isinstance(info, BlockInfo) else (None,) * info.n_layer,
         layer_states=(0,) * info.n_layer,
         n_ff=info.n_ff,
         weights_bytes=weights.total_bytes,

@@ -35,6 +35,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "afmoe": Rule(4),
         "cohere2": Rule(4),
         "cohere2moe": Rule(4, whole_first=True),
+        "dflash": Rule(0),
         "dots3note": Rule(0),
         "exaone-moe": Rule(4, default=128),
         "exaone4": Rule(4, default=4096),

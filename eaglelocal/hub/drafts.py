@@ -111,6 +111,8 @@ def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundD
 
     Raises ResourceError where a copy that was asked for by its type cannot be written.
     """
+    if draft.kind == "dflash" and asked not in ("auto", "file"):
+        return dataclasses.replace(draft, note="only EAGLE heads are copied in other bits: this one drafts as it is")
     if draft.kind != "eagle3" or draft.path is None:
         return draft
     kind = light_type(asked)

@@ -14,6 +14,7 @@ from eaglelocal.gguf.shape import BLOCK, MTP, Shape
 # drafted rows for which states are kept, the most that fit: each takes as much memory as the state itself
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # what a plan counts on
+PLANNED_BLOCK_ROLLBACK = 8  # whose tokens come together
 HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # of one call; what waits for a draft is less, and prompts go in parts
 
 
@@ -69,24 +70,25 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
     """Every row of a call is an output of a head; a draft model is asked for one a slot.
 
     Outputs take room for logits of the whole vocabulary, so a head has fewer rows a call than its target, and an MTP
-    layer, whose vocabulary is never cut, fewer still.
+    layer or a block head, whose vocabulary is mostly not cut, fewer still.
 
     A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
     kept whole: a draft is small, and its cache must be cut wherever the target's is. What reads the target's cache has
-    it as the target has, and a row a slot.
+    it as the target has, and a row a slot. A head that fills blocks begins anew wherever it is cut, so its windows are
+    all that is kept; and the end of a block may stand beyond the context.
     """
+    fills_blocks = draft.architecture == BLOCK
     n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheSizes(
-        n_ctx=plan.n_ctx,
+        n_ctx=plan.n_ctx + (draft.at_once if fills_blocks else 0),
         num_slots=plan.num_slots,
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,
         kv_type=plan.kv_type,
         flash_attention=plan.flash_attention != "off",
+        whole_windows=not fills_blocks,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
-    if draft.architecture == BLOCK:  # what it is shown says nothing
-        max_outputs = min(n_batch, plan.num_slots * (1 + plan.max_draft))
     return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
 
 
@@ -94,7 +96,7 @@ def head_rows(plan: Plan, head: Shape) -> int:
     """Of one call."""
     if head.reads_cache:
         return min(plan.n_batch, MAX_SLOTS)
-    least = MTP_ROWS if head.architecture == MTP else HEAD_ROWS
+    least = MTP_ROWS if head.architecture in (MTP, BLOCK) else HEAD_ROWS
     return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
 
 
@@ -112,4 +114,5 @@ def num_snapshots(plan: Plan, target: Shape) -> int:
 
 def rollback_of(draft_kind: str) -> int:
     """Drafted rows that a plan counts on being able to take back; where more fit, more are."""
-    return PLANNED_LOOKUP_ROLLBACK if draft_kind == "ngram" else PLANNED_ROLLBACK
+    planned = {"ngram": PLANNED_LOOKUP_ROLLBACK, BLOCK: PLANNED_BLOCK_ROLLBACK}
+    return planned.get(draft_kind, PLANNED_ROLLBACK)

@@ -228,6 +228,8 @@ def predict(
     best, length = plain, 0
     if acceptance is None and looks_up:
         length = max(k for k in range(most + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
+    if curve.at_once > 1:
+        most = min(most, curve.at_once)
     if acceptance is not None:
         for num_drafted in range(1, most + 1):
             speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)

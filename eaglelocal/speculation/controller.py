@@ -225,6 +225,8 @@ class Controller:
         overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_seats)
         speed, reach, tokens = 1.0, 1.0, 1.0
         most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
+        if self._drafters.at_once > 1:
+            most = min(most, self._drafters.at_once)
         for length in range(1, most + 1):
             reach *= hope
             tokens += reach

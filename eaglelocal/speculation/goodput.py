@@ -41,7 +41,7 @@ def pays_to_grow(
 
     gains    of the chain: how likely the answer gets as far as each token
     prices   by rows; as many rows as it has entries can be sent
-    at_once  tokens that a draft step gives
+    at_once  tokens that come of one draft step, and none behind them; 1: a step each
     """
     _, worth = best_size(gains, prices)
     reach = gains[-1] if gains else 1.0
@@ -69,15 +69,16 @@ def pays_to_look(
     """
     gain = 1.0  # of a reach of one, the first token being accepted
     needed = worth - total
+    is_block = at_once > 1
     sums, sum_, mean = [], 0.0, outlook.mean
     cost = 0.0
-    for level, price in enumerate(ahead, start=1):
+    for price in ahead[:at_once] if is_block else ahead:
         sum_ += gain
         gain *= mean
         if reach * mean * sum_ - price - cost > needed + step_price:
             return True
         sums.append((sum_, price + cost))
-        cost += 0.0 if level % at_once else step_price
+        cost += 0.0 if is_block else step_price
     expected = 0.0
     for share, probability in outlook.outcomes:
         further = reach * probability
@@ -138,10 +139,11 @@ def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, a
     """Of drafting a chain of the best length, compared with no draft, when each token is accepted with `hope`."""
     best = total = 0.0
     reach = 1.0
-    for n in range(1, len(prices)):
+    is_block = at_once > 1
+    for n in range(1, min(len(prices), at_once + 1) if is_block else len(prices)):
         reach *= hope
         total += reach
-        best = max(best, total - (prices[n] - prices[0]) - -(-n // at_once) * step_price)
+        best = max(best, total - (prices[n] - prices[0]) - (1 if is_block else n) * step_price)
     return best
 
 

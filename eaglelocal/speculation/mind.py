@@ -14,7 +14,7 @@ from eaglelocal.speculation.watch import State, Watch
 class Drafters:
     """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing.
 
-    at_once  tokens that a draft step of the primary one gives
+    at_once  tokens that one draft step of the primary one gives, and none behind them; 1: a step each
     """
 
     primary: str | None = None

@@ -19,7 +19,7 @@ class BlockShape:
     taps: tuple[int, ...] = (1, 3)
     n_layer: int = 2
     n_ff: int = 192
-    block_size: int = 8
+    block_size: int | None = 8
     window: int | None = None
     draft_vocab: int | None = None
     own_output: bool = False
@@ -29,6 +29,8 @@ class BlockShape:
     sections: bool = False  # as for a target whose positions have several parts (M-RoPE)
     candidates: int | None = None  # of a DFlash2 head
     mask: int | None = 260
+    id_type: type = np.int64  # of d2t
+    base_type: type = np.float32  # of DFlash2's convolutions
     seed: int = 1
 
 
@@ -43,7 +45,8 @@ def write_block_head(path: Path, shape: BlockShape | None = None, target: Target
     if s.mask is not None:
         writer.add_mask_token_id(s.mask)
     writer.add_array("dflash.target_layers", list(s.taps))
-    writer.add_uint32("dflash.block_size", s.block_size)
+    if s.block_size is not None:
+        writer.add_uint32("dflash.block_size", s.block_size)
     writer.add_bool("dflash.sample_from_anchor", s.sample_from_anchor)
     writer.add_bool("dflash.attention.causal", s.is_causal)
     if s.sections:
@@ -58,7 +61,8 @@ def write_block_head(path: Path, shape: BlockShape | None = None, target: Target
     if s.own_output:
         matrix("output.weight", s.draft_vocab or t.n_vocab, width)
     if s.draft_vocab is not None:
-        writer.add_tensor("d2t", np.sort(rng.choice(t.n_vocab, s.draft_vocab, replace=False)).astype(np.int64))
+        ids = np.sort(rng.choice(t.n_vocab, s.draft_vocab, replace=False))
+        writer.add_tensor("d2t", ids.astype(s.id_type))
     if s.markov_rank is not None:
         matrix("markov_w1.weight", t.n_vocab, s.markov_rank, scale=1.0)
         matrix("markov_w2.weight", s.draft_vocab or t.n_vocab, s.markov_rank)
@@ -90,7 +94,7 @@ def write_lattice(
     matrix("selector_hidden.weight", RANK, width)
     for i in range(shape.n_layer):
         for part in ("attn", "ffn"):
-            base = rng.normal(size=(2, KERNEL, width), scale=0.3).astype(np.float32)
+            base = rng.normal(size=(2, KERNEL, width), scale=0.3).astype(shape.base_type)
             writer.add_tensor(f"blk.{i}.{part}_conv_base", base)
             matrix(f"blk.{i}.{part}_conv_proj.weight", 2 * KERNEL * width // GROUP, width)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from doubles.block_models import BlockShape, write_block_head
 from doubles.mtp_models import write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
@@ -281,6 +282,27 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
     assert predicted.draft_kv_bytes == 0
     assert told.compute_bytes <= predicted.compute_bytes < told.compute_bytes + NEGLIGIBLE
+
+
+@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize(
+    "head",
+    [BlockShape(), BlockShape(window=256), BlockShape(draft_vocab=5000, own_output=True), BlockShape(candidates=8)],
+    ids=["whole", "window", "own output", "DFlash2"],
+)
+def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, slots: int) -> None:
+    """llama.cpp counts all rows of a call as outputs of it; what has left its windows is not kept."""
+    shape = TargetShape(n_embd=256, n_vocab=40_000)
+    target = write_target(tmp_path / "target.gguf", shape)
+    draft = write_block_head(tmp_path / "head.gguf", head, shape)
+    plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
+    sources = sources_of(plan)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = summed(rehearse(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=()))
+    for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=4 * LOG_STEP), name
+    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:

@@ -351,9 +351,9 @@ int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, i
     for (int32_t i = 0; i < n; i++) {
         if (!h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return NOT_CUT;
         for (int32_t j = 0; j < size; j++) {
-            const int32_t position = positions[i] + j;
+            const int32_t position[4] = {positions[i] + j, positions[i] + j, positions[i] + j, 0};
             h->api->add_token(h->pairs, sequences[i], j ? mask : ints[i]);
-            h->api->set_position(h->pairs, i * size + j, &position);
+            h->api->set_position(h->pairs, i * size + j, position);
             h->api->set_output(h->pairs, i * size + j, !lattice); /* the graph does not select rows */
         }
     }
