@@ -11,9 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.eagle_info import d2t_range_of, draft_vocabulary, single, taps_problem, target_layers_of
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.heads import (
+    d2t_range_of,
+    draft_vocabulary,
+    layer_problems,
+    single,
+    taps_problem,
+    target_layers_of,
+    vocabulary_problems,
+)
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
 from eaglelocal.gguf.windows import windows_of
@@ -145,7 +153,7 @@ def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
     if head.is_deepseek:
         yield "heads of DeepSeek's shape are not run yet"
     yield from _target_problems(head, target)
-    yield from _vocabulary_problems(head, target)
+    yield from vocabulary_problems(head, target)
     if head.max_draft < 2 or head.block_size > MAX_BLOCK:
         yield f"its blocks have {head.block_size} rows; up to {MAX_BLOCK} can be, of which two must say something"
     if head.mask is None or not 0 <= head.mask < head.n_vocab:
@@ -177,22 +185,7 @@ def _target_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
         yield f"it was made for hidden size {head.width}, the target has {target.n_embd}"
     if not head.target_layers:
         yield "it taps no layers"
-    for layer in head.target_layers:
-        if not 0 <= layer <= target.n_layer:
-            yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
-        if layer == target.n_layer and target.final_state is None:
-            yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
-
-
-def _vocabulary_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
-    if head.n_vocab != target.n_vocab:
-        yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
-    if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:
-        yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
-    if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
-        yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"
-    if head.draft_vocab is not None and head.tensors["d2t"].type.name != "I64":
-        yield f"its d2t is {head.tensors['d2t'].type.name}, llama.cpp wants I64"
+    yield from layer_problems(head, target)
 
 
 def _tensor_problems(head: BlockInfo) -> Iterator[str]:

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.heads import (
+    d2t_range_of,
+    draft_vocabulary,
+    layer_problems,
+    single,
+    taps_problem,
+    target_layers_of,
+    vocabulary_problems,
+)
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
-from eaglelocal.gguf.tensors import read_indices
 
 FC_NORM_KEY = "eaglelocal.fc_norm"
 FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
@@ -112,53 +120,15 @@ def _window(keys: ArchitectureKeys) -> int | None:
     return window
 
 
-def single(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:
-    values = keys.counts(key)
-    if values is not None:
-        return values[0]
-    return keys.count(key) if default is None else default
-
-
-def target_layers_of(keys: ArchitectureKeys) -> tuple[int, ...]:
-    name = f"{keys.prefix}.target_layers"
-    layers = keys.header.array(name)
-    if layers is None:
-        raise keys.error(f"lacks the list {name}")
-    ids = tuple(layer for layer in layers if isinstance(layer, int))
-    if len(ids) != len(layers):
-        raise keys.error(f"{name} is {layers}, not layer ids")
-    return ids
-
-
-def draft_vocabulary(header: Header) -> int | None:
-    d2t = header.tensors.get("d2t")
-    return None if d2t is None else d2t.num_elements
-
-
-def d2t_range_of(header: Header) -> tuple[int, int] | None:
-    """Read now, because llama.cpp aborts in the middle of an answer on an id out of range."""
-    if "d2t" not in header.tensors:
-        return None
-    ids = read_indices(header.path, header, "d2t")
-    return int(ids.min()), int(ids.max())
-
-
 def check_pair(head: EagleInfo, target: ModelInfo) -> None:
     """Returns when `head` can draft for `target`; else raises IncompatibleError with the figures."""
     for problem in _problems(head, target):
         raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=_HINT)
 
 
-def taps_problem(target: ModelInfo) -> str:
-    """Why no head can see into this target; empty where one can."""
-    if target.gives_layer_inputs:
-        return ""
-    return f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
-
-
 def _problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
     yield from _target_problems(head, target)
-    yield from _vocabulary_problems(head, target)
+    yield from vocabulary_problems(head, target)
     yield from _loan_problems(head, target)
     yield from _shape_problems(head)
     yield from _tensor_problems(head)
@@ -171,20 +141,7 @@ def _target_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
         yield f"it was made for hidden size {head.target_hidden_size}, the target has {target.n_embd}"
     if len(head.target_layers) != NUM_TAPS:
         yield f"it taps {len(head.target_layers)} layers, llama.cpp knows heads with {NUM_TAPS}"
-    for layer in head.target_layers:
-        if not 0 <= layer <= target.n_layer:
-            yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
-        if layer == target.n_layer and target.final_state is None:
-            yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
-
-
-def _vocabulary_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
-    if head.n_vocab != target.n_vocab:
-        yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
-    if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:
-        yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
-    if head.draft_vocab is not None and head.tensors["d2t"].type.name != "I64":
-        yield f"its d2t is {head.tensors['d2t'].type.name}, llama.cpp wants I64"
+    yield from layer_problems(head, target)
 
 
 def _loan_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
@@ -194,8 +151,6 @@ def _loan_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
     ]
     if borrowed and head.width != target.n_embd:
         yield f"it borrows {' and '.join(borrowed)} of width {target.n_embd}, but is {head.width} wide"
-    if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
-        yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"
 
 
 def _shape_problems(head: EagleInfo) -> Iterator[str]:

@@ -13,8 +13,9 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf import block_info
 from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo, check_block
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair, taps_problem
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.heads import taps_problem
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.mtp import MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.shape import Shape
