@@ -6,7 +6,6 @@ say nothing; a block is decoded behind them, each of its rows seeing all others,
 
 from __future__ import annotations
 
-import ctypes as C
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from eaglelocal.backend.choices import Choices, num_ranked
-from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures, create_context
-from eaglelocal.backend.hot import HeadStruct, filled
+from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
+from eaglelocal.backend.head_cells import HeadCells
+from eaglelocal.backend.hot import filled
 from eaglelocal.backend.library import failure
-from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
 from eaglelocal.core.batch import FeatureRows, Features, Proposals, Roots
 from eaglelocal.errors import EngineError
@@ -39,34 +38,16 @@ class Block:
     lattice: int = 0
 
 
-class LlamaBlockContext:
-    """Implements core.ports.BlockContext. Its target's context lends embeddings and lm_head if it has none."""
+class LlamaBlockContext(HeadCells):
+    """Implements core.ports.BlockContext."""
 
     def __init__(self, model: Model, params: ContextParams, block: Block, *, target: LlamaContext) -> None:
-        self._library, self._hot, self._target, self._block = model.library, model.library.hot, target, block
-        api = model.library.api
-        self.n_batch = params.n_batch
-        self.handle = create_context(model, params, other=target.handle)
-        api.llama_set_causal_attn(self.handle, block.is_causal)
+        super().__init__(model, params, target)
+        self._block, self._choices = block, Choices()
+        self._api.llama_set_causal_attn(self.handle, block.is_causal)
         if block.lattice:
             self._library.set_nextn(self.handle, True, False)
-        self._cells = Cells(self._library, self.handle)
-        self._features, self._rows = (api.llama_batch_ext_init(self.handle) for _ in range(2))
-        self._choices = Choices()
-        self._struct = filled(
-            HeadStruct(),
-            api=self._hot.api,
-            target=target.address,
-            context=self.handle,
-            memory=self._cells.memory,
-            features=self._features,
-            pairs=self._rows,
-            width=model.n_embd,
-            n_batch=params.n_batch,
-            tap_eps=-1.0,
-            row=(C.c_float * (target.num_taps * target.n_embd))(),
-        )
-        self._address = C.addressof(self._struct)
+        filled(self._struct, width=model.n_embd, tap_eps=-1.0)
 
     def show(self, pieces: Sequence[FeatureRows]) -> None:
         self._cells.settle()
@@ -104,25 +85,3 @@ class LlamaBlockContext:
         if code := self._hot.fill(self._address, n, ints.buffer_info()[0], *block):
             raise failure(code, n * (skipped + depth), self._library)
         return choices.read(depth * n, ranked, branches, confident=True)
-
-    def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.remove(sequence, first_position)
-
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        self._cells.share(source, target, first, end)  # one cache for all
-
-    def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
-
-    @property
-    def native_s(self) -> float:
-        return self._cells.native_s + float(self._struct.native_s)
-
-    def close(self) -> None:
-        if self.handle:
-            api = self._library.api
-            api.llama_batch_ext_free(self._features)
-            api.llama_batch_ext_free(self._rows)
-            api.llama_free(self.handle)
-            self.handle = self._struct.context = None
-            self._cells.close()

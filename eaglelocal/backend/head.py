@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from eaglelocal.backend.choices import Choices, num_ranked
-from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures, create_context
-from eaglelocal.backend.hot import HeadStruct, filled
+from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
+from eaglelocal.backend.head_cells import HeadCells
+from eaglelocal.backend.hot import filled
 from eaglelocal.backend.library import failure
-from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
 from eaglelocal.core.batch import Features, Floats, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
@@ -35,8 +35,8 @@ class HeadNorms:
     output_eps: float = 1e-5
 
 
-class LlamaHeadContext:
-    """Implements core.ports.HeadContext. Its target's context lends embeddings and lm_head if it has none.
+class LlamaHeadContext(HeadCells):
+    """Implements core.ports.HeadContext.
 
     has_encoder  else the tapped rows are the states themselves, as an MTP layer takes them
     reads_cache  it keeps nothing, and attends to the target's cells
@@ -52,43 +52,28 @@ class LlamaHeadContext:
         has_encoder: bool = True,
         reads_cache: bool = False,
     ) -> None:
-        self._library, self._api, self._hot = model.library, model.library.api, model.library.hot
-        self._target = target
-        self.n_batch, self.width = params.n_batch, model.n_embd_out
+        self.width = model.n_embd_out
         if not has_encoder and self.width != target.num_taps * target.n_embd:
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
-        self.handle = create_context(model, params, other=target.handle)
+        super().__init__(model, params, target)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
-        self._cells = Cells(self._library, self.handle)
-        self._features = self._api.llama_batch_ext_init(self.handle)
-        self._pairs = self._api.llama_batch_ext_init(self.handle)
         self._choices = Choices()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as may be decoded at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
-        self._struct = self._native(norms)
+        self._fill(norms)
         self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
-        self._address = C.addressof(self._struct)
         target.attach(self._address)
 
-    def _native(self, norms: HeadNorms) -> HeadStruct:
+    def _fill(self, norms: HeadNorms) -> None:
         gains = norms.output_gains
-        target = self._target
-        return filled(
-            HeadStruct(),
-            api=self._hot.api,
-            target=target.address,
-            context=self.handle,
-            memory=self._api.llama_get_memory(self.handle),
-            features=self._features,
-            pairs=self._pairs,
+        filled(
+            self._struct,
             width=self.width,
-            n_batch=self.n_batch,
             tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
             gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
             gain_eps=norms.output_eps,
-            row=(C.c_float * (target.num_taps * target.n_embd))(),
             encoded=self._encoded,
             states=self._states,
         )
@@ -134,30 +119,13 @@ class LlamaHeadContext:
         proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
         return proposals
 
-    def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.remove(sequence, first_position)
-
     def forget(self, sequence: int, end: int) -> None:
         self._cells.forget(sequence, end)
-
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        self._cells.share(source, target, first, end)  # a head has one cache for all
-
-    def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
-
-    @property
-    def native_s(self) -> float:
-        return self._cells.native_s + float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:
             self._target.attach(None)
-            self._api.llama_batch_ext_free(self._features)
-            self._api.llama_batch_ext_free(self._pairs)
-            self._api.llama_free(self.handle)
-            self.handle = self._struct.context = None
-            self._cells.close()
+        super().close()
 
 
 def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:

@@ -101,6 +101,37 @@ class Drafter(Protocol):
     def close(self) -> None: ...
 
 
+class Native(Protocol):
+    """A context of the native library."""
+
+    @property
+    def native_s(self) -> float: ...
+
+    def close(self) -> None: ...
+
+
+class OverContext:
+    """What drafters over a context have alike: who asks, and that an answer is over, is nothing to them."""
+
+    at_once = 1
+
+    def __init__(self, context: Native) -> None:
+        self._native = context
+
+    @property
+    def native_s(self) -> float:
+        return self._native.native_s
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        pass
+
+    def end(self, slot: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self._native.close()
+
+
 def behind(features: Features | Floats, num_rows: int) -> Features | Floats:
     """All rows but the first."""
     if not num_rows:

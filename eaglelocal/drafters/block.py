@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, behind, continuations
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, behind, continuations
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
 
@@ -33,7 +33,7 @@ class SlotState:
         return self.start == self.end
 
 
-class BlockDrafter:
+class BlockDrafter(OverContext):
     """Implements drafters.base.Drafter over one context.
 
     at_once   tokens of a block
@@ -44,19 +44,10 @@ class BlockDrafter:
     reuse_margin = 0  # what a prompt's rows have is all that is needed of them
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
+        super().__init__(head)
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps, self.at_once = taps, at_once
-
-    @property
-    def native_s(self) -> float:
-        return self._head.native_s
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         """A block is said whole: behind its last token there is nothing."""
@@ -145,6 +136,3 @@ class BlockDrafter:
         remembered = None if theirs.remembered is None else Remembered(theirs.remembered)
         self._slots[target] = replace(theirs, remembered=remembered)
         self.drop(target, position)
-
-    def close(self) -> None:
-        self._head.close()

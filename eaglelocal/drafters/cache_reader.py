@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node, behind
+from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, behind
 from eaglelocal.drafters.pair_rows import PairRows, drafted
 
 
@@ -29,27 +29,17 @@ class SlotState:
     state: State = b""  # behind the last row drafted
 
 
-class CacheReader:
+class CacheReader(OverContext):
     """Implements drafters.base.Drafter over one head context, whose sequences are the target's. Drafts chains."""
 
     name = "mtp"
-    at_once = 1
     reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
 
     def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
+        super().__init__(head)
         self._head = head
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps = taps
-
-    @property
-    def native_s(self) -> float:
-        return self._head.native_s
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         rows = PairRows()
@@ -85,6 +75,3 @@ class CacheReader:
     def fork(self, source: int, target: int, position: int) -> None:
         self._slots[target] = replace(self._slots[source])
         self.drop(target, position)
-
-    def close(self) -> None:
-        self._head.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, continuations
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, continuations
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft
@@ -29,7 +29,7 @@ class SlotState:
         return self.num_written + len(self.waiting)
 
 
-class DraftModel:
+class DraftModel(OverContext):
     """Implements drafters.base.Drafter over a plain context, which holds a chain.
 
     branches  children of a node that are proposed; those behind the best are not drafted on from
@@ -37,22 +37,12 @@ class DraftModel:
 
     name = "draft_model"
     taps: tuple[int, ...] = ()
-    at_once = 1
     reuse_margin = 0
 
     def __init__(self, context: Context, *, branches: int = 1) -> None:
+        super().__init__(context)
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
-
-    @property
-    def native_s(self) -> float:
-        return self._context.native_s
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
@@ -128,9 +118,6 @@ class DraftModel:
         if kept:
             self._context.share(source, target, 0, kept)
         self._slots[target] = SlotState(kept, theirs.waiting[: position - kept])
-
-    def close(self) -> None:
-        self._context.close()
 
 
 def add_row(rows: Batch, slot: int, position: int, token: int) -> None:

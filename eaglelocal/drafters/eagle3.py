@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node
+from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext
 from eaglelocal.drafters.pair_rows import PairRows, drafted
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
@@ -60,14 +60,13 @@ class SlotState:
         return self.num_pairs == self.start
 
 
-class Eagle3:
+class Eagle3(OverContext):
     """Implements drafters.base.Drafter over one head context, which holds a chain.
 
     branches  children of a node that are proposed; those behind the best are not drafted on from
     window    positions that attention reaches back, its own included; None: all of them
     """
 
-    at_once = 1
     reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
     def __init__(
@@ -79,19 +78,10 @@ class Eagle3:
         window: int | None = None,
         name: str = "eagle3",
     ) -> None:
+        super().__init__(head)
         self._head, self._branches, self._window = head, branches, window
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps, self.name = taps, name
-
-    @property
-    def native_s(self) -> float:
-        return self._head.native_s
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
 
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
@@ -231,6 +221,3 @@ class Eagle3:
             remembered=None if theirs.remembered is None else Remembered(theirs.remembered),
         )
         self.drop(target, position)
-
-    def close(self) -> None:
-        self._head.close()

@@ -181,7 +181,8 @@ class StepChoice:
         """The drafter proposes these behind its chain for the slot; `seconds`: what it would say instead of each."""
         chain = self._chain(slot, drafter)
         depth = len(chain.tokens)
-        tokens = tokens[: self._length(slot) - depth]  # of a block there may be more
+        if self._drafters.at_once > 1:  # of a block there may be more than is of use
+            tokens = tokens[: self._length(slot) - depth]
         chain.tokens += tokens
         chain.confidences += confidences[: len(tokens)]
         if self._minds[slot].watch is None:

@@ -1,0 +1,58 @@
+"""What the contexts of all heads have alike: one cache for all sequences, and two batches that are filled in C."""
+
+from __future__ import annotations
+
+import ctypes as C
+
+from eaglelocal.backend.context import ContextParams, LlamaContext, create_context
+from eaglelocal.backend.hot import HeadStruct, filled
+from eaglelocal.backend.memory import Cells
+from eaglelocal.backend.model import Model
+
+
+class HeadCells:
+    """Owns a head's llama_context, whose embeddings and lm_head its target's context lends if it has none.
+
+    The struct has what every head needs; who inherits fills in the rest.
+    """
+
+    def __init__(self, model: Model, params: ContextParams, target: LlamaContext) -> None:
+        self._library, self._hot, self._target = model.library, model.library.hot, target
+        self._api = model.library.api
+        self.n_batch = params.n_batch
+        self.handle = create_context(model, params, other=target.handle)
+        self._cells = Cells(self._library, self.handle)
+        self._features, self._rows = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
+        self._struct = filled(
+            HeadStruct(),
+            api=self._hot.api,
+            target=target.address,
+            context=self.handle,
+            memory=self._cells.memory,
+            features=self._features,
+            pairs=self._rows,
+            n_batch=params.n_batch,
+            row=(C.c_float * (target.num_taps * target.n_embd))(),
+        )
+        self._address = C.addressof(self._struct)
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        self._cells.remove(sequence, first_position)
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        self._cells.share(source, target, first, end)
+
+    def last_position(self, sequence: int) -> int:
+        return self._cells.last_position(sequence)
+
+    @property
+    def native_s(self) -> float:
+        return self._cells.native_s + float(self._struct.native_s)
+
+    def close(self) -> None:
+        if self.handle:
+            self._api.llama_batch_ext_free(self._features)
+            self._api.llama_batch_ext_free(self._rows)
+            self._api.llama_free(self.handle)
+            self.handle = self._struct.context = None
+            self._cells.close()
