@@ -45,6 +45,11 @@ def heads_dir() -> Path:
     return state_dir() / "heads"
 
 
+def training_dir() -> Path:
+    """Answers that heads learned from, and runs that were stopped; a folder for each target."""
+    return state_dir() / "training"
+
+
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """The model hub's own folder, shared with every other tool that uses it."""
     if environ.get("HF_HOME"):

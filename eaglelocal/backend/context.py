@@ -194,6 +194,10 @@ class LlamaContext:
         array_of = (C.c_float * self.n_vocab).from_address(address)
         return cast(Floats, np.frombuffer(array_of, np.float32))  # type: ignore[call-overload]
 
+    def logits(self, row: int) -> Floats:
+        """What the last decode gave for a row [vocab], as a copy."""
+        return self._logits(row).copy()
+
     def _best(self, row: int) -> int:
         """Mostly found along with the decode: C goes on with whose rows are read here."""
         token: int = self._found[row] if 0 <= row < self.n_batch else UNKNOWN

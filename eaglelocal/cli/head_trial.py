@@ -140,26 +140,34 @@ def prompts() -> list[Prompt]:
 
 
 def ask_all(
-    client: ChatClient, requests: Sequence[ChatRequest], *, on_tokens: Callable[[float], None]
+    client: ChatClient,
+    requests: Sequence[ChatRequest],
+    *,
+    on_tokens: Callable[[float], None],
+    num_tokens: int = NUM_TOKENS,
 ) -> tuple[Figures, int]:
     """Greedy answers until there are enough tokens, or no time left. Returns the number of prompts, too."""
     began_at, counts, said = time.monotonic(), [], list[int]()
     for request in requests:
         finished = _ask(client, request, said)
         counts.append((finished.speculation.drafts, finished.speculation.accepted_per_position))
-        on_tokens(min(len(said) / NUM_TOKENS, 1.0))
-        if len(said) >= NUM_TOKENS or time.monotonic() - began_at > PATIENCE_S:
+        on_tokens(min(len(said) / num_tokens, 1.0))
+        if len(said) >= num_tokens or time.monotonic() - began_at > PATIENCE_S:
             break
     return figures_of(counts, said), len(counts)
 
 
 def request_of(prompt: Prompt, number: int, *, has_template: bool) -> ChatRequest:
     """A model without a chat template goes on with the question's text."""
-    params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
-    name, spec = f"trial-{number}", fixed(DRAFT_LENGTH)
     if has_template:
-        return ChatRequest(id=name, messages=prompt.messages, params=params, spec=spec)
-    return ChatRequest(id=name, text=prompt.messages[-1].content, params=params, spec=spec)
+        return as_trial(ChatRequest(id="", messages=prompt.messages), number)
+    return as_trial(ChatRequest(id="", text=prompt.messages[-1].content), number)
+
+
+def as_trial(request: ChatRequest, number: int) -> ChatRequest:
+    """The same question, answered greedily and drafted for at the trial's length."""
+    params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
+    return replace(request, id=f"trial-{number}", params=params, spec=fixed(DRAFT_LENGTH))
 
 
 def _ask(client: ChatClient, request: ChatRequest, said: list[int]) -> Finished:

@@ -33,6 +33,7 @@ from eaglelocal.cli import (
     show,
     stop,
     top,
+    train,
     tune,
 )
 from eaglelocal.cli.flags import VARIABLES
@@ -58,6 +59,7 @@ app.command("serve", epilog=VARIABLES)(serve.serve)
 app.command("top")(top.top)
 app.command("bench")(bench.bench)
 app.command("import")(import_head.import_head)
+app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)

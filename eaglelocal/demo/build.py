@@ -25,7 +25,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.data import Batch, Pieces
 from eaglelocal.training.examination import Examination
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
-from eaglelocal.training.head import Head, HeadShape
+from eaglelocal.training.head import Head, shape_beside
 from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import Progress
@@ -114,7 +114,7 @@ def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
 
 def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     torch.manual_seed(build.seed)
-    head = Head(HeadShape(target.shape))
+    head = Head(shape_beside(target.shape))
     if build.start is not None:
         fill_head(head, build.start / HEAD_FILE)
     examination = hold_examination(tokenizer, build.seed)
@@ -134,7 +134,9 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     export_head(head, tokenizer, build.out / HEAD_FILE, name=HEAD_NAME)
 
 
-def learn(build: Build, objective: Objective, shards: Shards, reports: tuple[Progress, Callable[[int], None]]) -> None:
+def learn(
+    build: Build, objective: Objective[Batch], shards: Shards, reports: tuple[Progress, Callable[[int], None]]
+) -> None:
     """Run the stages of the shards, which another process writes ahead; the checkpoint lies beside them."""
     progress, on_milestone = reports
     writer = ShardWriter(shards, build.tokenizer_file, documents)

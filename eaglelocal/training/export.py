@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.training.head import Head
+from eaglelocal.training.head import Head, HeadShape
 from eaglelocal.training.target import Target, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, add_tokenizer_keys
 
@@ -63,7 +63,7 @@ def export_target(
     target: Target, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
     with _written(path, "llama") as writer:
-        _add_model_keys(writer, target.shape, name=name, num_layers=target.shape.num_layers)
+        _add_model_keys(writer, target.shape, name=name, num_layers=target.shape.num_layers, vocab=target.shape.vocab)
         writer.add_file_type(FILE_TYPES[matrix_type])
         writer.add_head_count(target.shape.num_heads)
         writer.add_head_count_kv(target.shape.num_kv_heads)
@@ -81,13 +81,13 @@ def export_head(
 ) -> None:
     shape = head.shape
     with _written(path, "eagle3") as writer:
-        _add_model_keys(writer, shape.target, name=name, num_layers=1)
+        _add_model_keys(writer, shape, name=name, num_layers=1, vocab=tokenizer.num_tokens)
         writer.add_file_type(FILE_TYPES[matrix_type])
         writer.add_head_count(shape.num_heads)
         writer.add_head_count_kv(shape.num_kv_heads)
         writer.add_feed_forward_length(shape.ffn)
         writer.add_array("eagle3.target_layers", list(shape.taps))
-        writer.add_uint32("eagle3.target_hidden_size", shape.target.width)
+        writer.add_uint32("eagle3.target_hidden_size", shape.tap_width)
         writer.add_bool("eagle3.norm_before_residual", True)
         writer.add_bool("eagle3.norm_before_fc", False)
         writer.add_bool("eaglelocal.fc_norm", True)
@@ -104,7 +104,9 @@ def folded_fc(head: Head) -> Tensor:
     return (head.fc.weight * gains).detach()
 
 
-def _add_model_keys(writer: gguf.GGUFWriter, shape: TargetShape, *, name: str, num_layers: int) -> None:
+def _add_model_keys(
+    writer: gguf.GGUFWriter, shape: TargetShape | HeadShape, *, name: str, num_layers: int, vocab: int
+) -> None:
     writer.add_name(name)
     writer.add_context_length(shape.max_context)
     writer.add_embedding_length(shape.width)
@@ -114,7 +116,7 @@ def _add_model_keys(writer: gguf.GGUFWriter, shape: TargetShape, *, name: str, n
     writer.add_layer_norm_rms_eps(shape.norm_eps)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_rope_dimension_count(shape.head_size)
-    writer.add_vocab_size(shape.vocab)
+    writer.add_vocab_size(vocab)
 
 
 def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: MatrixType) -> None:

@@ -1,8 +1,9 @@
-"""The EAGLE-3.1 head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its unrolled chain.
+"""An EAGLE-3 or 3.1 head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its unrolled chain.
 
-`fc_norm`: each tapped layer input has its own RMSNorm before fc. `norm_output`: the state fed to the next draft step
-is the normalised one. `norm_before_residual`: the residual stream starts from hidden_norm(g). Sources: EAGLE-3
-(arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Knows nothing of losses, data or files.
+`fc_norm`: each tapped layer input has its own RMSNorm before fc; `norm_before_fc`: all have one together.
+`norm_output`: the state fed to the next draft step is the normalised one. `norm_before_residual`: the residual stream
+starts from hidden_norm(g). Sources: EAGLE-3 (arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Knows
+nothing of losses, data or files.
 
 Positions, as in llama.cpp's draft cache: the cell at position P holds the pair (token[P+1], g[P]) and predicts
 token[P+2]. A chain is anchored at P; its step j holds (token[P+1+j], own state of step j-1) at position P+j and sees
@@ -22,19 +23,51 @@ from eaglelocal.training.target import RmsNorm, SwiGlu, TargetShape, rope_tables
 MAX_STEPS = 16  # rotary tables reach this far past the context
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadShape:
-    """A head for one target; its width is the target's, whose embedding and lm_head it borrows."""
+    """Sizes and flags of a head. Tap k is the residual stream that enters layer k, `tap_width` wide."""
 
-    target: TargetShape
-    taps: tuple[int, int, int] = (1, 3, 5)  # tap k is the residual stream that enters layer k
-    num_heads: int = 4
-    num_kv_heads: int = 4
-    ffn: int = 704
+    width: int
+    tap_width: int
+    taps: tuple[int, ...]
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn: int
+    max_context: int
+    norm_eps: float
+    fc_norm_eps: float | None = None  # None: as the others
+    rope_theta: float = 10_000.0
+    rope_scale: float = 1.0  # positions are divided by it
+    rope_factors: tuple[float, ...] = ()  # [head_size / 2], of llama3's scaling; each frequency is divided by its own
+    window: int | None = None  # tokens that attention reaches back
+    fc_norm: bool = True
+    norm_before_fc: bool = False
+    norm_before_residual: bool = True
+    norm_output: bool = True
 
-    @property
-    def width(self) -> int:
-        return self.target.width
+
+def shape_beside(
+    target: TargetShape,
+    *,
+    taps: tuple[int, ...] = (1, 3, 5),
+    num_heads: int = 4,
+    num_kv_heads: int = 4,
+    ffn: int = 704,
+) -> HeadShape:
+    """Of the embedded model's head, which borrows the target's embedding and lm_head and so is as wide."""
+    return HeadShape(
+        width=target.width,
+        tap_width=target.width,
+        taps=taps,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=target.head_size,
+        ffn=ffn,
+        max_context=target.max_context,
+        norm_eps=target.norm_eps,
+        rope_theta=target.rope_theta,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +85,47 @@ class Head(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape
-        width, target = shape.width, shape.target
-        self.fc_norms = nn.ModuleList(RmsNorm(target.width, target.norm_eps) for _ in shape.taps)
-        self.fc = nn.Linear(len(shape.taps) * target.width, width, bias=False)
-        self.token_norm = RmsNorm(width, target.norm_eps)
-        self.hidden_norm = RmsNorm(width, target.norm_eps)
-        self.q = nn.Linear(2 * width, shape.num_heads * target.head_size, bias=False)
-        self.k = nn.Linear(2 * width, shape.num_kv_heads * target.head_size, bias=False)
-        self.v = nn.Linear(2 * width, shape.num_kv_heads * target.head_size, bias=False)
-        self.o = nn.Linear(shape.num_heads * target.head_size, width, bias=False)
-        self.ffn_norm = RmsNorm(width, target.norm_eps)
+        width, eps, pair = shape.width, shape.norm_eps, 2 * shape.width
+        tapped, kv_width = len(shape.taps) * shape.tap_width, shape.num_kv_heads * shape.head_size
+        fc_eps = eps if shape.fc_norm_eps is None else shape.fc_norm_eps
+        self.fc_norms = nn.ModuleList(RmsNorm(shape.tap_width, fc_eps) for _ in shape.taps if shape.fc_norm)
+        self.taps_norm = RmsNorm(tapped, eps) if shape.norm_before_fc else None
+        self.fc = nn.Linear(tapped, width, bias=False)
+        self.token_norm = RmsNorm(width, eps)
+        self.hidden_norm = RmsNorm(width, eps)
+        self.q = nn.Linear(pair, shape.num_heads * shape.head_size, bias=False)
+        self.k = nn.Linear(pair, kv_width, bias=False)
+        self.v = nn.Linear(pair, kv_width, bias=False)
+        self.o = nn.Linear(shape.num_heads * shape.head_size, width, bias=False)
+        self.ffn_norm = RmsNorm(width, eps)
         self.ffn = SwiGlu(width, shape.ffn)
-        self.norm = RmsNorm(width, target.norm_eps)
-        cos, sin = rope_tables(target.max_context + MAX_STEPS, target.head_size, target.rope_theta)
+        self.norm = RmsNorm(width, eps)
+        cos, sin = rope_tables(
+            shape.max_context + MAX_STEPS,
+            shape.head_size,
+            shape.rope_theta,
+            scale=shape.rope_scale,
+            factors=shape.rope_factors,
+        )
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
-        """Tapped layer inputs, each [batch, length, width] -> g [batch, length, width]."""
-        normed = [norm(tap) for norm, tap in zip(self.fc_norms, taps, strict=True)]
-        return self.fc(torch.cat(normed, -1))  # type: ignore[no-any-return]
+        """Tapped layer inputs, each [batch, length, tap_width] -> g [batch, length, width]."""
+        normed = [norm(tap) for norm, tap in zip(self.fc_norms, taps, strict=True)] if self.fc_norms else list(taps)
+        read = torch.cat(normed, -1)
+        return self.fc(read if self.taps_norm is None else self.taps_norm(read))  # type: ignore[no-any-return]
 
     def forward(self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int) -> list[Tensor]:
         """Unroll num_steps draft steps from each anchor over the given (teacher-forced) tokens.
 
         embedded [batch, length, width] token embeddings; g [batch, length, width]; anchors [batch, chains], each at
-        most length - 2. Gives per step the normalised state [batch, chains, width]: what the lm_head reads, and what
-        the next step gets. Steps that run past the row repeat its last token and mean nothing.
+        most length - 2. Gives per step the normalised state [batch, chains, width], which the lm_head reads. Steps
+        that run past the row repeat its last token and mean nothing.
         """
         prefix = self._prefix(embedded, g)
-        is_seen = torch.arange(embedded.shape[1] - 1) <= anchors.unsqueeze(-1)  # [batch, chains, cells]
+        positions = torch.arange(embedded.shape[1] - 1, device=g.device)
+        is_past = positions <= anchors.unsqueeze(-1)  # [batch, chains, cells]
         state = rows_at(g, anchors)
         own: list[Cells] = []
         states = []
@@ -91,19 +135,27 @@ class Head(nn.Module):
             if step > 0:  # the first step's cell is among the prefix
                 own.append(self._cells(pair, anchors + step))
             query = self._rotated(self.q(pair), anchors + step)
-            state = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
-            states.append(state)
+            is_seen = is_past & self._reaches(positions, anchors + step)
+            out = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
+            states.append(self.norm(out))
+            state = states[-1] if self.shape.norm_output else out
         return states
+
+    def _reaches(self, cells: Tensor, rows: Tensor) -> Tensor:
+        """Whether cells at these positions are in the window of rows at those [batch, chains] -> [..., cells]."""
+        if self.shape.window is None:
+            return torch.ones((), dtype=torch.bool, device=cells.device)
+        return cells > rows.unsqueeze(-1) - self.shape.window
 
     def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
         """The cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
         pairs, _ = self._pair(embedded[:, 1:], g[:, :-1])
-        return self._cells(pairs, torch.arange(pairs.shape[1]).unsqueeze(0))
+        return self._cells(pairs, torch.arange(pairs.shape[1], device=pairs.device).unsqueeze(0))
 
     def _pair(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The attention's input [batch, n, 2 * width] and the residual stream [batch, n, width]."""
         hidden = self.hidden_norm(state)
-        return torch.cat((self.token_norm(token), hidden), -1), hidden
+        return torch.cat((self.token_norm(token), hidden), -1), hidden if self.shape.norm_before_residual else state
 
     def _cells(self, pairs: Tensor, positions: Tensor) -> Cells:
         repeat = self.shape.num_heads // self.shape.num_kv_heads
@@ -114,10 +166,11 @@ class Head(nn.Module):
         return rotate(self._split(x), self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
 
     def _split(self, x: Tensor) -> Tensor:
-        return split_heads(x, self.shape.target.head_size)
+        return split_heads(x, self.shape.head_size)
 
     def _finish(self, x: Tensor) -> Tensor:
-        return self.norm(x + self.ffn(self.ffn_norm(x)))  # type: ignore[no-any-return]
+        """The layer's output, before the last norm."""
+        return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
 def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -> Tensor:

@@ -12,26 +12,40 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.training.data import Batch
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.progress import Progress
-from eaglelocal.training.shards import Stage
 
 
-class Objective(Protocol):
+class Stretch(Protocol):
+    """Steps of one kind."""
+
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def step_tokens(self) -> int: ...
+
+
+B = TypeVar("B")
+BRead = TypeVar("BRead", contravariant=True)
+BMade = TypeVar("BMade", covariant=True)
+S = TypeVar("S", bound=Stretch)
+SRead = TypeVar("SRead", bound=Stretch, contravariant=True)
+
+
+class Objective(Protocol[BRead]):
     @property
     def trained(self) -> nn.Module: ...
 
-    def loss(self, batch: Batch) -> Tensor: ...
+    def loss(self, batch: BRead) -> Tensor: ...
 
 
-class Batches(Protocol):
-    def __call__(self, stage: Stage, step: int) -> Batch: ...
+class Batches(Protocol[SRead, BMade]):
+    def __call__(self, stage: SRead, step: int) -> BMade: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +62,24 @@ class Recipe:
     milestone_every_s: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True)
+class Run(Generic[S, B]):
     """One training: what is learned from what, where its state lives, and what happens now and then."""
 
-    objective: Objective
-    stages: tuple[Stage, ...]
-    batches: Batches
+    objective: Objective[B]
+    stages: tuple[S, ...]
+    batches: Batches[S, B]
     checkpoint: Path
     recipe: Recipe
     on_milestone: Callable[[int], None]  # gets the steps done; called every milestone_every_s
+    device: str = "cpu"  # torch's kind of it
 
     @property
     def num_steps(self) -> int:
         return sum(stage.num_steps for stage in self.stages)
 
 
-def train(run: Run, progress: Progress) -> None:
+def train(run: Run[S, B], progress: Progress) -> None:
     """Train from the checkpoint, if there is one, to the end; the last checkpoint stays."""
     optimizers = optimizers_for(run.objective.trained, run.recipe)
     done = restore(run.checkpoint, run.objective.trained, optimizers)
@@ -73,7 +88,7 @@ def train(run: Run, progress: Progress) -> None:
     for stage, step in _steps_from(run.stages, done):
         loss = take_step(run, optimizers, run.batches(stage, step), done)
         done += 1
-        progress.advance(done, stage.rows_per_step * stage.row_length, loss)
+        progress.advance(done, stage.step_tokens, loss)
         now = time.monotonic()
         if now - saved_at > run.recipe.checkpoint_every_s:
             save(run.checkpoint, run.objective.trained, optimizers, done=done)
@@ -84,14 +99,14 @@ def train(run: Run, progress: Progress) -> None:
     save(run.checkpoint, run.objective.trained, optimizers, done=done)
 
 
-def _steps_from(stages: tuple[Stage, ...], done: int) -> Iterator[tuple[Stage, int]]:
+def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
     every = ((stage, step) for stage in stages for step in range(stage.num_steps))
     return (pair for index, pair in enumerate(every) if index >= done)
 
 
-def take_step(run: Run, optimizers: list[torch.optim.Optimizer], batch: Batch, done: int) -> float:
+def take_step(run: Run[S, B], optimizers: list[torch.optim.Optimizer], batch: B, done: int) -> float:
     """One update; gives the loss before it."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(run.device, torch.bfloat16):
         loss = run.objective.loss(batch)
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
@@ -119,8 +134,8 @@ def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     scores = [p for name, p in named if makes_scores(name)]
-    matrices = [p for name, p in named if p.ndim == 2 and "embedding" not in name and not makes_scores(name)]
-    rest = [p for name, p in named if p.ndim != 2 or "embedding" in name]
+    matrices = [p for name, p in named if p.ndim == 2 and not is_table(name) and not makes_scores(name)]
+    rest = [p for name, p in named if p.ndim != 2 or is_table(name)]
     groups = [{"params": rest, "lr": recipe.adam_lr}, {"params": scores, "lr": recipe.attention_lr}]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.muon_weight_decay)
@@ -129,6 +144,11 @@ def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
     return optimizers
+
+
+def is_table(name: str) -> bool:
+    """Does it have a row for each token?"""
+    return "embedding" in name or name == "output"
 
 
 def makes_scores(name: str) -> bool:

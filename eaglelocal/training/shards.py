@@ -39,8 +39,12 @@ class Stage:
         return max(1, self.tokens_per_step // self.row_length)
 
     @property
+    def step_tokens(self) -> int:
+        return self.rows_per_step * self.row_length
+
+    @property
     def num_steps(self) -> int:
-        return max(1, self.num_tokens // (self.rows_per_step * self.row_length))
+        return max(1, self.num_tokens // self.step_tokens)
 
     @property
     def num_shards(self) -> int:

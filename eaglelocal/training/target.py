@@ -47,10 +47,14 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def rope_tables(length: int, head_size: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each [length, head_size / 2]."""
+def rope_tables(
+    length: int, head_size: int, theta: float, *, scale: float = 1.0, factors: Sequence[float] = ()
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each [length, head_size / 2]. Positions are divided by `scale`, frequencies by `factors`."""
     frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+    if factors:
+        frequencies = frequencies / torch.tensor(factors, dtype=torch.float64)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64) / scale, frequencies)
     return angles.cos().float(), angles.sin().float()
 
 

@@ -66,13 +66,17 @@ def _counts(anchors: Positions, is_real: Flags, is_answer: Flags, num_steps: int
 
 def chain_loss(states: Tensor, wanted: Tensor, embedding: Tensor, argmax_share: float) -> tuple[Tensor, Tensor]:
     """states and wanted [n, width] (head's and target's) -> loss [n] and argmax agreement [n]."""
-    target_logits = F.linear(wanted, embedding).float()
-    log_draft = F.log_softmax(F.linear(states, embedding).float(), -1)
-    best = target_logits.argmax(-1)
-    soft = -(F.softmax(target_logits, -1) * log_draft).sum(-1)
-    hard = -log_draft.gather(-1, best.unsqueeze(-1)).squeeze(-1)
-    agrees = (log_draft.argmax(-1) == best).float()
-    return (1 - argmax_share) * soft + argmax_share * hard, agrees
+    target_logits = F.linear(wanted, embedding)
+    losses, said = logit_loss(F.linear(states, embedding), target_logits, argmax_share)
+    return losses, (said == target_logits.argmax(-1)).float()
+
+
+def logit_loss(draft: Tensor, target: Tensor, argmax_share: float) -> tuple[Tensor, Tensor]:
+    """Logits [n, vocabulary] of head and target -> loss [n], and what the head would draft [n]."""
+    target, log_draft = target.float(), F.log_softmax(draft.float(), -1)
+    soft = -(F.softmax(target, -1) * log_draft).sum(-1)
+    hard = -log_draft.gather(-1, target.argmax(-1, keepdim=True)).squeeze(-1)
+    return (1 - argmax_share) * soft + argmax_share * hard, log_draft.argmax(-1)
 
 
 class TrainingTimeTest:

@@ -203,7 +203,7 @@ def script_of(request: ChatRequest) -> str:
         return request.text
     if request.mixed is not None or request.infill is not None:
         parts = request.mixed.parts if request.mixed is not None else request.infill.before  # type: ignore[union-attr]
-        return "".join(part if isinstance(part, str) else chr(part) for part in parts)
+        return "".join(part if isinstance(part, str) else chr(part % 0x80) for part in parts)
     if request.tokens:
         return bytes(token % 256 for token in request.tokens).decode("utf-8", "replace")
     said = [message.content for message in request.messages if message.role == "user"]

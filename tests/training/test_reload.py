@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, Build, build_tokenizer, claim_work_folder  # noqa: E402
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.head import Head, HeadShape  # noqa: E402
+from eaglelocal.training.head import Head, shape_beside  # noqa: E402
 from eaglelocal.training.reload import fill_head, fill_target, read_tokenizer  # noqa: E402
 from eaglelocal.training.target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
@@ -43,7 +43,7 @@ def tokenizer() -> GuideTokenizer:
 def modules(vocab: int, *, seed: int) -> tuple[Target, Head]:
     torch.manual_seed(seed)
     shape = TargetShape(vocab=vocab, width=64, num_layers=6, num_heads=1, num_kv_heads=1, ffn=96)
-    return Target(shape), Head(HeadShape(shape, num_heads=1, num_kv_heads=1, ffn=96))
+    return Target(shape), Head(shape_beside(shape, num_heads=1, num_kv_heads=1, ffn=96))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training.data import Batch, Pieces  # noqa: E402
-from eaglelocal.training.head import Head, HeadShape  # noqa: E402
+from eaglelocal.training.head import Head, shape_beside  # noqa: E402
 from eaglelocal.training.loop import Recipe, Run, load_weights, lr_share, optimizers_for, restore, save, train  # noqa: E402
 from eaglelocal.training.loop import take_step as step_of  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
@@ -108,7 +108,7 @@ def test_target_and_head_learn(shards: Shards, tmp_path: Path) -> None:
 
 
 def _head(target: Target) -> Head:
-    return Head(HeadShape(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
+    return Head(shape_beside(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
 
 
 def test_a_chain_step_is_what_a_plain_forward_over_the_same_cells_gives(shards: Shards) -> None:

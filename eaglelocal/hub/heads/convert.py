@@ -224,7 +224,7 @@ def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelIn
         Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
         Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
         *config.rope.keys(),
-        *_tokenizer(beside),
+        *tokenizer_entries(beside),
     ]
 
 
@@ -234,7 +234,8 @@ def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
 
 
-def _tokenizer(beside: Header) -> list[Entry]:
+def tokenizer_entries(beside: Header) -> list[Entry]:
+    """The target's, as the head's file wants it too."""
     others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
     return copied_entries(beside, without=others)
 

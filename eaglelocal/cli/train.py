@@ -1,0 +1,346 @@
+"""`eaglelocal train`: a target's own answers -> an EAGLE-3.1 head for that very file, which `--draft auto` then finds.
+
+Asks the target, teaches a head (a new one, or one that there is), and tries it beside the one before on questions that
+were held out. What is no better is not kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.import_head import asked_place, check_asked, find, progress_of
+from eaglelocal.cli.loading import make_plan, sampling_of, settings_of, start_engine, wish_of
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import UsageError
+from eaglelocal.talk.session import Choice
+
+if TYPE_CHECKING:
+    from eaglelocal.cli.train_questions import Asked
+    from eaglelocal.cli.train_report import Trained
+    from eaglelocal.client.port import Client
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.core.request import ChatRequest
+    from eaglelocal.hub.heads.verdict import Figures
+    from eaglelocal.hub.targets import FoundTarget
+    from eaglelocal.settings import Settings
+    from eaglelocal.training.conversations import Collected, Conversation
+    from eaglelocal.training.loop import Recipe
+    from eaglelocal.training.pupil import School
+    from eaglelocal.training.study import Learned, Study
+
+ANSWER_TOKENS = 1024
+DEFAULT_CTX, DEFAULT_SLOTS = 2048, 4
+LEAST_CONVERSATIONS = 40
+HELD_OUT_EVERY, MOST_HELD_OUT = 20, 64
+ROWS_PER_STEP = 8
+TRIAL_TOKENS = 3000
+TORCH_DEVICES = ("auto", "cpu", "cuda", "mps")
+OWN = frozenset({"start", "prompts", "tokens", "epochs", "out", "type", "work", "torch_device", "as_json"})
+
+Start = Annotated[
+    str, typer.Option("--from", metavar="auto|none|REF", help="The head that goes on learning; none: a new one.")
+]
+Prompts = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Questions, as `bench` reads them; unset: your chats, built-in ones.")
+]
+Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Of answers to learn from.")]
+Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often each answer is seen.")]
+Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
+Type = Annotated[str, typer.Option(metavar="f16|bf16|q8_0|f32", help="Of the weights.")]
+Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="For answers, and the state of a stopped run.")]
+TorchDevice = Annotated[str, typer.Option(metavar="|".join(TORCH_DEVICES), help="What the head learns on.")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lessons:
+    """What this run is about, as far as the command line says it."""
+
+    found: FoundTarget
+    school: School
+    rival: Path | None  # the head that is used now, or that it goes on from; what comes out must be better
+    settings: Settings
+    output: Output
+    folder: Path
+    device: str  # torch's
+
+    def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
+        """`draft` as --draft takes it; a head just as its file has it."""
+        from eaglelocal.gguf.lighter import AS_IN_FILE
+
+        wish = wish_of(self.settings, Choice(), parallel=parallel)
+        wish = dataclasses.replace(wish, draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
+        return make_plan(wish, self.output)
+
+    @property
+    def ctx(self) -> int:
+        """Tokens of a conversation."""
+        return min(self.settings.ctx or DEFAULT_CTX, self.found.info.context_length or DEFAULT_CTX)
+
+
+def train(
+    context: typer.Context,
+    target: flags.Target = None,
+    start: Start = "auto",
+    prompts: Prompts = None,
+    tokens: Tokens = 200_000,
+    epochs: Epochs = 4,
+    out: Out = None,
+    type: Type = "bf16",
+    work: Work = None,
+    torch_device: TorchDevice = "auto",
+    threads: flags.Threads = None,
+    gpu_layers: flags.GpuLayers = None,
+    n_cpu_moe: flags.NCpuMoe = None,
+    device: flags.Device = None,
+    split: flags.Split = None,
+    kv_type: flags.KvType = None,
+    flash_attn: flags.FlashAttn = None,
+    ctx: flags.Ctx = None,
+    parallel: flags.Parallel = None,
+    as_json: flags.AsJson = False,
+) -> None:
+    """Train a draft head for a target of yours, on what it says itself.
+
+    The target answers questions, a head learns to foresee it, and is then tried beside the one before. Stopped, the
+    same command goes on where it was. It needs torch: pip install ".[train]"
+
+    \b
+    eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
+    """
+    from eaglelocal.cli.train_questions import asked_of
+    from eaglelocal.cli.train_report import begin_lines, report_object, result_lines
+
+    settings = settings_of({name: value for name, value in context.params.items() if name not in OWN})
+    output = standard_output(colour=settings.colour)
+    check_asked(settings.target, type)
+    on = torch_device_of(torch_device)
+    found = find(settings, output)
+    folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
+    lessons = Lessons(found, school_of(start, found), head_there(start, found), settings, output, folder, on)
+    params = dataclasses.replace(sampling_of(settings), max_tokens=min(ANSWER_TOKENS, lessons.ctx // 2))
+    asked = asked_of(prompts, params, has_template=found.info.chat_template is not None)
+    tell = output.message if as_json else output.data
+    for line in begin_lines(lessons, asked, most_tokens=tokens):
+        tell(line)
+    collected = collect_answers(lessons, asked, most_tokens=tokens)
+    study = study_of(lessons, collected, epochs=epochs, kind=type)
+    trained = keep(lessons, study, learned_of(study), asked, collected, out=out, kind=type)
+    study.checkpoint.unlink(missing_ok=True)
+    for line in result_lines(trained):
+        tell(line)
+    if as_json:
+        output.object(report_object(lessons, trained))
+
+
+def torch_device_of(asked: str) -> str:
+    """Raises UsageError where torch is missing, or has no such device."""
+    if asked not in TORCH_DEVICES:
+        raise UsageError(f"--torch-device must be one of {', '.join(TORCH_DEVICES)}, not {asked!r}")
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("training needs torch", hint='pip install ".[train]", in the checkout') from None
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if asked == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if not there[asked]:
+        raise UsageError(f"--torch-device {asked}: torch sees none here", hint="--torch-device cpu")
+    return asked
+
+
+def school_of(start: str, found: FoundTarget) -> School:
+    """With the head to go on from: the one that is named, or the one that `--draft auto` takes; none: a new one."""
+    from eaglelocal.gguf.eagle_info import EagleInfo
+    from eaglelocal.gguf.reader import read_header
+    from eaglelocal.hub.drafts import find_draft
+    from eaglelocal.training.pupil import School
+
+    draft = None if start == "none" else find_draft(start, found)
+    if draft is not None and draft.kind == "eagle3" and draft.path is not None:
+        header = read_header(draft.path)
+        return School(found.header, found.info, header, EagleInfo.from_header(header))
+    if start not in ("auto", "none"):
+        raise UsageError(f"--from {start} is no EAGLE head", hint="a head in GGUF, or `--from none`")
+    return School(found.header, found.info)
+
+
+def head_there(start: str, found: FoundTarget) -> Path | None:
+    """What a new head is compared with is what `--draft auto` takes."""
+    from eaglelocal.hub.drafts import find_draft
+
+    draft = find_draft("auto" if start == "none" else start, found)
+    return draft.path if draft.kind == "eagle3" else None
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
+    """Raises UsageError where there are too few to learn from."""
+    from eaglelocal.training.conversations import collect
+
+    slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
+    progress = output.progress()
+
+    @contextmanager
+    def open_client() -> Iterator[Client]:
+        client, _info = start_engine(lessons.plan("auto", ctx=lessons.ctx, parallel=slots), output)
+        with client:
+            yield client
+
+    def show(num_tokens: int) -> None:
+        told = f"{num_tokens} of {most_tokens} tokens"
+        progress(LoadProgress(min(num_tokens / most_tokens, 1.0), "the target answers", told))
+
+    try:
+        collected = collect(
+            asked.requests,
+            lessons.folder / "answers.jsonl",
+            open_client,
+            at_once=slots,
+            most_tokens=most_tokens,
+            on_tokens=show,
+        )
+    finally:
+        progress.finish()
+    num = len(collected.conversations)
+    if num < LEAST_CONVERSATIONS:
+        refused = f" ({collected.num_refused} questions did not fit, {collected.num_short} answers were too short)"
+        raise UsageError(
+            f"{num} answers are too few to learn from{refused}", hint=f"{LEAST_CONVERSATIONS} questions or more"
+        )
+    return collected
+
+
+def study_of(lessons: Lessons, collected: Collected, *, epochs: int, kind: str) -> Study:
+    """Every so many conversations one is held out, of all that the file has, in the order of asking."""
+    from eaglelocal.training.study import Study
+
+    taught, held_out = parted(collected.conversations)
+    start = lessons.school.start
+    came = [one.key for one in collected.conversations]
+    digest = digest_of([str(start.path.resolve()) if start else "", str(epochs), str(lessons.ctx), *came])
+    num_steps = epochs * math.ceil(len(taught) / ROWS_PER_STEP)
+    return Study(
+        plan=lessons.plan("none", ctx=lessons.ctx, spec="off"),
+        school=lessons.school,
+        taught=taught,
+        held_out=held_out,
+        checkpoint=lessons.folder / f"{digest}.checkpoint",
+        epochs=epochs,
+        rows_per_step=ROWS_PER_STEP,
+        recipe=recipe_of(lessons, num_steps),
+        device=lessons.device,
+    )
+
+
+def parted(conversations: Sequence[Conversation]) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
+    held = set(conversations[::HELD_OUT_EVERY][:MOST_HELD_OUT])
+    return tuple(one for one in conversations if one not in held), tuple(one for one in conversations if one in held)
+
+
+def recipe_of(lessons: Lessons, num_steps: int) -> Recipe:
+    """A head that knows something goes on more gently: a quarter of the rates, falling from the first step on."""
+    from eaglelocal.training.loop import Recipe
+
+    width = lessons.found.info.n_embd
+    narrower = min(1.0, 256 / width)  # AdamW's steps do not shrink with a matrix's width; Muon's do
+    gentle = 1.0 if lessons.school.start is None else 0.25
+    return Recipe(
+        muon_lr=0.02 * gentle,
+        adam_lr=3e-3 * gentle * max(narrower, 0.1),
+        attention_lr=1.5e-3 * gentle * narrower,
+        warmup_steps=max(1, min(100, num_steps // 10)),
+        decay_share=0.5 if lessons.school.start is None else 1.0,
+    )
+
+
+def learned_of(study: Study) -> Learned:
+    import torch
+
+    from eaglelocal.probe.threads import usable_threads
+    from eaglelocal.training.study import learn
+
+    torch.set_num_threads(study.plan.threads or usable_threads())
+    return learn(study)
+
+
+class _NoBetter(Exception):
+    """The head that was there stays."""
+
+
+def keep(
+    lessons: Lessons,
+    study: Study,
+    learned: Learned,
+    asked: Asked,
+    collected: Collected,
+    *,
+    out: str | None,
+    kind: str,
+) -> Trained:
+    """Write the head, try it in a real engine beside the one before, and leave it where it is found if it is better."""
+    from eaglelocal.cli.head_trial import check_knows_target
+    from eaglelocal.cli.train_report import Trained
+    from eaglelocal.gguf.amend import amend
+    from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
+    from eaglelocal.gguf.pair import read_draft
+    from eaglelocal.gguf.reader import read_header
+    from eaglelocal.hub.heads.store import place_of, written
+    from eaglelocal.training.conversations import key_of
+    from eaglelocal.training.pupil import entries_of, name_of, tensors_of
+
+    found, school = lessons.found, lessons.school
+    name = name_of(school)
+    place = place_of(found.header, found.info, name, kind)
+    path = asked_place(out, place.name) if out else place
+    held = {one.key for one in study.held_out}
+    requests = [request for request in asked.requests if key_of(request) in held]
+    entries = entries_of(learned.pupil.head, school, name=name, kind=kind)
+    tensors = tensors_of(learned.pupil, learned.words, kind)
+    is_kept, before = True, None
+    try:
+        with written(path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")) as partial:
+            read_draft(read_header(partial), beside=found.header, target=found.info)
+            after = tried(lessons, partial, requests, "the new head")
+            check_knows_target(name, after)
+            amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
+            if lessons.rival is not None:
+                before = tried(lessons, lessons.rival, requests, "the head before")
+                if after.length <= before.length:
+                    raise _NoBetter
+    except _NoBetter:
+        is_kept = False
+    return Trained(path, name, is_kept, learned.before, learned.after, before, after, collected, len(study.taught))
+
+
+def tried(lessons: Lessons, head: Path, requests: Sequence[ChatRequest], what: str) -> Figures:
+    """Greedy answers to what was held out, drafted for by the head at a fixed length."""
+    from eaglelocal.cli.head_trial import DRAFT_LENGTH, as_trial, ask_all
+
+    progress = lessons.output.progress()
+    plan = lessons.plan(str(head.resolve()), ctx=lessons.ctx, spec=DRAFT_LENGTH)
+    client, _info = start_engine(plan, lessons.output)
+    try:
+        figures, _num = ask_all(
+            client,
+            [as_trial(request, number) for number, request in enumerate(requests)],
+            on_tokens=lambda share: progress(LoadProgress(share, f"trying {what}")),
+            num_tokens=TRIAL_TOKENS,
+        )
+    finally:
+        progress.finish()
+        client.close()
+    return figures

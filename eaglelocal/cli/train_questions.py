@@ -1,0 +1,71 @@
+"""What a target is asked so that a head can learn from its answers: a file's questions, saved chats, built-in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.bench.prompts import from_file
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.talk.conversation_file import load, names
+
+TASKS_OF_A_KIND = 1500
+SEED = 5  # bench asks others
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests without ids, and where they come from, in words."""
+
+    requests: tuple[ChatRequest, ...]
+    source: str
+
+
+def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool) -> Asked:
+    """Of the file, or of this person's chats and then built-in tasks. Raises UsageError on a bad file."""
+    if prompts is not None:
+        found = from_file(Path(prompts).expanduser())
+        requests = [_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
+        return Asked(tuple(requests), f"{len(requests)} questions of {prompts}")
+    own = [_request(messages, params, has_template) for messages in _saved()]
+    built_in = [_request(messages, params, has_template) for messages in _tasks()]
+    source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"
+    return Asked((*own, *built_in), source)
+
+
+def _request(
+    messages: tuple[Message, ...], params: SamplingParams, has_template: bool, *, tokens: tuple[int, ...] = ()
+) -> ChatRequest:
+    """A model without a chat template goes on with the question's text."""
+    if tokens:
+        return ChatRequest(id="", tokens=tokens, params=params)
+    if has_template:
+        return ChatRequest(id="", messages=messages, params=params)
+    return ChatRequest(id="", text=messages[-1].content, params=params)
+
+
+def _saved() -> Iterator[tuple[Message, ...]]:
+    """Each question of each chat, with what came before it. A file that cannot be read is passed over."""
+    folder = locations.conversations_dir()
+    for name in names(folder):
+        with suppress(EagleLocalError):
+            chat = load(folder, name)
+            for number, turn in enumerate(chat.turns):
+                system = (Message("system", chat.system),) if chat.system else ()
+                past = tuple(message for before in chat.turns[:number] for message in before.messages)
+                yield (*system, *past, Message("user", turn.question))
+
+
+def _tasks() -> Iterator[tuple[Message, ...]]:
+    """Of all kinds in turn."""
+    kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_OF_A_KIND) for kind in KINDS]
+    for turn in zip(*kinds, strict=True):
+        for task in turn:
+            yield tuple(Message(message.role, message.content) for message in task.messages)

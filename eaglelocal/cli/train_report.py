@@ -1,0 +1,96 @@
+"""What `eaglelocal train` shows: what will be learned from what, and how the head did. Pure: figures in, texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal.cli.import_report import labelled
+from eaglelocal.hub.heads.verdict import Figures
+
+if TYPE_CHECKING:
+    from eaglelocal.cli.train import Lessons
+    from eaglelocal.cli.train_questions import Asked
+    from eaglelocal.training.conversations import Collected
+    from eaglelocal.training.lessons import Accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A head and its trials. `held_before` and `held_after` are of texts, `before` and `after` of an engine."""
+
+    path: Path
+    name: str
+    is_kept: bool
+    held_before: Accepted
+    held_after: Accepted
+    before: Figures | None  # of the head that was there
+    after: Figures
+    collected: Collected
+    num_taught: int
+
+
+def begin_lines(lessons: Lessons, asked: Asked, *, most_tokens: int) -> list[str]:
+    start = lessons.school.start_info
+    rows = [
+        ("target", lessons.found.label),
+        ("head", f"{start.name} goes on" if start else "a new one, EAGLE-3.1"),
+        ("asked", f"{asked.source}, until there are {most_tokens} tokens of answers"),
+        ("kept in", f"{lessons.folder} (answers stay there, for the next time)"),
+        ("learns on", lessons.device),
+    ]
+    return [line for label, text in rows for line in wide(label, text)]
+
+
+def wide(label: str, text: str) -> list[str]:
+    return list(labelled(label if len(label) < 9 else f"{label} ", text))
+
+
+def result_lines(trained: Trained) -> list[str]:
+    collected = trained.collected
+    learned = f"{trained.num_taught} answers; {collected.num_refused} questions did not fit"
+    lines = [*labelled("learned", learned), f"{'trial':<9} first accepted  tokens a check  drafts"]
+    if trained.before is not None:
+        lines.append(trial_line("before", trained.before))
+    lines.append(trial_line("now", trained.after))
+    if trained.is_kept:
+        return [*lines, *labelled("kept", f"{trained.path}")]
+    return [*lines, *labelled("not kept", "it is no better than the one before")]
+
+
+def trial_line(label: str, figures: Figures) -> str:
+    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>14.2f}  {figures.drafts:>6}"
+
+
+def report_object(lessons: Lessons, trained: Trained) -> dict[str, object]:
+    return {
+        "target": lessons.found.label,
+        "from": lessons.school.start_info.name if lessons.school.start_info else None,
+        "head": trained.name,
+        "answers": trained.num_taught,
+        "refused": trained.collected.num_refused,
+        "held_out": {"before": accepted_object(trained.held_before), "after": accepted_object(trained.held_after)},
+        "trial": {"before": figures_object(trained.before), "after": figures_object(trained.after)},
+        "kept": trained.is_kept,
+        "file": str(trained.path) if trained.is_kept else None,
+    }
+
+
+def accepted_object(accepted: Accepted) -> Mapping[str, object]:
+    return {
+        "drafts": accepted.drafts,
+        "acceptance_length": round(accepted.length, 3),
+        "accepted_per_position": list(accepted.per_position),
+    }
+
+
+def figures_object(figures: Figures | None) -> Mapping[str, object] | None:
+    if figures is None:
+        return None
+    return {
+        "drafts": figures.drafts,
+        "acceptance_length": round(figures.length, 3),
+        "accepted_per_position": list(figures.accepted_per_position),
+    }

@@ -1,0 +1,303 @@
+"""A head that learns beside a GGUF target: the layer, its words, and how both come from files and go to one.
+
+What a head lends from its target (embeddings, output) stays as the target's file has it, decoded; an output of its
+own is learned with the layer. Knows names and keys of the `eagle3` format; knows nothing of losses or conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
+    FC_NORM_KEY,
+    NORM_OUTPUT_KEY,
+    TARGET_NAME_KEY,
+    EagleInfo,
+)
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_tensor
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
+from eaglelocal.hub.heads.weights import indices, matrix, vector
+from eaglelocal.training.export import HEAD_NAMES, folded_fc
+from eaglelocal.training.head import Head, HeadShape
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+NEW_VOCABULARY = 32_000  # tokens that a new head says, where its target knows many more
+HEAD_SIZES = (128, 64, 32)
+TRAINED_HERE = ", trained here"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One that lies in a file."""
+
+    header: Header
+    name: str
+
+    @property
+    def num_rows(self) -> int:
+        return self.header.tensors[self.name].shape[1]
+
+    def rows(self, rows: Sequence[int]) -> Floats:
+        return read_rows(self.header.path, self.header, self.name, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A head's vocabulary. `tokens` [draft vocabulary]: the target's tokens that it says; None: all."""
+
+    tokens: Ints | None
+    embeddings: Matrix
+    output: Matrix  # its own, or the target's
+    owns_output: bool
+    owns_embeddings: bool
+    is_new: bool  # the output is yet to be cut out of the target's
+
+    def embedded(self, tokens: Sequence[int]) -> Floats:
+        """[tokens, width], read from the file: of a large vocabulary a text uses little."""
+        unique, places = np.unique(np.asarray(tokens, np.int64), return_inverse=True)
+        return self.embeddings.rows(unique.tolist())[places]
+
+    def first_output(self) -> Tensor:
+        """[draft vocabulary, width], as learning begins."""
+        if self.is_new and self.tokens is not None:
+            return torch.from_numpy(self.output.rows(self.tokens.tolist()))
+        header = self.output.header
+        return torch.from_numpy(read_tensor(header.path, header, self.output.name))
+
+
+class Pupil(nn.Module):
+    """Head and output. Only what the head owns is a parameter, and is kept in checkpoints."""
+
+    output: Tensor  # [draft vocabulary, width]
+
+    def __init__(self, head: Head, output: Tensor, *, owns_output: bool) -> None:
+        super().__init__()
+        self.head = head
+        if owns_output:
+            self.output = nn.Parameter(output)
+        else:
+            self.register_buffer("output", output.bfloat16(), persistent=False)
+
+
+@dataclass(frozen=True, slots=True)
+class School:
+    """A target, and the head that it begins with, if any."""
+
+    target: Header
+    info: ModelInfo
+    start: Header | None = None
+    start_info: EagleInfo | None = None
+
+
+def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
+    """Of a head in a file. Raises IncompatibleError where its rotation is none that is computed here."""
+    scaling = header.metadata.get("eagle3.rope.scaling.type", "none")
+    turned = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
+    if scaling not in ("none", "linear") or turned != info.head_dim:
+        raise IncompatibleError(
+            f"the head {info.name} turns {turned} of {info.head_dim} with {scaling} scaling, which is not trained here",
+            hint="`--from none` trains a new one",
+        )
+    factors = "rope_freqs.weight"
+    return HeadShape(
+        width=info.width,
+        tap_width=info.target_hidden_size,
+        taps=info.target_layers,
+        num_heads=info.n_head,
+        num_kv_heads=info.n_kv_head,
+        head_size=info.head_dim,
+        ffn=info.n_ff,
+        max_context=max_context,
+        norm_eps=info.rms_eps,
+        fc_norm_eps=info.fc_norm_eps,
+        rope_theta=_real(header, "eagle3.rope.freq_base", 10_000.0),
+        rope_scale=_real(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
+        rope_factors=tuple(read_tensor(header.path, header, factors).tolist()) if factors in header.tensors else (),
+        window=info.window,
+        fc_norm=info.fc_norm,
+        norm_before_fc=info.norm_before_fc,
+        norm_before_residual=info.norm_before_residual,
+        norm_output=info.norm_output,
+    )
+
+
+def _real(header: Header, key: str, default: float) -> float:
+    value = header.metadata.get(key, default)
+    return float(value) if isinstance(value, int | float) else default
+
+
+def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
+    """An EAGLE-3.1 head for a target: as wide as it, one layer, about 5 % of a dense model's weights."""
+    n = target.n_layer
+    if n < 4:
+        raise IncompatibleError(f"{target.name} has {n} layers; a head reads three, none of them the first")
+    head_size = next((size for size in HEAD_SIZES if target.n_embd % size == 0), 0)
+    if not head_size:
+        raise IncompatibleError(f"{target.name} is {target.n_embd} wide, which does not divide into attention heads")
+    num_heads = target.n_embd // head_size
+    return HeadShape(
+        width=target.n_embd,
+        tap_width=target.n_embd,
+        taps=(1, n // 2, n - 1) if n < 8 else (2, n // 2, n - 3),
+        num_heads=num_heads,
+        num_kv_heads=num_heads // 4 if num_heads % 4 == 0 and num_heads > 4 else num_heads,
+        head_size=head_size,
+        ffn=-(-11 * target.n_embd // 4 // 256) * 256,
+        max_context=max_context,
+        norm_eps=1e-5,
+    )
+
+
+def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
+    """The tokens that are said most often, those with the lowest id where it is alike; None: all of them."""
+    if len(counts) <= most:
+        return None
+    return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
+
+
+def words_of(school: School, new_tokens: Ints | None) -> Words:
+    """Of the head it begins with, or of a new one that says `new_tokens`."""
+    target, start, info = school.target, school.start, school.start_info
+    lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+    embeddings = Matrix(target, "token_embd.weight")
+    if start is None or info is None:
+        return Words(
+            new_tokens, embeddings, lent, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
+        )
+    tokens = read_indices(start.path, start, "d2t") if info.draft_vocab is not None else None
+    return Words(
+        tokens,
+        Matrix(start, "token_embd.weight") if info.has_own_embeddings else embeddings,
+        Matrix(start, "output.weight") if info.has_own_output else lent,
+        owns_output=info.has_own_output,
+        owns_embeddings=info.has_own_embeddings,
+        is_new=False,
+    )
+
+
+def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
+    """As learning begins: the head of the file, or a new one."""
+    if school.start is None or school.start_info is None:
+        head = Head(new_shape(school.info, max_context=max_context))
+        begin(head)
+    else:
+        head = Head(shape_of(school.start_info, school.start, max_context=max_context))
+        fill_head(head, school.start)
+    return Pupil(head, words.first_output(), owns_output=words.owns_output)
+
+
+@torch.no_grad()
+def begin(head: Head) -> None:
+    """Matrices as small as those of the target's layers began; what is added to the residual stream smaller."""
+    for name, parameter in head.named_parameters():
+        if parameter.ndim == 2:
+            std = parameter.shape[1] ** -0.5
+            nn.init.normal_(parameter, std=std / 2 if name in ("o.weight", "ffn.down.weight") else std)
+
+
+@torch.no_grad()
+def fill_head(head: Head, header: Header) -> None:
+    """Give the head the file's weights. The gains of fc_norm come back folded into fc: the same function."""
+
+    def weights(name: str) -> Tensor:
+        return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
+
+    head.fc.weight.copy_(weights("fc"))
+    if head.taps_norm is not None:
+        head.taps_norm.get_parameter("weight").copy_(weights("enc.output_norm"))
+    for inner, outer in HEAD_NAMES.items():
+        head.get_parameter(inner).copy_(weights(outer))
+
+
+def name_of(school: School) -> str:
+    """Of the head that comes out."""
+    if school.start_info is None:
+        return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
+    return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
+
+
+def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entry]:
+    """Keys of the head's file."""
+    shape, start = head.shape, school.start
+    changed = [
+        Entry("general.name", ValueType.STRING, name),
+        Entry("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
+        Entry(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
+        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+    ]
+    if start is not None:
+        others = frozenset(entry.key for entry in changed) | {"general.architecture"}
+        return [*changed, *copied_entries(start, without=others)]
+    counts = {
+        "eagle3.context_length": school.info.context_length,
+        "eagle3.embedding_length": shape.width,
+        "eagle3.block_count": 1,
+        "eagle3.feed_forward_length": shape.ffn,
+        "eagle3.attention.head_count": shape.num_heads,
+        "eagle3.attention.head_count_kv": shape.num_kv_heads,
+        "eagle3.attention.key_length": shape.head_size,
+        "eagle3.attention.value_length": shape.head_size,
+        "eagle3.rope.dimension_count": shape.head_size,
+        "eagle3.vocab_size": school.info.n_vocab,
+        "eagle3.target_hidden_size": shape.tap_width,
+    }
+    flags = {
+        "eagle3.norm_before_residual": shape.norm_before_residual,
+        "eagle3.norm_before_fc": shape.norm_before_fc,
+        FC_NORM_KEY: shape.fc_norm,
+        NORM_OUTPUT_KEY: shape.norm_output,
+    }
+    return [
+        *changed,
+        *(Entry(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        Entry("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
+        Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
+        Entry("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
+        *tokenizer_entries(school.target),
+    ]
+
+
+@torch.no_grad()
+def tensors_of(pupil: Pupil, words: Words, kind: str) -> list[StreamedTensor]:
+    head = pupil.head
+    fc = folded_fc(head) if head.shape.fc_norm else head.fc.weight
+    weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
+    if head.taps_norm is not None:
+        weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+    if words.owns_output:
+        weights["output"] = pupil.output
+    written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
+    if words.owns_embeddings:
+        source = words.embeddings
+        shape = (source.num_rows, head.shape.width)
+        written.append(
+            matrix(source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind)
+        )
+    if words.tokens is not None:
+        written.append(indices("d2t", words.tokens))
+    if head.shape.rope_factors:
+        written.append(vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
+    return written
+
+
+def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
+    values: Floats = weight.detach().float().cpu().numpy()
+    if values.ndim == 1:
+        return vector(name, values)
+    rows, columns = values.shape
+    return matrix(name, lambda first, end: values[first:end], (rows, columns), kind)
