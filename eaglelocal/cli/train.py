@@ -278,7 +278,7 @@ def learned_of(study: Study) -> Learned:
 
 
 class _NoBetter(Exception):
-    """The head that was there stays."""
+    """The head that was there stays; a file that was asked for by name is written all the same."""
 
 
 def keep(
@@ -319,7 +319,7 @@ def keep(
             amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if lessons.rival is not None:
                 before = tried(lessons, lessons.rival, requests, "the head before")
-                if after.length <= before.length:
+                if after.length <= before.length and out is None:
                     raise _NoBetter
     except _NoBetter:
         is_kept = False
