@@ -160,19 +160,24 @@ def torch_device_of(asked: str) -> str:
 
 
 def school_of(start: str, found: FoundTarget) -> School:
-    """With the head to go on from: the one that is named, or the one that `--draft auto` takes; none: a new one."""
+    """With the head to go on from: the one that is named, or the one that `--draft auto` takes; none: a new one.
+
+    Raises IncompatibleError where it cannot be trained, before the target is asked anything.
+    """
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.drafts import find_draft
-    from eaglelocal.training.pupil import School
+    from eaglelocal.training.pupil import School, head_shape
 
+    school = School(found.header, found.info)
     draft = None if start == "none" else find_draft(start, found)
     if draft is not None and draft.kind == "eagle3" and draft.path is not None:
         header = read_header(draft.path)
-        return School(found.header, found.info, header, EagleInfo.from_header(header))
-    if start not in ("auto", "none"):
+        school = dataclasses.replace(school, start=header, start_info=EagleInfo.from_header(header))
+    elif start not in ("auto", "none"):
         raise UsageError(f"--from {start} is no EAGLE head", hint="a head in GGUF, or `--from none`")
-    return School(found.header, found.info)
+    head_shape(school, max_context=1)
+    return school
 
 
 def head_there(start: str, found: FoundTarget) -> Path | None:

@@ -20,6 +20,8 @@ from eaglelocal.gguf.types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
 
 ALIGNMENT = 32
+# of how a file is laid out, which is not how another one will be
+LAYOUT_KEYS = frozenset({"general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"})
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -52,10 +54,10 @@ class StreamedTensor:
 
 
 def copied_entries(header: Header, *, without: frozenset[str]) -> list[Entry]:
-    """The keys of a file as they are, arrays included, except those to be left out."""
+    """The keys of a file as they are, arrays included, except those of its layout and those to be left out."""
     entries = []
     for key, value in header.metadata.items():
-        if key in without:
+        if key in LAYOUT_KEYS or key in without:
             continue
         if not isinstance(value, ArrayValue):
             entries.append(Entry(key, header.value_types[key], value))

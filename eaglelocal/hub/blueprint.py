@@ -139,8 +139,7 @@ def _label_entries(source: Source, reference: DemoSize, name: str) -> list[Entry
 
 
 def _with_copies(source: Source, changed: list[Entry]) -> list[Entry]:
-    replaced = {entry.key for entry in changed} | {"general.architecture", "general.alignment"}
-    return [*changed, *copied_entries(source.header, without=frozenset(replaced))]
+    return [*changed, *copied_entries(source.header, without=frozenset(entry.key for entry in changed))]
 
 
 def _scalar(source: Source, key: str) -> float:

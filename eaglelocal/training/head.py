@@ -40,7 +40,7 @@ class HeadShape:
     rope_theta: float = 10_000.0
     rope_scale: float = 1.0  # positions are divided by it
     rope_factors: tuple[float, ...] = ()  # [head_size / 2], of llama3's scaling; each frequency is divided by its own
-    window: int | None = None  # tokens that attention reaches back
+    window: int | None = None  # tokens that attention reaches back, as seen from a chain's first step
     fc_norm: bool = True
     norm_before_fc: bool = False
     norm_before_residual: bool = True
@@ -125,7 +125,7 @@ class Head(nn.Module):
         """
         prefix = self._prefix(embedded, g)
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)
-        is_past = positions <= anchors.unsqueeze(-1)  # [batch, chains, cells]
+        is_seen = self._sees(anchors, positions)  # [batch, chains, cells]
         state = rows_at(g, anchors)
         own: list[Cells] = []
         states = []
@@ -135,17 +135,15 @@ class Head(nn.Module):
             if step > 0:  # the first step's cell is among the prefix
                 own.append(self._cells(pair, anchors + step))
             query = self._rotated(self.q(pair), anchors + step)
-            is_seen = is_past & self._reaches(positions, anchors + step)
             out = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
             states.append(self.norm(out))
             state = states[-1] if self.shape.norm_output else out
         return states
 
-    def _reaches(self, cells: Tensor, rows: Tensor) -> Tensor:
-        """Whether cells at these positions are in the window of rows at those [batch, chains] -> [..., cells]."""
-        if self.shape.window is None:
-            return torch.ones((), dtype=torch.bool, device=cells.device)
-        return cells > rows.unsqueeze(-1) - self.shape.window
+    def _sees(self, anchors: Tensor, cells: Tensor) -> Tensor:
+        """[batch, chains, cells]; windows do not move along a chain: the drafter cuts its cache once a draft."""
+        is_past = cells <= anchors.unsqueeze(-1)
+        return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
 
     def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
         """The cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""

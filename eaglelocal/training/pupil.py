@@ -105,7 +105,7 @@ class School:
 
 def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
     """Of a head in a file. Raises IncompatibleError where its rotation is none that is computed here."""
-    scaling = header.metadata.get("eagle3.rope.scaling.type", "none")
+    scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor's is none
     turned = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
     if scaling not in ("none", "linear") or turned != info.head_dim:
         raise IncompatibleError(
@@ -189,13 +189,19 @@ def words_of(school: School, new_tokens: Ints | None) -> Words:
     )
 
 
+def head_shape(school: School, *, max_context: int) -> HeadShape:
+    """Of the head it begins with, or of a new one. Raises IncompatibleError where there is none to be trained here."""
+    if school.start is None or school.start_info is None:
+        return new_shape(school.info, max_context=max_context)
+    return shape_of(school.start_info, school.start, max_context=max_context)
+
+
 def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
     """As learning begins: the head of the file, or a new one."""
-    if school.start is None or school.start_info is None:
-        head = Head(new_shape(school.info, max_context=max_context))
+    head = Head(head_shape(school, max_context=max_context))
+    if school.start is None:
         begin(head)
     else:
-        head = Head(shape_of(school.start_info, school.start, max_context=max_context))
         fill_head(head, school.start)
     return Pupil(head, words.first_output(), owns_output=words.owns_output)
 
@@ -240,8 +246,7 @@ def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entr
         Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
     ]
     if start is not None:
-        others = frozenset(entry.key for entry in changed) | {"general.architecture"}
-        return [*changed, *copied_entries(start, without=others)]
+        return [*changed, *copied_entries(start, without=frozenset(entry.key for entry in changed))]
     counts = {
         "eagle3.context_length": school.info.context_length,
         "eagle3.embedding_length": shape.width,

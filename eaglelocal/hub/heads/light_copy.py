@@ -31,8 +31,6 @@ METHOD = "1"  # part of every name: raise it when the same original would give a
 ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
 FILE_TYPE_KEY = "general.file_type"
 FILE_TYPES = {"q4_0": 2, "q8_0": 7}
-# of the original's layout, which is not the copy's
-LAYOUT_KEYS = frozenset({"general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"})
 MAX_STEM = 40  # letters of a name: they may take four bytes each
 
 Progress = Callable[[float], None]
@@ -110,7 +108,7 @@ def is_current(copy: Path) -> bool:
 
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
-        *copied_entries(header, without=LAYOUT_KEYS | {FILE_TYPE_KEY, ORIGIN_KEY}),
+        *copied_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
         Entry(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
         Entry(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]

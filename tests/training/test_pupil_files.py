@@ -1,0 +1,185 @@
+"""A head that comes from a file goes into one as it came; a new one is a head that its target's engine takes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from doubles.eagle_files import WIDTH, Form, school_beside, small_kind, write_form, write_small_target
+from doubles.living_models import N_VOCAB
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, VERIFIER_KEY, WINDOW_KEY, EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pair import read_draft
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_indices, read_tensor
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Entry, copied_entries
+from eaglelocal.hub.heads.store import written
+
+torch = pytest.importorskip("torch")
+
+from eaglelocal.training import pupil as pupils  # noqa: E402
+from eaglelocal.training.pupil import School, entries_of, frequent_tokens, name_of, pupil_of, tensors_of, words_of  # noqa: E402
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+KEYS = (
+    Entry(FC_NORM_EPS_KEY, ValueType.FLOAT32, 0.5),
+    Entry(WINDOW_KEY, ValueType.UINT32, 512),
+    Entry(VERIFIER_KEY, ValueType.STRING, "somebody/target"),
+    Entry("eagle3.rope.scaling.type", ValueType.STRING, "linear"),
+    Entry("eagle3.rope.scaling.factor", ValueType.FLOAT32, 2.0),
+)
+FORMS = {
+    "EAGLE-3": Form(kind=small_kind()),
+    "EAGLE-3.1": Form(kind=small_kind(fc_norm=True, norm_output=True, norm_before_residual=True)),
+    "one norm before fc": Form(kind=small_kind(norm_before_fc=True, norm_output=True)),
+    "all words, its own embeddings": Form(kind=small_kind(draft_vocab=None, own_embeddings=True)),
+    "words in any order": Form(kind=small_kind(draft_vocab=3), d2t=(250, 7, 19)),
+    "a lent output": Form(kind=small_kind(draft_vocab=None), lends_output=True),
+    "llama3": Form(kind=small_kind(rope_scaling=LLAMA3)),
+    "keys": Form(kind=small_kind(fc_norm=True), entries=KEYS),
+}
+RENAMED = {"name", "target_name"}
+BYTES = {"tensors", "weights_bytes"}  # compared as tensors
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_target(tmp_path_factory.mktemp("target") / "target.gguf", "llama", tied=False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_head_goes_into_a_file_as_it_came(form: str, target: Path, tmp_path: Path) -> None:
+    first = write_form(tmp_path, FORMS[form], target)
+    again = through_torch(school_beside(target, first), tmp_path / "again.gguf")
+    check_same_head(read_header(first), again)
+
+
+def test_a_file_laid_out_otherwise(target: Path, tmp_path: Path) -> None:
+    """Alignment, and what tells of parts, are the old file's own."""
+    first = aligned(write_form(tmp_path, FORMS["EAGLE-3.1"], target), tmp_path / "aligned.gguf", 64)
+    again = through_torch(school_beside(target, first), tmp_path / "again.gguf")
+    check_same_head(read_header(first), again)
+    assert not [key for key in again.metadata if key.startswith("split.") or key == "general.alignment"]
+
+
+def aligned(path: Path, to: Path, alignment: int) -> Path:
+    header = read_header(path)
+    writer = gguf.GGUFWriter(str(to), "eagle3")
+    writer.add_custom_alignment(alignment)
+    writer.add_uint16("split.no", 0)
+    writer.add_uint16("split.count", 1)
+    for entry in copied_entries(header, without=frozenset()):
+        element = None if entry.element_type is None else gguf.GGUFValueType(entry.element_type)
+        writer.add_key_value(entry.key, entry.value, gguf.GGUFValueType(entry.type), sub_type=element)
+    for name, values in tensors_in(header).items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to
+
+
+def through_torch(school: School, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
+    """Checked as the engine would."""
+    words = words_of(school, new_tokens)
+    pupil = pupil_of(school, words, max_context=64)
+    entries = entries_of(pupil.head, school, name=name_of(school), kind=kind)
+    with written(path, entries, tensors_of(pupil, words, kind), on_progress=lambda fraction: None):
+        pass
+    header = read_header(path)
+    read_draft(header, beside=school.target, target=school.info)
+    return header
+
+
+def check_same_head(first: Header, again: Header) -> None:
+    before, after = tensors_in(first), tensors_in(again)
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    one, other = EagleInfo.from_header(first), EagleInfo.from_header(again)
+    for field in fields(EagleInfo):
+        if field.name not in RENAMED | BYTES:
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    rope = [key for key in first.metadata if ".rope." in key or key == VERIFIER_KEY]
+    assert {key: first.metadata[key] for key in rope} == {key: again.metadata.get(key) for key in rope}
+    assert other.name == f"{one.name}, trained here"
+
+
+def tensors_in(header: Header) -> dict[str, np.ndarray]:
+    return {
+        name: (read_indices if name == "d2t" else read_tensor)(header.path, header, name) for name in header.tensors
+    }
+
+
+def test_a_head_that_was_trained_here_keeps_its_name(target: Path, tmp_path: Path) -> None:
+    first = write_form(tmp_path, FORMS["EAGLE-3"], target)
+    once = through_torch(school_beside(target, first), tmp_path / "once.gguf")
+    twice = through_torch(school_beside(target, once.path), tmp_path / "twice.gguf")
+    assert EagleInfo.from_header(once).name == EagleInfo.from_header(twice).name
+
+
+@pytest.mark.parametrize(("architecture", "tied"), [("llama", False), ("llama", True), ("qwen3", False)])
+@pytest.mark.parametrize("num_words", [None, 40])
+def test_a_new_head_fits_its_target(architecture: str, tied: bool, num_words: int | None, tmp_path: Path) -> None:
+    target = write_small_target(tmp_path / "target.gguf", architecture, tied=tied)
+    tokens = None if num_words is None else np.sort(np.random.default_rng(2).permutation(N_VOCAB)[:num_words])
+    torch.manual_seed(1)
+    header = through_torch(school_beside(target), tmp_path / "new.gguf", tokens)
+    info = EagleInfo.from_header(header)
+    flags = (info.fc_norm, info.norm_output, info.norm_before_residual, info.norm_before_fc)
+    assert flags == (True, True, True, False)
+    assert (info.width, info.draft_vocab, info.has_own_output) == (WIDTH, num_words, num_words is not None)
+    assert info.target_layers == (1, 2, 3)
+    assert not info.has_own_embeddings
+    if tokens is not None:
+        lent = read_tensor(target, read_header(target), "token_embd.weight" if tied else "output.weight")
+        np.testing.assert_array_equal(read_indices(header.path, header, "d2t"), tokens)
+        np.testing.assert_array_equal(read_tensor(header.path, header, "output.weight"), lent[tokens])
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
+def test_a_head_in_fewer_bits_is_nearly_the_same(kind: str, target: Path, tmp_path: Path) -> None:
+    first = write_form(tmp_path, FORMS["EAGLE-3.1"], target)
+    again = through_torch(school_beside(target, first), tmp_path / "again.gguf", kind=kind)
+    before, after = tensors_in(read_header(first)), tensors_in(again)
+    for name in before:
+        np.testing.assert_allclose(after[name], before[name], atol=0.02 * np.abs(before[name]).max(), err_msg=name)
+
+
+def test_targets_that_no_new_head_can_read(tmp_path: Path) -> None:
+    shallow = write_target(tmp_path / "shallow.gguf", TargetShape(n_layer=3))
+    with pytest.raises(IncompatibleError, match="3 layers"):
+        pupils.head_shape(school_beside(shallow), max_context=64)
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "expected"),
+    [
+        ([5, 0, 9, 9, 1], 5, None),
+        ([5, 0, 9, 9, 1], 3, [0, 2, 3]),
+        ([5, 0, 9, 9, 1], 1, [2]),
+        ([0, 0, 7, 0], 3, [0, 1, 2]),
+    ],
+)
+def test_the_tokens_said_most_often(counts: list[int], most: int, expected: list[int] | None) -> None:
+    found = frequent_tokens(np.array(counts), most)
+    assert (None if found is None else found.tolist()) == expected
+
+
+def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> None:
+    own = write_head(tmp_path / "own.gguf", HeadShape(own_embeddings=True), TargetShape(n_embd=128, n_vocab=N_VOCAB))
+    tokens = [7, 3, 7, 299, 0]
+    for path, school in ((target, school_beside(target)), (own, school_beside(target, own))):
+        table = read_tensor(path, read_header(path), "token_embd.weight")
+        np.testing.assert_array_equal(words_of(school, None).embedded(tokens), table[tokens])
