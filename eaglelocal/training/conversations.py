@@ -38,7 +38,14 @@ class Conversation:
 
     @property
     def num_said(self) -> int:
-        return len(self.tokens) - self.num_prompt
+        return max(len(self.tokens) - self.num_prompt, 0)
+
+    @property
+    def is_short(self) -> bool:
+        return self.num_said < LEAST_ANSWER
+
+    def cut(self, max_tokens: int) -> Conversation:
+        return replace(self, tokens=self.tokens[:max_tokens])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +62,24 @@ def key_of(request: ChatRequest) -> str:
 
 
 def read(path: Path) -> dict[str, Conversation]:
-    """By key. A line that was cut short by a crash is passed over."""
+    """By key. A line that was cut short by a crash, or is damaged, is passed over. Raises ResourceError."""
     found = {}
-    with suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
-                said = Conversation(str(entry["key"]), tuple(map(int, entry["tokens"])), int(entry["num_prompt"]))
-                if 0 < said.num_prompt <= len(said.tokens):
-                    found[said.key] = said
+    for line in _lines(path):
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            entry = json.loads(line)
+            said = Conversation(str(entry["key"]), tuple(map(int, entry["tokens"])), int(entry["num_prompt"]))
+            if 0 < said.num_prompt <= len(said.tokens):
+                found[said.key] = said
     return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="`--work` elsewhere") from error
 
 
 def collect(
@@ -78,27 +93,27 @@ def collect(
 ) -> Collected:
     """What `path` knows of these questions, then, until there are `most_tokens` answer tokens, what the target says.
 
-    The client is opened only if something is to be asked. Raises what ends the engine, and ResourceError where the
-    answers cannot be written.
+    In the order of asking, whichever answer ended first: the next run finds the same. The client is opened only if
+    something is to be asked. Raises what ends the engine, and ResourceError where answers cannot be kept.
     """
     known, asked = read(path), {key_of(request): request for request in requests}
-    found = list(_up_to((known[key] for key in asked if key in known), most_tokens))
-    num_tokens, num_refused = sum(one.num_said for one in found), 0
     unknown = [replace(request, id=key) for key, request in asked.items() if key not in known]
+    num_tokens, num_refused = sum(known[key].num_said for key in asked if key in known), 0
     on_tokens(num_tokens)
     if num_tokens < most_tokens and unknown:
-        with open_client() as client, _appended(path) as file:
+        with _appended(path) as file, open_client() as client:
             for heard in answers(client, unknown, at_once=at_once):
                 if heard is None:
                     num_refused += 1
                     continue
                 _append(file, path, heard)
-                found.append(heard)
+                known[heard.key] = heard
                 num_tokens += heard.num_said
                 on_tokens(num_tokens)
                 if num_tokens >= most_tokens:
                     break
-    told = tuple(one for one in found if one.num_said >= LEAST_ANSWER)
+    found = list(_up_to((known[key] for key in asked if key in known), most_tokens))
+    told = tuple(one for one in found if not one.is_short)
     return Collected(told, num_refused, len(found) - len(told))
 
 

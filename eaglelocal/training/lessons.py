@@ -30,15 +30,15 @@ Read = Callable[[Sequence[int], int], Captured]
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A batch. Position p of `foreseen` is about the token behind the p-th token of the answer.
+    """A batch. Place p of an answer is about the token behind its p-th; behind its last token nothing comes.
 
-    embedded  [batch, length, width]
+    embedded  [batch, length, width] of all tokens but the last
     taps      one [batch, length, width] for each tapped layer
     wanted    [batch, answer, draft vocabulary] the target's logits
     said      [batch, answer] what came, in the draft's vocabulary, or NOT_SAID
     known     [batch, answer] whether the target's best is in that vocabulary
     starts    [batch] the last position of each prompt: where chains may begin
-    lengths   [batch] positions of `wanted` that count
+    lengths   [batch] places of `wanted` that count
     """
 
     embedded: Tensor
@@ -56,7 +56,6 @@ class Course:
     """All steps: every conversation once an epoch, so many together."""
 
     conversations: tuple[Conversation, ...]
-    max_tokens: int  # of one; the end of a longer one is left out
     rows_per_step: int
     epochs: int
     seed: int
@@ -72,7 +71,7 @@ class Course:
     @cached_property
     def step_tokens(self) -> int:
         """On average."""
-        total = sum(min(len(one.tokens), self.max_tokens) for one in self.conversations)
+        total = sum(len(one.tokens) for one in self.conversations)
         return max(1, total // self.steps_per_epoch)
 
     def of_step(self, step: int) -> list[Conversation]:
@@ -98,18 +97,15 @@ class Course:
 
 
 class Reader:
-    """Makes lessons. `read` is Capture.read."""
+    """Makes lessons of conversations with at least two tokens of an answer. `read` is Capture.read."""
 
-    def __init__(self, read: Read, words: Words, *, max_tokens: int, device: str) -> None:
-        self._read, self._words, self._max_tokens, self._device = read, words, max_tokens, device
+    def __init__(self, read: Read, words: Words, *, device: str) -> None:
+        self._read, self._words, self._device = read, words, device
 
     def lesson(self, conversations: Sequence[Conversation], seed: int) -> Lesson:
-        texts = [one.tokens[: self._max_tokens] for one in conversations]
+        texts = [one.tokens[:-1] for one in conversations]
         captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
-        pairs = list(zip(texts, captured, strict=True))
-        said = [
-            self._said(text[one.num_prompt + 1 :], had) for one, (text, had) in zip(conversations, pairs, strict=True)
-        ]
+        said = [self._places(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations]
         known = [self._places(had.best) != NOT_SAID for had in captured]
         taps = self._padded([had.taps for had in captured])
         return Lesson(
@@ -123,15 +119,13 @@ class Reader:
             seed=seed,
         )
 
-    def _said(self, behind: Sequence[int], had: Captured) -> Ints:
-        """What came behind each position; what would have come behind the last is the target's best."""
-        return self._places(np.append(np.asarray(behind, np.int64), had.best[-1]))
-
     def _places(self, tokens: Ints) -> Ints:
+        """In the draft's vocabulary, which lies in any order."""
         known = self._words.tokens
         if known is None:
             return tokens
-        places = np.searchsorted(known, tokens).clip(max=len(known) - 1)
+        order = np.argsort(known)
+        places = order[np.searchsorted(known, tokens, sorter=order).clip(max=len(known) - 1)]
         return np.where(known[places] == tokens, places, NOT_SAID)
 
     def _padded(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:

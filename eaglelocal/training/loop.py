@@ -30,6 +30,8 @@ class Stretch(Protocol):
     def step_tokens(self) -> int: ...
 
 
+MILESTONE_REST = 10  # times as long as a milestone took, there is none
+
 B = TypeVar("B")
 BRead = TypeVar("BRead", contravariant=True)
 BMade = TypeVar("BMade", covariant=True)
@@ -71,7 +73,7 @@ class Run(Generic[S, B]):
     batches: Batches[S, B]
     checkpoint: Path
     recipe: Recipe
-    on_milestone: Callable[[int], None]  # gets the steps done; called every milestone_every_s
+    on_milestone: Callable[[int], None]  # gets the steps done; every milestone_every_s, rarer where it takes long
     device: str = "cpu"  # torch's kind of it
 
     @property
@@ -85,6 +87,7 @@ def train(run: Run[S, B], progress: Progress) -> None:
     done = restore(run.checkpoint, run.objective.trained, optimizers)
     progress.begin(done, run.num_steps)
     saved_at = milestone_at = time.monotonic()
+    pause_s = run.recipe.milestone_every_s
     for stage, step in _steps_from(run.stages, done):
         loss = take_step(run, optimizers, run.batches(stage, step), done)
         done += 1
@@ -93,9 +96,10 @@ def train(run: Run[S, B], progress: Progress) -> None:
         if now - saved_at > run.recipe.checkpoint_every_s:
             save(run.checkpoint, run.objective.trained, optimizers, done=done)
             saved_at = now
-        if now - milestone_at > run.recipe.milestone_every_s:
+        if now - milestone_at > pause_s:
             run.on_milestone(done)
-            milestone_at = now
+            milestone_at = time.monotonic()
+            pause_s = max(run.recipe.milestone_every_s, MILESTONE_REST * (milestone_at - now))
     save(run.checkpoint, run.objective.trained, optimizers, done=done)
 
 

@@ -6,13 +6,14 @@ goes on from its checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from eaglelocal.core.plan import Plan
+from eaglelocal.errors import UsageError
 from eaglelocal.training.capture import Capture
 from eaglelocal.training.conversations import Conversation
 from eaglelocal.training.lessons import Accepted, Course, Imitation, Lesson, Reader, Unrolling
@@ -27,7 +28,7 @@ HELD_OUT_ROWS = 4  # of a batch
 class Study:
     """What is learned, from what, and how long.
 
-    plan        loads the target; its n_ctx bounds a conversation
+    plan        loads the target; of a conversation longer than its n_ctx the end is left out
     checkpoint  where the state of learning lies
     """
 
@@ -55,16 +56,18 @@ class Learned:
 
 
 def learn(study: Study) -> Learned:
-    """Raises what loading the target raises; KeyboardInterrupt leaves the last checkpoint."""
+    """Raises UsageError where the context holds no answer, what loading the target raises, and KeyboardInterrupt,
+    which leaves the last checkpoint.
+    """
+    study = within_context(study)
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
     words = words_of(study.school, new_tokens)
-    max_tokens = study.plan.n_ctx
-    pupil = pupil_of(study.school, words, max_context=max_tokens).to(study.device)
+    pupil = pupil_of(study.school, words, max_context=study.plan.n_ctx).to(study.device)
     with Capture(study.plan, pupil.head.shape.taps, words.tokens) as capture, Progress("head") as progress:
-        reader = Reader(capture.read, words, max_tokens=max_tokens, device=study.device)
+        reader = Reader(capture.read, words, device=study.device)
         examined = Imitation(pupil, study.unrolling)
-        course = Course(study.taught, max_tokens, study.rows_per_step, study.epochs, study.seed)
+        course = Course(study.taught, study.rows_per_step, study.epochs, study.seed)
 
         def examine() -> Accepted:
             total = Accepted(0, (0,) * study.unrolling.num_steps)
@@ -87,6 +90,17 @@ def learn(study: Study) -> Learned:
         after = examine()
         progress.note(f"held out at the end: {told(after)}")
     return Learned(pupil.cpu(), words, before, after)
+
+
+def within_context(study: Study) -> Study:
+    """With the conversations of which the context holds enough to learn from: earlier ones may be longer."""
+    taught, held_out = (
+        tuple(cut for one in part if not (cut := one.cut(study.plan.n_ctx)).is_short)
+        for part in (study.taught, study.held_out)
+    )
+    if not taught:
+        raise UsageError(f"no answer begins within {study.plan.n_ctx} tokens", hint="a larger --ctx")
+    return replace(study, taught=taught, held_out=held_out)
 
 
 def told(accepted: Accepted) -> str:
