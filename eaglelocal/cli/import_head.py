@@ -67,7 +67,7 @@ def import_head(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    check_asked(settings.target, type)
+    check_asked(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find(settings, output)
     read = understand(head, found)
     place = place_of(found.header, found.info, read.name, type)
@@ -84,9 +84,9 @@ def import_head(
         output.object(report_object(read, found, outcome, warnings, path))
 
 
-def check_asked(target: str | None, kind: str) -> None:
+def check_asked(target: str | None, kind: str, *, hint: str) -> None:
     if target is None:
-        raise UsageError("no target: a head drafts for one model", hint="eaglelocal import HEAD --target FILE.gguf")
+        raise UsageError("no target: a head drafts for one model", hint=hint)
     if kind not in TYPES:
         raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {kind!r}")
 

@@ -24,6 +24,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.talk.session import Choice
+from eaglelocal.training.device import DEVICES, device_of
 
 if TYPE_CHECKING:
     from eaglelocal.cli.train_questions import Asked
@@ -45,7 +46,6 @@ LEAST_CONVERSATIONS = 40
 HELD_OUT_EVERY, MOST_HELD_OUT = 20, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
-TORCH_DEVICES = ("auto", "cpu", "cuda", "mps")
 OWN = frozenset({"start", "prompts", "tokens", "epochs", "out", "type", "work", "torch_device", "as_json"})
 
 Start = Annotated[
@@ -59,7 +59,7 @@ Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often each an
 Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
 Type = Annotated[str, typer.Option(metavar="f16|bf16|q8_0|f32", help="Of the weights.")]
 Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="For answers, and the state of a stopped run.")]
-TorchDevice = Annotated[str, typer.Option(metavar="|".join(TORCH_DEVICES), help="What the head learns on.")]
+TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="What the head learns on.")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Lessons:
     output: Output
     folder: Path
     device: str  # torch's
+    path: Path  # of the head that comes out
+    kind: str  # of its weights
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
         """`draft` as --draft takes it; a head just as its file has it."""
@@ -123,40 +125,45 @@ def train(
 
     settings = settings_of({name: value for name, value in context.params.items() if name not in OWN})
     output = standard_output(colour=settings.colour)
-    check_asked(settings.target, type)
-    on = torch_device_of(torch_device)
+    check_asked(settings.target, type, hint="eaglelocal train --target FILE.gguf")
+    on = device_of(torch_device)
     found = find(settings, output)
+    school, rival = school_of(start, found), head_there(start, found)
     folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
-    lessons = Lessons(found, school_of(start, found), head_there(start, found), settings, output, folder, on)
+    lessons = Lessons(found, school, rival, settings, output, folder, on, path_of(school, type, out), type)
     params = dataclasses.replace(sampling_of(settings), max_tokens=min(ANSWER_TOKENS, lessons.ctx // 2))
-    asked = asked_of(prompts, params, has_template=found.info.chat_template is not None)
+    asked = asked_of(prompts, params, has_template=found.info.chat_template is not None, least=LEAST_CONVERSATIONS)
     tell = output.message if as_json else output.data
     for line in begin_lines(lessons, asked, most_tokens=tokens):
         tell(line)
-    collected = collect_answers(lessons, asked, most_tokens=tokens)
-    study = study_of(lessons, collected, epochs=epochs, kind=type)
-    trained = keep(lessons, study, learned_of(study), asked, collected, out=out, kind=type)
-    study.checkpoint.unlink(missing_ok=True)
+    trained = trained_for(lessons, asked, tokens=tokens, epochs=epochs)
     for line in result_lines(trained):
         tell(line)
     if as_json:
         output.object(report_object(lessons, trained))
 
 
-def torch_device_of(asked: str) -> str:
-    """Raises UsageError where torch is missing, or has no such device."""
-    if asked not in TORCH_DEVICES:
-        raise UsageError(f"--torch-device must be one of {', '.join(TORCH_DEVICES)}, not {asked!r}")
+def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> Trained:
+    """Ask, learn, try; what was begun in the folder goes on."""
+    from eaglelocal.training.study import learn
+    from eaglelocal.training.workplace import entered
+
+    with entered(lessons.folder, lessons.found.label), resumable(lessons.output):
+        collected = collect_answers(lessons, asked, most_tokens=tokens)
+        study = study_of(lessons, collected, epochs=epochs)
+        trained = keep(lessons, study, learn(study), asked, collected)
+        study.checkpoint.unlink(missing_ok=True)
+    return trained
+
+
+@contextmanager
+def resumable(output: Output) -> Iterator[None]:
+    """Who is stopped hears that nothing is lost."""
     try:
-        import torch
-    except ImportError:
-        raise UsageError("training needs torch", hint='pip install ".[train]", in the checkout') from None
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if asked == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there[asked]:
-        raise UsageError(f"--torch-device {asked}: torch sees none here", hint="--torch-device cpu")
-    return asked
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        output.message("\nstopped: the same command goes on from here")
+        raise
 
 
 def school_of(start: str, found: FoundTarget) -> School:
@@ -188,6 +195,17 @@ def head_there(start: str, found: FoundTarget) -> Path | None:
     return draft.path if draft.kind == "eagle3" else None
 
 
+def path_of(school: School, kind: str, out: str | None) -> Path:
+    """Where the head will lie. Raises UsageError or ResourceError where it cannot: now, not after hours."""
+    from eaglelocal.hub.heads.store import check_writable, place_of
+    from eaglelocal.training.pupil import name_of
+
+    place = place_of(school.target, school.info, name_of(school), kind)
+    path = asked_place(out, place.name) if out else place
+    check_writable(path)
+    return path
+
+
 def digest_of(parts: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
@@ -195,6 +213,7 @@ def digest_of(parts: Sequence[str]) -> str:
 def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
     """Raises UsageError where there are too few to learn from."""
     from eaglelocal.training.conversations import collect
+    from eaglelocal.training.workplace import ANSWERS
 
     slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
     progress = output.progress()
@@ -212,7 +231,7 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
     try:
         collected = collect(
             asked.requests,
-            lessons.folder / "answers.jsonl",
+            lessons.folder / ANSWERS,
             open_client,
             at_once=slots,
             most_tokens=most_tokens,
@@ -220,18 +239,21 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
         )
     finally:
         progress.finish()
-    num = len(collected.conversations)
+    num, told = len(collected.conversations), sum(one.num_said for one in collected.conversations)
     if num < LEAST_CONVERSATIONS:
         refused = f" ({collected.num_refused} questions did not fit, {collected.num_short} answers were too short)"
+        more = most_tokens * 2 * LEAST_CONVERSATIONS // max(num, 1)
         raise UsageError(
-            f"{num} answers are too few to learn from{refused}", hint=f"{LEAST_CONVERSATIONS} questions or more"
+            f"{num} answers are too few to learn from{refused}",
+            hint=f"--tokens {more}" if told >= most_tokens else "more questions, or a larger --ctx",
         )
     return collected
 
 
-def study_of(lessons: Lessons, collected: Collected, *, epochs: int, kind: str) -> Study:
+def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
     """Every so many conversations one is held out, of all that the file has, in the order of asking."""
     from eaglelocal.training.study import Study
+    from eaglelocal.training.workplace import CHECKPOINT
 
     taught, held_out = parted(collected.conversations)
     start = lessons.school.start
@@ -243,7 +265,7 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int, kind: str) 
         school=lessons.school,
         taught=taught,
         held_out=held_out,
-        checkpoint=lessons.folder / f"{digest}.checkpoint",
+        checkpoint=lessons.folder / f"{digest}{CHECKPOINT}",
         epochs=epochs,
         rows_per_step=ROWS_PER_STEP,
         recipe=recipe_of(lessons, num_steps),
@@ -272,30 +294,11 @@ def recipe_of(lessons: Lessons, num_steps: int) -> Recipe:
     )
 
 
-def learned_of(study: Study) -> Learned:
-    import torch
-
-    from eaglelocal.probe.threads import usable_threads
-    from eaglelocal.training.study import learn
-
-    torch.set_num_threads(study.plan.threads or usable_threads())
-    return learn(study)
-
-
 class _NoBetter(Exception):
     """The head that was there stays; a file that was asked for by name is written all the same."""
 
 
-def keep(
-    lessons: Lessons,
-    study: Study,
-    learned: Learned,
-    asked: Asked,
-    collected: Collected,
-    *,
-    out: str | None,
-    kind: str,
-) -> Trained:
+def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collected: Collected) -> Trained:
     """Write the head, try it in a real engine beside the one before, and leave it where it is found if it is better."""
     from eaglelocal.cli.head_trial import check_knows_target
     from eaglelocal.cli.train_report import Trained
@@ -303,14 +306,12 @@ def keep(
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
     from eaglelocal.gguf.pair import read_draft
     from eaglelocal.gguf.reader import read_header
-    from eaglelocal.hub.heads.store import place_of, written
+    from eaglelocal.hub.heads.store import written
     from eaglelocal.training.conversations import key_of
     from eaglelocal.training.pupil import entries_of, name_of, tensors_of
 
-    found, school = lessons.found, lessons.school
+    found, school, path, kind = lessons.found, lessons.school, lessons.path, lessons.kind
     name = name_of(school)
-    place = place_of(found.header, found.info, name, kind)
-    path = asked_place(out, place.name) if out else place
     held = {one.key for one in study.held_out}
     requests = [request for request in asked.requests if key_of(request) in held]
     entries = entries_of(learned.pupil.head, school, name=name, kind=kind)

@@ -13,8 +13,9 @@ from eaglelocal.bench.prompts import from_file
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.talk.conversation_file import load, names
+from eaglelocal.training.conversations import key_of
 
 TASKS_OF_A_KIND = 1500
 SEED = 5  # bench asks others
@@ -28,12 +29,16 @@ class Asked:
     source: str
 
 
-def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool) -> Asked:
+def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> Asked:
     """Of the file, or of this person's chats and then built-in tasks. Raises UsageError on a bad file."""
     if prompts is not None:
         found = from_file(Path(prompts).expanduser())
         requests = [_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
-        return Asked(tuple(requests), f"{len(requests)} questions of {prompts}")
+        num = len(set(map(key_of, requests)))
+        if num < least:
+            hint = f"{least} or more; without --prompts there are built-in ones"
+            raise UsageError(f"{prompts} has {num} different questions, too few to learn from", hint=hint)
+        return Asked(tuple(requests), f"{num} questions of {prompts}")
     own = [_request(messages, params, has_template) for messages in _saved()]
     built_in = [_request(messages, params, has_template) for messages in _tasks()]
     source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"

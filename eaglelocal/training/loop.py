@@ -7,16 +7,21 @@ learned, of tokens, or of GGUF. A resumed run takes the same steps as one that w
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.errors import ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.progress import Progress
 
@@ -82,25 +87,36 @@ class Run(Generic[S, B]):
 
 
 def train(run: Run[S, B], progress: Progress) -> None:
-    """Train from the checkpoint, if there is one, to the end; the last checkpoint stays."""
+    """Train from the checkpoint, if there is one, to the end; the last checkpoint stays.
+
+    Who is stopped (KeyboardInterrupt, SystemExit) leaves one of all steps that were taken. Raises ResourceError where
+    checkpoints cannot be written or read.
+    """
     optimizers = optimizers_for(run.objective.trained, run.recipe)
-    done = restore(run.checkpoint, run.objective.trained, optimizers)
+    done = restored = restore(run.checkpoint, run.objective.trained, optimizers)
     progress.begin(done, run.num_steps)
     saved_at = milestone_at = time.monotonic()
     pause_s = run.recipe.milestone_every_s
-    for stage, step in _steps_from(run.stages, done):
-        loss = take_step(run, optimizers, run.batches(stage, step), done)
-        done += 1
-        progress.advance(done, stage.step_tokens, loss)
-        now = time.monotonic()
-        if now - saved_at > run.recipe.checkpoint_every_s:
+    try:
+        for stage, step in _steps_from(run.stages, done):
+            loss = loss_of(run, run.batches(stage, step))
+            with unstopped():
+                update(run, optimizers, done)
+                done += 1
+            progress.advance(done, stage.step_tokens, loss)
+            now = time.monotonic()
+            if now - saved_at > run.recipe.checkpoint_every_s:
+                save(run.checkpoint, run.objective.trained, optimizers, done=done)
+                saved_at = now
+            if now - milestone_at > pause_s:
+                run.on_milestone(done)
+                milestone_at = time.monotonic()
+                pause_s = max(run.recipe.milestone_every_s, MILESTONE_REST * (milestone_at - now))
+        save(run.checkpoint, run.objective.trained, optimizers, done=done)
+    except (KeyboardInterrupt, SystemExit):
+        if done > restored:
             save(run.checkpoint, run.objective.trained, optimizers, done=done)
-            saved_at = now
-        if now - milestone_at > pause_s:
-            run.on_milestone(done)
-            milestone_at = time.monotonic()
-            pause_s = max(run.recipe.milestone_every_s, MILESTONE_REST * (milestone_at - now))
-    save(run.checkpoint, run.objective.trained, optimizers, done=done)
+        raise
 
 
 def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
@@ -108,11 +124,16 @@ def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
     return (pair for index, pair in enumerate(every) if index >= done)
 
 
-def take_step(run: Run[S, B], optimizers: list[torch.optim.Optimizer], batch: B, done: int) -> float:
-    """One update; gives the loss before it."""
+def loss_of(run: Run[S, B], batch: B) -> float:
+    """With its gradients."""
     with torch.autocast(run.device, torch.bfloat16):
         loss = run.objective.loss(batch)
     loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
+def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int) -> None:
+    """By the gradients, which are gone then."""
     nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
     share = lr_share(done, run.num_steps, run.recipe)
     for optimizer in optimizers:
@@ -120,7 +141,27 @@ def take_step(run: Run[S, B], optimizers: list[torch.optim.Optimizer], batch: B,
             group["lr"] = share * group["peak_lr"]
         optimizer.step()
         optimizer.zero_grad()
-    return float(loss.detach())
+
+
+@contextmanager
+def unstopped() -> Iterator[None]:
+    """What would stop this process waits until the block ends: of half an update nothing could go on."""
+    waiting: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handled:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+    if waiting:
+        handled[signal.Signals(waiting[0])](waiting[0], None)
 
 
 def lr_share(done: int, num_steps: int, recipe: Recipe) -> float:
@@ -161,31 +202,55 @@ def makes_scores(name: str) -> bool:
 
 
 def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
+    """Raises ResourceError where it cannot be written; the one before is there still."""
     state = {"done": done, "module": module.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
     state["rng"] = torch.get_rng_state()
     partial = path.with_suffix(".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, partial)
-    os.replace(partial, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(state, partial)
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
+        reason = str(error).partition("\n")[0]
+        hint = "free some space; the same command goes on from the checkpoint before"
+        raise ResourceError(f"cannot write {path}: {reason}", hint=hint) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
     """Load the checkpoint if there is one; gives the number of steps done."""
     if not path.is_file():
         return 0
-    state = torch.load(path, weights_only=True)
-    load_weights(path, module)
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
-    torch.set_rng_state(state["rng"])
-    return int(state["done"])
+    with _readable(path):
+        state = _read(path)
+        module.load_state_dict(state["module"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        torch.set_rng_state(state["rng"])
+        return int(state["done"])
 
 
 def load_weights(path: Path, module: nn.Module) -> int:
     """Load only what was learned; gives the number of steps done."""
-    state = torch.load(path, weights_only=True)
-    module.load_state_dict(state["module"])
-    return int(state["done"])
+    with _readable(path):
+        state = _read(path)
+        module.load_state_dict(state["module"])
+        return int(state["done"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        hint = f"rm {path}: learning begins anew, with the answers that there are"
+        raise ResourceError(f"cannot go on from {path}: it is damaged", hint=hint) from error
 
 
 def can_compile() -> bool:

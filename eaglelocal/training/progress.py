@@ -27,8 +27,8 @@ class Progress:
         self._loss = float("nan")
         self._total = 0
         self._tokens = self._tokens_at_mark = 0
-        self._marked_at = 0.0
-        self._done_at_mark = 0
+        self._began_at = self._marked_at = 0.0
+        self._done_at_begin = 0
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -40,7 +40,10 @@ class Progress:
 
     def begin(self, done: int, total: int) -> None:
         self._total = total
-        self._marked_at, self._done_at_mark = time.monotonic(), done
+        self._began_at = self._marked_at = time.monotonic()
+        self._done_at_begin = done
+        if done:
+            self.note(f"goes on at step {done} of {total}")
         self._bar.update(self._task, total=total, completed=done)
 
     def advance(self, done: int, tokens: int, loss: float) -> None:
@@ -52,14 +55,17 @@ class Progress:
             self._show(done, elapsed_s)
 
     def note(self, text: str) -> None:
-        self._console.print(f"{time.strftime('%H:%M:%S')} {self._label}: {text}", highlight=False, soft_wrap=True)
+        """On a terminal without the label, which stands before the bar."""
+        told = text if self._console.is_terminal else f"{self._label}: {text}"
+        self._console.print(f"{time.strftime('%H:%M:%S')} {told}", highlight=False, soft_wrap=True)
 
     def _show(self, done: int, elapsed_s: float) -> None:
         tok_s = (self._tokens - self._tokens_at_mark) / max(elapsed_s, 1e-9)
-        left_s = (self._total - done) * elapsed_s / max(1, done - self._done_at_mark)
+        spent_s = time.monotonic() - self._began_at  # steps are not alike: the last few tell little of those to come
+        left_s = (self._total - done) * spent_s / max(1, done - self._done_at_begin)
         state = f"step {done}/{self._total} loss {self._loss:.4f} {tok_s:.0f} tok/s"
         if self._console.is_terminal:
             self._bar.update(self._task, completed=done, state=state)
         else:
             self.note(f"{state} left {left_s / 60:.1f} min")
-        self._marked_at, self._tokens_at_mark, self._done_at_mark = time.monotonic(), self._tokens, done
+        self._marked_at, self._tokens_at_mark = time.monotonic(), self._tokens

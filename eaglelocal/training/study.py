@@ -14,6 +14,7 @@ import torch
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import UsageError
+from eaglelocal.probe.threads import usable_threads
 from eaglelocal.training.capture import Capture
 from eaglelocal.training.conversations import Conversation
 from eaglelocal.training.lessons import Accepted, Course, Imitation, Lesson, Reader, Unrolling
@@ -57,9 +58,10 @@ class Learned:
 
 def learn(study: Study) -> Learned:
     """Raises UsageError where the context holds no answer, what loading the target raises, and KeyboardInterrupt,
-    which leaves the last checkpoint.
+    which leaves a checkpoint.
     """
     study = within_context(study)
+    torch.set_num_threads(study.plan.threads or usable_threads())
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
     words = words_of(study.school, new_tokens)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -12,10 +16,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from eaglelocal.errors import ResourceError  # noqa: E402
+from eaglelocal.training import loop  # noqa: E402
 from eaglelocal.training.data import Batch, Pieces  # noqa: E402
 from eaglelocal.training.head import Head, shape_beside  # noqa: E402
-from eaglelocal.training.loop import Recipe, Run, load_weights, lr_share, optimizers_for, restore, save, train  # noqa: E402
-from eaglelocal.training.loop import take_step as step_of  # noqa: E402
+from eaglelocal.training.loop import (  # noqa: E402
+    Recipe,
+    Run,
+    load_weights,
+    loss_of,
+    lr_share,
+    optimizers_for,
+    restore,
+    save,
+    train,
+    update,
+)
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
 from eaglelocal.training.progress import Progress  # noqa: E402
@@ -64,7 +80,11 @@ def run_of(target: Target, shards: Shards, checkpoint: Path) -> Run:
 
 def losses_of(run: Run, first: int, last: int, optimizers: list[torch.optim.Optimizer]) -> list[float]:
     order = [(stage, step) for stage in STAGES for step in range(stage.num_steps)]
-    return [step_of(run, optimizers, run.batches(*order[done]), done) for done in range(first, last)]
+    losses = []
+    for done in range(first, last):
+        losses.append(loss_of(run, run.batches(*order[done])))
+        update(run, optimizers, done)
+    return losses
 
 
 def test_a_resumed_run_repeats_the_losses_exactly(shards: Shards, tmp_path: Path) -> None:
@@ -81,6 +101,100 @@ def test_a_resumed_run_repeats_the_losses_exactly(shards: Shards, tmp_path: Path
     optimizers = optimizers_for(second.objective.trained, second.recipe)
     assert restore(second.checkpoint, second.objective.trained, optimizers) == 4
     assert losses + losses_of(second, 4, NUM_STEPS, optimizers) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("place", ["reading", "update", "milestone"])
+def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
+    number: int, place: str, shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(small_target(), shards, tmp_path / "state")
+    whole = [value.clone() for value in trained_by(replace(run, checkpoint=tmp_path / "whole"))]
+    taken: list[int] = []
+
+    def stop_at_4(step: int) -> None:
+        if len(taken) == 4 and stops:
+            stops.pop()
+            os.kill(os.getpid(), number)
+
+    def reading(stage: Stage, step: int) -> Batch:
+        stop_at_4(step)
+        return shards.batch(stage, step)
+
+    def updating(run: Run, optimizers: list[torch.optim.Optimizer], done: int) -> None:
+        taken.append(done)
+        update(run, optimizers, done)
+        if place == "update":
+            stop_at_4(done)
+
+    handled = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(loop, "update", updating)
+    stops = [True]
+    recipe = replace(run.recipe, milestone_every_s=0.0)
+    run = replace(
+        run,
+        objective=NextToken(small_target(), compiled=False),
+        batches=reading if place == "reading" else shards.batch,
+        recipe=recipe,
+        on_milestone=stop_at_4 if place == "milestone" else lambda done: None,
+    )
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            trained_by(run)
+        parts = trained_by(replace(run, objective=NextToken(small_target(), compiled=False)))
+    finally:
+        for known, handler in handled.items():
+            signal.signal(known, handler)
+    assert taken == list(range(NUM_STEPS))
+    assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "whole"]
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def trained_by(run: Run) -> list[torch.Tensor]:
+    with Progress("test") as progress:
+        train(run, progress)
+    return list(run.objective.trained.parameters())
+
+
+def cut(whole: bytes) -> bytes:
+    return whole[: len(whole) // 2]
+
+
+@pytest.mark.parametrize("damage", [cut, lambda whole: b"", lambda whole: b"PK" + whole[:99]])
+def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
+    run = run_of(small_target(), shards, tmp_path / "state")
+    save(run.checkpoint, run.objective.trained, optimizers_for(run.objective.trained, run.recipe), done=4)
+    run.checkpoint.write_bytes(damage(run.checkpoint.read_bytes()))
+    with pytest.raises(ResourceError, match="it is damaged") as told:
+        trained_by(run)
+    assert f"rm {run.checkpoint}" in told.value.hint
+
+
+def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) -> None:
+    other = Target(TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96))
+    save(tmp_path / "state", other, optimizers_for(other, Recipe()), done=4)
+    with pytest.raises(ResourceError, match="it is damaged"):
+        trained_by(run_of(small_target(), shards, tmp_path / "state"))
+
+
+def test_where_the_disk_is_full_the_checkpoint_before_stays(shards: Shards, tmp_path: Path) -> None:
+    """The limit on a file's size stands for the disk."""
+    run = run_of(small_target(), shards, tmp_path / "state")
+    optimizers = optimizers_for(run.objective.trained, run.recipe)
+    save(run.checkpoint, run.objective.trained, optimizers, done=4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(ResourceError, match="cannot write"):
+            save(run.checkpoint, run.objective.trained, optimizers, done=5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert restore(run.checkpoint, run.objective.trained, optimizers) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
 def test_train_runs_all_stages_and_leaves_its_last_state(shards: Shards, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import glob
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -147,11 +148,25 @@ def written(
             partial.unlink()
 
 
+def check_writable(path: Path) -> None:
+    """Raises ResourceError where no file could be made beside `path`; makes its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            return
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> ResourceError:
+    return ResourceError(f"cannot write {place}: {error.strerror}", hint="`--out FILE` elsewhere")
+
+
 def _appear(partial: Path, path: Path) -> None:
     try:
         os.replace(partial, path)
     except OSError as error:
-        raise ResourceError(f"cannot write {path}: {error.strerror}", hint="`--out FILE` elsewhere") from error
+        raise _unwritable(path, error) from error
 
 
 def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
@@ -169,7 +184,7 @@ def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTenso
         with path.open("rb") as file:
             os.fsync(file.fileno())
     except OSError as error:
-        raise ResourceError(f"cannot write {path.parent}: {error.strerror}", hint="`--out FILE` elsewhere") from error
+        raise _unwritable(path.parent, error) from error
 
 
 def _check_disk(folder: Path, wanted_bytes: int) -> None:
