@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.cache import Partial
     from eaglelocal.hub.heads.store import UnfinishedHead
     from eaglelocal.hub.inventory import Entry
+    from eaglelocal.training.workplace import Workplace
 
 WIDTH = 79
 HEADINGS = ("MODEL", "SIZE", "CONTEXT", "KIND", "AGE")
@@ -34,9 +35,11 @@ def ls(as_json: flags.AsJson = False) -> None:
     from eaglelocal.hub.heads.light_copy import all_copies
     from eaglelocal.hub.heads.store import unfinished_heads
     from eaglelocal.hub.inventory import inventory
+    from eaglelocal.training.workplace import workplaces
 
     output = standard_output()
     cache = locations.hub_cache_dir()
+    places = workplaces()
     entries, partials, heads, copies = inventory(cache), partials_in(cache), unfinished_heads(), sized(all_copies())
     if as_json:
         return output.object(
@@ -44,11 +47,12 @@ def ls(as_json: flags.AsJson = False) -> None:
                 "models": [entry_object(entry) for entry in entries],
                 "unfinished": [*map(partial_object, partials), *map(head_object, heads)],
                 "light_heads": [{"path": str(path), "size_bytes": size} for path, size in copies],
+                "training": [place_object(place) for place in places],
             }
         )
     for line in table(entries, now=time.time(), width=WIDTH if output.is_terminal else None):
         output.data(line)
-    for line in (*partial_lines(partials), *head_lines(heads), *copy_lines(copies)):
+    for line in (*partial_lines(partials), *head_lines(heads), *copy_lines(copies), *place_lines(places)):
         output.message(line)
     return None
 
@@ -117,6 +121,23 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
         return []
     heads, total = "head" if len(copies) == 1 else "heads", size_text(sum(size for _, size in copies))
     return [f"beside them: {len(copies)} {heads} in fewer bits, {total}\n  {path_text(copies[0][0].parent)}"]
+
+
+def place_lines(places: Sequence[Workplace]) -> list[str]:
+    """What `train` keeps for the next time."""
+    if not places:
+        return []
+    told = [f"  {path_text(place.folder)}\n    {size_text(place.size_bytes)}, {place.target or 'a target'}" for place in places]
+    return ["beside them: answers that heads learn from (eaglelocal rm FOLDER)", *told]
+
+
+def place_object(place: Workplace) -> dict[str, object]:
+    return {
+        "path": str(place.folder),
+        "target": place.target or None,
+        "size_bytes": place.size_bytes,
+        "is_in_use": place.is_in_use,
+    }
 
 
 def entry_object(entry: Entry) -> dict[str, object]:

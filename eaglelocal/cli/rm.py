@@ -17,6 +17,7 @@ from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 if TYPE_CHECKING:
     from eaglelocal.hub.cache import Partial
     from eaglelocal.hub.removal import Removal
+    from eaglelocal.training.workplace import Workplace
 
 MAX_KEPT_SHOWN = 5
 
@@ -76,16 +77,29 @@ def _generated(reference: str) -> Removal:
 
 
 def _imported(path: Path) -> Removal:
-    from eaglelocal.hub.inventory import imported
+    from eaglelocal.hub.inventory import TRAINED, imported
     from eaglelocal.hub.removal import plan_file_removal
 
     if not path.exists():
         raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls shows what is on disk")
     if _is_unfinished(path):
         return plan_file_removal(f"{path_text(path)}, what an import left behind", [path])
-    if _place(path) not in [_place(entry.path) for entry in imported()]:
+    if place := _workplace(path):
+        return plan_file_removal(f"{path_text(path)}, what {place.target or 'a target'} answered", place.paths)
+    head = next((entry for entry in imported() if _place(entry.path) == _place(path)), None)
+    if head is None:
         raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
-    return plan_file_removal(f"{path_text(path)}, an imported head", [path])
+    return plan_file_removal(f"{path_text(path)}, {'a' if head.origin == TRAINED else 'an'} {head.origin}", [path])
+
+
+def _workplace(path: Path) -> Workplace | None:
+    """Of `train`. Raises ResourceError where that is at work."""
+    from eaglelocal.training.workplace import workplaces
+
+    place = next((place for place in workplaces() if _place(place.folder) == _place(path)), None)
+    if place is not None and place.is_in_use:
+        raise ResourceError(f"another process learns in {path_text(path)}", hint="stop it first, or wait for it")
+    return place
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
@@ -19,12 +19,13 @@ from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.builds import quant_of
 from eaglelocal.hub.cache import CachedModel, all_models
+from eaglelocal.hub.heads.store import TRAINED_HERE
 from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.hub.sizes import TYPES
 from eaglelocal.hub.targets import NATIVE, demo_sources
 
-EMBEDDED, GENERATED, IMPORTED, HUB = "embedded", "generated", "imported head", "hub"
+EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
 HEAD = "head"
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
 
@@ -46,7 +47,7 @@ class Entry:
     """A model on disk, under the reference that finds it."""
 
     reference: str
-    origin: str  # EMBEDDED, GENERATED, IMPORTED or HUB
+    origin: str  # EMBEDDED, GENERATED, IMPORTED, TRAINED or HUB
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
@@ -81,9 +82,10 @@ def generated() -> list[Entry]:
 
 
 def imported() -> list[Entry]:
-    """Heads that `eaglelocal import` made, under their paths, which `--draft` takes."""
+    """Heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
-    return [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
+    entries = [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
+    return [replace(one, origin=TRAINED) if one.described.name.endswith(TRAINED_HERE) else one for one in entries]
 
 
 def reference_of(size: DemoSize) -> str:

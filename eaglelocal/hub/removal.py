@@ -61,7 +61,7 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
 
 
 def plan_file_removal(what: str, paths: Sequence[Path]) -> Removal:
-    """Of files that nobody else uses."""
+    """Of files that nobody else uses; a folder goes behind what is in it."""
     return Removal(what, tuple(paths), _bytes_of(paths))
 
 
@@ -69,7 +69,10 @@ def remove(removal: Removal) -> None:
     """Raises ResourceError where something cannot be deleted; the rest of it is gone or stays then."""
     try:
         for path in removal.paths:
-            path.unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
         if removal.repo_folder is not None:
             _tidy(removal.repo_folder)
     except OSError as problem:

@@ -28,6 +28,7 @@ from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_ten
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
+from eaglelocal.hub.heads.store import TRAINED_HERE
 from eaglelocal.hub.heads.weights import indices, matrix, vector
 from eaglelocal.training.export import HEAD_NAMES, folded_fc
 from eaglelocal.training.head import Head, HeadShape
@@ -37,7 +38,6 @@ Ints = npt.NDArray[np.int64]
 
 NEW_VOCABULARY = 32_000  # tokens that a new head says, where its target knows many more
 HEAD_SIZES = (128, 64, 32)
-TRAINED_HERE = ", trained here"
 
 
 @dataclass(frozen=True, slots=True)

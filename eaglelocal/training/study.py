@@ -95,9 +95,17 @@ def learn(study: Study) -> Learned:
 
 
 def within_context(study: Study) -> Study:
-    """With the conversations of which the context holds enough to learn from: earlier ones may be longer."""
+    """With the conversations of which the context holds enough to learn from: earlier ones may be longer.
+
+    A file that is damaged may tell of tokens that there are not.
+    """
+    known = range(study.school.info.n_vocab)
     taught, held_out = (
-        tuple(cut for one in part if not (cut := one.cut(study.plan.n_ctx)).is_short)
+        tuple(
+            cut
+            for one in part
+            if not (cut := one.cut(study.plan.n_ctx)).is_short and min(cut.tokens) in known and max(cut.tokens) in known
+        )
         for part in (study.taught, study.held_out)
     )
     if not taught:

@@ -6,13 +6,15 @@ Knows files and who uses them; knows nothing of what stands in them.
 from __future__ import annotations
 
 import fcntl
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from eaglelocal import locations
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import unwritable
 
 ANSWERS = "answers.jsonl"
@@ -22,36 +24,48 @@ TARGET = "target"  # its label, for people; who works here holds the lock of thi
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """One on disk."""
+    """One on disk. `paths`: what goes with it, itself the last where nobody else keeps anything there."""
 
     folder: Path
     target: str
-    files: tuple[Path, ...]
+    paths: tuple[Path, ...]
     size_bytes: int
     is_in_use: bool
 
 
 @contextmanager
 def entered(folder: Path, target: str) -> Iterator[None]:
-    """Alone in the folder, which is made. Raises ResourceError where it cannot be written, or another run is there."""
+    """Alone in the folder, which is made.
+
+    Raises ResourceError where it cannot be written, or another run is there; UsageError where another target answered.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (folder / TARGET).open("a", encoding="utf-8")
+        lock = (folder / TARGET).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise unwritable(folder, error) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
-        except OSError:
+        except BlockingIOError:
             hint = "wait for it, or `--work` elsewhere"
             raise ResourceError(f"another `train` works in {folder}", hint=hint) from None
-        with suppress(OSError):  # a full disk: what needs the space will say so
-            lock.truncate(0)
-            lock.write(f"{target}\n")
-            lock.flush()
+        _name(folder, lock, target)
         for left in folder.glob(f"*{PARTIAL}"):  # by a run that was killed
             left.unlink(missing_ok=True)
         yield
+
+
+def _name(folder: Path, lock: TextIO, target: str) -> None:
+    lock.seek(0)
+    before = lock.read().strip()
+    if before not in ("", target):
+        hint = f"`--work` elsewhere, or rm -r {shlex.quote(str(folder))}"
+        raise UsageError(f"{folder} holds what another target said: {before}", hint=hint)
+    if not before:
+        with suppress(OSError):  # a full disk: what needs more space will say so
+            lock.write(f"{target}\n")
+            lock.flush()
 
 
 def workplaces() -> list[Workplace]:
@@ -64,11 +78,12 @@ def workplaces() -> list[Workplace]:
 
 
 def _workplace(folder: Path) -> Workplace:
-    own = (ANSWERS, TARGET)
-    files = [path for path in folder.iterdir() if path.name in own or path.suffix in (CHECKPOINT, PARTIAL)]
-    label = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if (folder / TARGET) in files else ""
-    size_bytes = sum(path.stat().st_size for path in files)
-    return Workplace(folder, label.strip(), tuple(sorted(files)), size_bytes, _is_in_use(folder))
+    there = list(folder.iterdir())
+    own = sorted(path for path in there if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
+    label = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
+    size_bytes = sum(path.stat().st_size for path in own)
+    paths = (*own, *([folder] if len(own) == len(there) else []))
+    return Workplace(folder, label.strip(), paths, size_bytes, _is_in_use(folder))
 
 
 def _is_in_use(folder: Path) -> bool:

@@ -32,6 +32,7 @@ from eaglelocal.probe.processes import birth_of, is_alive
 MAX_HEADS = 64  # of one kind of target that are looked at
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
+TRAINED_HERE = ", trained here"  # ends the names of such heads
 
 Progress = Callable[[float], None]
 
