@@ -127,7 +127,10 @@ def place_lines(places: Sequence[Workplace]) -> list[str]:
     """What `train` keeps for the next time."""
     if not places:
         return []
-    told = [f"  {path_text(place.folder)}\n    {size_text(place.size_bytes)}, {place.target or 'a target'}" for place in places]
+    told = [
+        f"  {path_text(place.folder)}\n    {size_text(place.size_bytes)}, {place.target or 'a target'}"
+        for place in places
+    ]
     return ["beside them: answers that heads learn from (eaglelocal rm FOLDER)", *told]
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ANSWER_TOKENS = 1024
 DEFAULT_CTX, DEFAULT_SLOTS = 2048, 4
 LEAST_CONVERSATIONS = 40
-HELD_OUT_EVERY, MOST_HELD_OUT = 20, 64
+HELD_OUT_EVERY, LEAST_HELD_OUT, MOST_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
 OWN = frozenset({"start", "prompts", "tokens", "epochs", "out", "type", "work", "torch_device", "as_json"})
@@ -239,6 +239,7 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
         )
     finally:
         progress.finish()
+    collected = fitting(collected, lessons.ctx)
     num, told = len(collected.conversations), sum(one.num_said for one in collected.conversations)
     if num < LEAST_CONVERSATIONS:
         refused = f" ({collected.num_refused} questions did not fit, {collected.num_short} answers were too short)"
@@ -248,6 +249,13 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
             hint=f"--tokens {more}" if told >= most_tokens else "more questions, or a larger --ctx",
         )
     return collected
+
+
+def fitting(collected: Collected, ctx: int) -> Collected:
+    """Without those of which this context holds too little: they were heard in a larger one."""
+    fit = tuple(one for one in collected.conversations if not one.cut(ctx).is_short)
+    num_short = collected.num_short + len(collected.conversations) - len(fit)
+    return dataclasses.replace(collected, conversations=fit, num_short=num_short)
 
 
 def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
@@ -274,7 +282,9 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
 
 
 def parted(conversations: Sequence[Conversation]) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
-    held = set(conversations[::HELD_OUT_EVERY][:MOST_HELD_OUT])
+    """Of few more often, or a handful of drafts would decide."""
+    every = min(HELD_OUT_EVERY, max(len(conversations) // LEAST_HELD_OUT, 2))
+    held = set(conversations[::every][:MOST_HELD_OUT])
     return tuple(one for one in conversations if one not in held), tuple(one for one in conversations if one in held)
 
 

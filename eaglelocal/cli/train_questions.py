@@ -37,7 +37,7 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
         num = len(set(map(key_of, requests)))
         if num < least:
             hint = f"{least} or more; without --prompts there are built-in ones"
-            raise UsageError(f"{prompts} has {num} different questions, too few to learn from", hint=hint)
+            raise UsageError(f"too few different questions in {prompts} to learn from: {num}", hint=hint)
         return Asked(tuple(requests), f"{num} questions of {prompts}")
     own = [_request(messages, params, has_template) for messages in _saved()]
     built_in = [_request(messages, params, has_template) for messages in _tasks()]

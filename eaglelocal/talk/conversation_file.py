@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,10 @@ class Entry:
 
 def entries(folder: Path) -> tuple[Entry, ...]:
     """Saved conversations, latest first."""
-    found = [Entry(path.stem, path.stat().st_mtime) for path in folder.glob("*.json")]
+    found = []
+    for path in folder.glob("*.json"):
+        with suppress(OSError):  # it went just now, or is a link to nothing
+            found.append(Entry(path.stem, path.stat().st_mtime))
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
 
 

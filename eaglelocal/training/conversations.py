@@ -7,16 +7,17 @@ nothing of torch.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TextIO
 
 from eaglelocal.client.port import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
@@ -65,7 +66,7 @@ def read(path: Path) -> dict[str, Conversation]:
     """By key. A line that was cut short by a crash, or is damaged, is passed over. Raises ResourceError."""
     found = {}
     for line in _lines(path):
-        with suppress(ValueError, KeyError, TypeError, OverflowError):
+        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(line)
             said = Conversation(str(entry["key"]), tuple(map(int, entry["tokens"])), int(entry["num_prompt"]))
             if 0 < said.num_prompt <= len(said.tokens):
@@ -166,21 +167,22 @@ def _up_to(conversations: Iterable[Conversation], most_tokens: int) -> Iterator[
         yield one
 
 
-def _appended(path: Path) -> TextIO:
+def _appended(path: Path) -> FileIO:
     """For the owner's eyes alone: answers are as private as what was asked."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8")
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def _append(file: TextIO, path: Path, said: Conversation) -> None:
-    """On a line of its own, whatever a crash left before it."""
+def _append(file: FileIO, path: Path, said: Conversation) -> None:
+    """On a line of its own, whatever a crash left before it. No buffer is there to fail once more at its end."""
     line = json.dumps({"key": said.key, "num_prompt": said.num_prompt, "tokens": said.tokens})
     try:
-        file.write(f"\n{line}\n")
-        file.flush()
+        told = f"\n{line}\n".encode()
+        if file.write(told) < len(told):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise unwritable(path, error) from error
 

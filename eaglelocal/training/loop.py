@@ -211,8 +211,8 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
         torch.save(state, partial)
         os.replace(partial, path)
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
-        reason = str(error).partition("\n")[0]
-        hint = "free some space; the same command goes on from the checkpoint before"
+        reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was taken away"
+        hint = "free some space; the same command then goes on"
         raise ResourceError(f"cannot write {path}: {reason}", hint=hint) from error
     finally:
         partial.unlink(missing_ok=True)
