@@ -212,7 +212,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
     """Raises UsageError where there are too few to learn from."""
-    from eaglelocal.training.conversations import collect
+    from eaglelocal.training.conversations import collect, key_of
     from eaglelocal.training.workplace import ANSWERS
 
     slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
@@ -240,15 +240,22 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
     finally:
         progress.finish()
     collected = fitting(collected, lessons.ctx)
-    num, told = len(collected.conversations), sum(one.num_said for one in collected.conversations)
-    if num < LEAST_CONVERSATIONS:
-        refused = f" ({collected.num_refused} questions did not fit, {collected.num_short} answers were too short)"
-        more = most_tokens * 2 * LEAST_CONVERSATIONS // max(num, 1)
-        raise UsageError(
-            f"{num} answers are too few to learn from{refused}",
-            hint=f"--tokens {more}" if told >= most_tokens else "more questions, or a larger --ctx",
-        )
+    check_enough(collected, num_asked=len(set(map(key_of, asked.requests))), most_tokens=most_tokens)
     return collected
+
+
+def check_enough(collected: Collected, *, num_asked: int, most_tokens: int) -> None:
+    num = len(collected.conversations)
+    if num >= LEAST_CONVERSATIONS:
+        return
+    are_left = num + collected.num_refused + collected.num_short < num_asked
+    raise UsageError(
+        f"{num} answers are too few to learn from ({collected.num_refused} questions did not fit, "
+        f"{collected.num_short} answers were too short)",
+        hint=f"--tokens {most_tokens * 2 * LEAST_CONVERSATIONS // max(num, 1)}"
+        if are_left
+        else "more questions, or a larger --ctx",
+    )
 
 
 def fitting(collected: Collected, ctx: int) -> Collected:

@@ -51,7 +51,7 @@ class Progress:
         self._loss = loss if is_first else SMOOTHING * self._loss + (1 - SMOOTHING) * loss
         self._tokens += tokens
         elapsed_s = time.monotonic() - self._marked_at
-        if elapsed_s >= (1.0 if self._console.is_terminal else LOG_EVERY_S) or done == self._total:
+        if is_first or elapsed_s >= (1.0 if self._console.is_terminal else LOG_EVERY_S) or done == self._total:
             self._show(done, elapsed_s)
 
     def note(self, text: str) -> None:

@@ -70,6 +70,12 @@ def test_renaming_keeps_what_was_said_and_nothing_is_written_over(tmp_path: Path
     assert conversation_file.names(tmp_path) == ("two",)
 
 
+def test_a_link_to_nothing_is_no_conversation(tmp_path: Path) -> None:
+    save(tmp_path, "one", Turn("a", "b"))
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    assert conversation_file.names(tmp_path) == ("one",)
+
+
 def test_thoughts_are_kept_and_older_files_have_none(tmp_path: Path) -> None:
     save(tmp_path, "new", Turn("a", "b", reasoning="c"), Turn("d", "e"))
     assert conversation_file.load(tmp_path, "new").turns == [Turn("a", "b", reasoning="c"), Turn("d", "e")]

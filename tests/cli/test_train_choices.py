@@ -1,0 +1,43 @@
+"""What `eaglelocal train` makes of what it heard: what fits, what is held out, whether it is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.cli.train import LEAST_CONVERSATIONS, LEAST_HELD_OUT, MOST_HELD_OUT, check_enough, fitting, parted
+from eaglelocal.errors import UsageError
+from eaglelocal.training.conversations import Collected, Conversation
+
+
+def conversations(num: int, *, num_prompt: int = 10, num_said: int = 20) -> tuple[Conversation, ...]:
+    tokens = tuple(range(num_prompt + num_said))
+    return tuple(Conversation(f"{num_prompt}-{number}", tokens, num_prompt) for number in range(num))
+
+
+def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
+    """They were heard in a larger one."""
+    near, far = conversations(3), conversations(2, num_prompt=62)
+    collected = fitting(Collected((*near, *far), num_refused=1, num_short=4), 64)
+    assert collected == Collected(near, num_refused=1, num_short=6)
+    assert fitting(Collected(near, 0, 0), 14).conversations == near
+    assert fitting(Collected(near, 0, 0), 13).conversations == ()
+
+
+@pytest.mark.parametrize(
+    ("num", "num_held"), [(LEAST_CONVERSATIONS, LEAST_HELD_OUT), (100, 9), (160, 8), (400, 20), (9999, MOST_HELD_OUT)]
+)
+def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
+    taught, held_out = parted(conversations(num))
+    assert len(held_out) == num_held
+    assert sorted(one.key for one in (*taught, *held_out)) == sorted(one.key for one in conversations(num))
+
+
+@pytest.mark.parametrize(
+    ("num", "num_asked", "hint"),
+    [(20, 500, "--tokens 4000"), (0, 500, "--tokens 80000"), (20, 27, "more questions, or a larger --ctx")],
+)
+def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint: str) -> None:
+    with pytest.raises(UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers") as told:
+        check_enough(Collected(conversations(num), 5, 2), num_asked=num_asked, most_tokens=1000)
+    assert told.value.hint == hint
+    check_enough(Collected(conversations(LEAST_CONVERSATIONS), 5, 2), num_asked=num_asked, most_tokens=1000)

@@ -1,0 +1,196 @@
+"""`eaglelocal train` as people use it: stopped at any time it goes on, and what comes out drafts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from doubles.patience import wait_until
+from doubles.random_models import TargetShape, write_head, write_target
+
+pytest.importorskip("torch")
+
+from eaglelocal.hub.targets import demo_sources
+from eaglelocal.training.workplace import ANSWERS, TARGET, entered
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0
+SMALL = ("--tokens", "2500", "--epochs", "8", "--ctx", "256", "--threads", "1")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A person without files or variables of ours."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
+    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """The embedded model as a file of somebody's, who has no head for it."""
+    return Path(shutil.copy(demo_sources()[0], tmp_path / "guide.gguf"))
+
+
+def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "eaglelocal", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+    )
+
+
+@contextmanager
+def started(environ: dict[str, str], log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-P", "-m", "eaglelocal", "train", *arguments]
+    with log.open("wb") as told:
+        program = subprocess.Popen(command, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env=environ)
+        try:
+            yield program
+        finally:
+            program.kill()
+            program.wait()
+
+
+def stopped_by(
+    number: signal.Signals, program: subprocess.Popen[bytes], log: Path, *when: Callable[[], bool]
+) -> tuple[int, str]:
+    """Exit code and all that was told; no process stays behind. `when`: one after the other."""
+    for is_so in when:
+        wait_until(lambda is_so=is_so: is_so() or program.poll() is not None, "it came so far")
+    children = psutil.Process(program.pid).children(recursive=True)
+    program.send_signal(number)
+    code = program.wait(PATIENCE_S)
+    wait_until(lambda: not any(map(psutil.Process.is_running, children)), "no process stays behind")
+    return code, log.read_text()
+
+
+def keys(folder: Path) -> list[str]:
+    """Of questions that were answered, in whole lines."""
+    path = folder / ANSWERS
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line)["key"] for line in lines if line]
+
+
+def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_that_drafts(
+    environ: dict[str, str], target: Path, tmp_path: Path
+) -> None:
+    work, log = tmp_path / "work", tmp_path / "log"
+    command = ("--target", str(target), *SMALL, "--work", str(work), "--json")
+    with started(environ, log, *command) as program:
+        code, _ = stopped_by(signal.SIGKILL, program, log, lambda: len(keys(work)) >= 5)
+    heard = keys(work)
+    assert code == -signal.SIGKILL and not list(work.glob("*.checkpoint"))
+
+    with started(environ, log, *command) as program:
+        stages = [lambda mark=mark: mark in log.read_text() for mark in ("the target", "held out before", "step 1/")]
+        code, told = stopped_by(signal.SIGTERM, program, log, *stages)
+    assert (code, "Traceback" in told) == (128 + signal.SIGTERM, False)
+    assert told.endswith("stopped: the same command goes on from here\n")
+    answered = keys(work)
+    assert answered[: len(heard)] == heard and len(set(answered)) == len(answered)
+    assert [path.suffix for path in sorted(work.iterdir())].count(".checkpoint") == 1
+
+    done = run(environ, "train", *command)
+    assert done.returncode == 0, done.stderr
+    assert "head: goes on at step " in done.stderr
+    assert keys(work) == answered
+    assert sorted(path.name for path in work.iterdir()) == [ANSWERS, TARGET]
+    (line,) = done.stdout.splitlines()
+    told_at_end = json.loads(line)
+    assert told_at_end["kept"] and Path(told_at_end["file"]).is_file()
+    before, after = (told_at_end["held_out"][when]["acceptance_length"] for when in ("before", "after"))
+    assert 1.0 <= before < after
+
+    answer = run(environ, "chat", "What is a head?", "--target", str(target), "--json", "--max-tokens", "20")
+    assert "trained here" in json.loads(answer.stdout.splitlines()[-1])["draft"]
+    listed = json.loads(run(environ, "ls", "--json").stdout)["models"]
+    assert [one["path"] for one in listed if one["origin"] == "trained head"] == [told_at_end["file"]]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_stopped_while_asking_it_ends_as_other_commands_do(
+    number: signal.Signals, code: int, environ: dict[str, str], target: Path, tmp_path: Path
+) -> None:
+    work, log = tmp_path / "work", tmp_path / "log"
+    with started(environ, log, "--target", str(target), *SMALL, "--tokens", "90000", "--work", str(work)) as program:
+        found, told = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
+    assert (found, "Traceback" in told) == (code, False)
+    assert "stopped: the same command goes on from here" in told
+
+
+def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
+    with entered(tmp_path / "work", "guide"):
+        done = run(environ, "train", "--target", str(target), *SMALL, "--work", str(tmp_path / "work"))
+    assert (done.returncode, "another `train` works in" in done.stderr) == (1, True)
+    assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80
+
+
+def test_without_torch_the_way_to_it_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('none here')")
+    without = {**environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = run(without, "train", "--target", "demo@native")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'error: training needs torch\n\nhint: pip install ".[train]", in the checkout\n'
+
+
+FEW = "one\n" * 60
+TAKEN = "{folder}/questions.txt"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "eaglelocal train --target file.gguf"),
+        (("--target", "{folder}/none.gguf"), 1, "does not exist"),
+        (("--target", "{folder}/head.gguf"), 1, "is a draft head"),
+        (("--target", "{folder}/flat.gguf"), 1, "has 3 layers; a head reads three"),
+        (("--target", "demo@native", "--from", "ngram"), 2, "is no eagle head"),
+        (("--target", "demo@native", "--from", "mtp"), 1, "no mtp layer"),
+        (("--target", "demo@native", "--from", "nobody"), 2, "unknown draft 'nobody'"),
+        (("--target", "demo@native", "--from", "{folder}/head.gguf"), 1, "does not fit"),
+        (("--target", "demo@native", "--from", "{folder}/flat.gguf"), 1, "does not fit"),
+        (("--target", "demo@native", "--prompts", TAKEN), 2, "too few different questions"),
+        (("--target", "demo@native", "--prompts", "{folder}/none.txt"), 2, "cannot read the prompts"),
+        (("--target", "demo@native", "--prompts", "{folder}/head.gguf"), 2, "cannot read the prompts"),
+        (("--target", "demo@native", "--type", "q4_0"), 2, "--type must be one of"),
+        (("--target", "demo@native", "--tokens", "10"), 2, "--tokens"),
+        (("--target", "demo@native", "--epochs", "0"), 2, "--epochs"),
+        (("--target", "demo@native", "--torch-device", "tpu"), 2, "--torch-device must be one of"),
+        (("--target", "demo@native", "--out", TAKEN), 2, "is there and is no head"),
+        (("--target", "demo@native", "--out", f"{TAKEN}/x"), 1, "cannot write"),
+        (("--target", "demo@native", "--work", f"{TAKEN}/x"), 1, "cannot write"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_loaded(
+    arguments: tuple[str, ...], code: int, says: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "questions.txt").write_text(FEW)
+    write_target(tmp_path / "flat.gguf", TargetShape(n_layer=3))
+    write_head(tmp_path / "head.gguf")
+    done = run(environ, "train", *(argument.replace("{folder}", str(tmp_path)) for argument in arguments))
+    assert (done.returncode, "Traceback" in done.stderr, "this is a bug" in done.stderr) == (code, False, False)
+    assert says in done.stderr.lower()
+    assert "loading" not in done.stderr
+
+
+def test_few_tokens_are_too_few_answers_and_the_hint_is_enough(environ: dict[str, str], target: Path) -> None:
+    done = run(environ, "train", "--target", str(target), *SMALL, "--tokens", "1000")
+    assert done.returncode == 2
+    assert "answers are too few to learn from" in done.stderr
+    assert "hint: --tokens 2" in done.stderr
+
+
+def test_where_no_question_fits_it_is_told(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("\n".join(f"{'word ' * 300}{number}" for number in range(40)))
+    done = run(environ, "train", "--target", str(target), *SMALL, "--prompts", str(tmp_path / "long.txt"))
+    assert done.returncode == 2
+    assert "0 answers are too few to learn from (40 questions did not fit" in done.stderr

@@ -1,0 +1,125 @@
+"""Folders of `train`: one run at a time, one target's answers, seen by `ls` and taken away by `rm`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from doubles.questioned_client import QuestionedClient
+
+from eaglelocal import locations
+from eaglelocal.cli import main
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.training.conversations import collect, read
+from eaglelocal.training.workplace import ANSWERS, TARGET, entered, workplaces
+
+
+@pytest.fixture(autouse=True)
+def _homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture
+def folder() -> Path:
+    return locations.training_dir() / "one"
+
+
+def test_one_run_works_in_a_folder_and_the_next_may_when_it_has_ended(folder: Path) -> None:
+    with entered(folder, "a model"):
+        assert workplaces()[0].is_in_use
+        with pytest.raises(ResourceError, match="another `train` works in"), entered(folder, "a model"):
+            pass
+    assert not workplaces()[0].is_in_use
+    with entered(folder, "a model"):
+        assert (folder / TARGET).read_text() == "a model\n"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_killed_run_was_writing_goes_and_what_it_had_written_stays(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name in ("a.partial", "a.checkpoint", ANSWERS):
+        (folder / name).write_text("x")
+    with entered(folder, "a model"):
+        assert sorted(path.name for path in folder.iterdir()) == ["a.checkpoint", ANSWERS, TARGET]
+
+
+def other_target(folder: Path) -> None:
+    with entered(folder, "another model"):
+        pass
+
+
+def file_above(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file")
+
+
+def folder_for_a_file(folder: Path) -> None:
+    (folder / TARGET).mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "says"),
+    [
+        (other_target, UsageError, "another target said: another model"),
+        (file_above, ResourceError, "cannot write"),
+        (folder_for_a_file, ResourceError, "cannot write"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_told(
+    made: Callable[[Path], None], kind: type[EagleLocalError], says: str, folder: Path
+) -> None:
+    made(folder)
+    with pytest.raises(kind, match=says), entered(folder, "a model"):
+        pass
+
+
+def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with entered(folder, "a model"):
+        (folder / ANSWERS).write_text("x" * 992)
+        with pytest.raises(ResourceError, match="another process learns in"):
+            main.run(["rm", str(folder), "--yes"])
+    assert main.run(["ls"]) == 0
+    assert "one\n    1.0 kB, a model" in capsys.readouterr().err
+    assert main.run(["ls", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["training"]
+    assert told == {"path": str(folder), "target": "a model", "size_bytes": 1000, "is_in_use": False}
+    assert main.run(["rm", str(folder), "--yes"]) == 0
+    assert not folder.exists() and folder.parent.is_dir()
+
+
+def test_rm_leaves_what_people_put_there(folder: Path) -> None:
+    with entered(folder, "a model"):
+        (folder / "mine.txt").write_text("x")
+    assert main.run(["rm", str(folder), "--yes"]) == 0
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whole(folder: Path) -> None:
+    """The limit on a file's size stands for the disk."""
+    requests = [ChatRequest(id="", text=f"question {number}") for number in range(40)]
+    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), at_once=1, num_questions=40)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ResourceError, match="cannot write") as told:
+            collect(requests, folder / ANSWERS, client.opened, at_once=1, most_tokens=9999, on_tokens=lambda num: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert told.value.hint
+    whole = read(folder / ANSWERS)
+    assert 0 < len(whole) < 40
+    assert {one.tokens for one in whole.values()} == {(1, 2, 3, *range(20))}
+
+
+def test_lines_that_no_reader_could_hold_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / ANSWERS
+    good = json.dumps({"key": "a", "num_prompt": 1, "tokens": [1, 2]}).encode()
+    path.write_bytes(b"\n".join([b"[" * 100_000, b"\xff\x00", os.urandom(50).replace(b"\n", b""), good]))
+    assert list(read(path)) == ["a"]
