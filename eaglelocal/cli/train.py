@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
+from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.import_head import asked_place, check_asked, find, progress_of
 from eaglelocal.cli.loading import make_plan, sampling_of, settings_of, start_engine, wish_of
 from eaglelocal.cli.output import Output, standard_output
@@ -224,8 +226,12 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
         with client:
             yield client
 
+    began_at, known = time.monotonic(), list[int]()  # what was there before says nothing of the pace
+
     def show(num_tokens: int) -> None:
-        told = f"{num_tokens} of {most_tokens} tokens"
+        known[:] = known or [num_tokens]
+        left = time_left(num_tokens - known[0], most_tokens - num_tokens, time.monotonic() - began_at)
+        told = f"{num_tokens} of {most_tokens} tokens{left}"
         progress(LoadProgress(min(num_tokens / most_tokens, 1.0), "the target answers", told))
 
     try:
@@ -242,6 +248,11 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
     collected = fitting(collected, lessons.ctx)
     check_enough(collected, num_asked=len(set(map(key_of, asked.requests))), most_tokens=most_tokens)
     return collected
+
+
+def time_left(done: int, rest: int, spent_s: float) -> str:
+    """As it went so far; nothing before that can be told."""
+    return f", {duration_text(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
 
 
 def check_enough(collected: Collected, *, num_asked: int, most_tokens: int) -> None:

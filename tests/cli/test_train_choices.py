@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.cli.train import LEAST_CONVERSATIONS, LEAST_HELD_OUT, MOST_HELD_OUT, check_enough, fitting, parted
+from eaglelocal.cli.train import (
+    LEAST_CONVERSATIONS,
+    LEAST_HELD_OUT,
+    MOST_HELD_OUT,
+    check_enough,
+    fitting,
+    parted,
+    time_left,
+)
 from eaglelocal.errors import UsageError
 from eaglelocal.training.conversations import Collected, Conversation
 
@@ -41,3 +49,11 @@ def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint
         check_enough(Collected(conversations(num), 5, 2), num_asked=num_asked, most_tokens=1000)
     assert told.value.hint == hint
     check_enough(Collected(conversations(LEAST_CONVERSATIONS), 5, 2), num_asked=num_asked, most_tokens=1000)
+
+
+@pytest.mark.parametrize(
+    ("done", "rest", "spent_s", "told"),
+    [(100, 200, 60.0, ", 2 min 0 s left"), (0, 200, 60.0, ""), (100, 200, 1.0, ""), (100, 0, 60.0, "")],
+)
+def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_s: float, told: str) -> None:
+    assert time_left(done, rest, spent_s) == told
