@@ -19,6 +19,7 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
+from eaglelocal.errors import EngineError
 from eaglelocal.fitting import fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.pair import read_model
@@ -74,26 +75,22 @@ class Capture:
 
     def read(self, tokens: Sequence[int], first: int) -> Captured:
         """What the target makes of a text of at most n_ctx tokens. Raises EngineError or ResourceError."""
+        if len(tokens) > self.n_ctx:  # of a context smaller than a batch, llama.cpp would abort
+            raise EngineError(f"a text of {len(tokens)} tokens does not fit {self.n_ctx}")
         taps, logits, best = [], [], []
-        try:
-            for start in range(0, len(tokens), CAPTURE_ROWS):
-                rows = self._decoded(tokens[start : start + CAPTURE_ROWS], start, first)
-                taps.append(self._context.copy_taps(list(range(len(rows)))))
-                for row in np.flatnonzero(rows).tolist():
-                    said = self._context.logits(row)
-                    best.append(int(said.argmax()))
-                    wanted = said if self._vocabulary is None else said[self._vocabulary]
-                    logits.append(wanted.clip(-MOST_LOGIT, MOST_LOGIT).astype(np.float16))
-        finally:
-            self._context.remove(0, 0)
+        for start in range(0, len(tokens), CAPTURE_ROWS):
+            part = list(tokens[start : start + CAPTURE_ROWS])
+            positions = list(range(start, start + len(part)))
+            outputs = [position >= first for position in positions]
+            self._context.decode(Batch(part, positions, [(0,)] * len(part), outputs))
+            taps.append(self._context.copy_taps(list(range(len(part)))))
+            for row in np.flatnonzero(outputs).tolist():
+                said = self._context.logits(row)
+                best.append(int(said.argmax()))
+                wanted = said if self._vocabulary is None else said[self._vocabulary]
+                logits.append(wanted.clip(-MOST_LOGIT, MOST_LOGIT).astype(np.float16))
+        self._context.remove(0, 0)
         return Captured(np.concatenate(taps), np.stack(logits), np.array(best, np.int64))
-
-    def _decoded(self, tokens: Sequence[int], start: int, first: int) -> list[bool]:
-        """For each row whether it has logits."""
-        positions = list(range(start, start + len(tokens)))
-        outputs = [position >= first for position in positions]
-        self._context.decode(Batch(list(tokens), positions, [(0,)] * len(positions), outputs))
-        return outputs
 
     def close(self) -> None:
         self._opened.close()

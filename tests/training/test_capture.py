@@ -18,7 +18,7 @@ from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.pair import read_model
 from eaglelocal.gguf.reader import read_header
@@ -126,12 +126,14 @@ def test_of_fewer_words_the_logits_are_theirs(paths: dict[str, Path]) -> None:
     np.testing.assert_array_equal(captured.best, logits[10:].argmax(-1))  # of all
 
 
-def test_a_text_that_is_too_long_leaves_nothing_behind(paths: dict[str, Path]) -> None:
-    states, logits = decoded(paths["llama"], (1, 2, 3), TEXT[:30])
-    with opened(paths["llama"], (1, 2, 3)) as capture:
-        with pytest.raises(EagleLocalError):
-            capture.read([*TEXT, *TEXT], 0)
-        check(capture.read(TEXT[:30], 0), states, logits, 0)
+@pytest.mark.parametrize("n_ctx", [16, N_CTX])
+def test_a_text_that_is_too_long_is_refused(n_ctx: int, paths: dict[str, Path]) -> None:
+    fits = TEXT[:16]
+    states, logits = decoded(paths["llama"], (1, 2, 3), fits)
+    with Capture(plan_of(paths["llama"], n_ctx=n_ctx), (1, 2, 3), None) as capture:
+        with pytest.raises(EngineError, match=f"does not fit {n_ctx}"):
+            capture.read([*TEXT, 1], 0)
+        check(capture.read(fits, 0), states, logits, 0)
 
 
 def test_a_target_that_is_no_target_is_refused(tmp_path: Path) -> None:

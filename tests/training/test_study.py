@@ -1,0 +1,246 @@
+"""A head learns from what its target said, and a run that was stopped ends as one that never was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.eagle_files import school_beside
+from doubles.random_models import HeadShape, write_head, write_target
+from doubles.real_engine import TINY, ask, real_engine
+from doubles.rig import drive
+
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import OFF
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.heads.store import written
+from eaglelocal.training.conversations import Conversation
+
+torch = pytest.importorskip("torch")
+
+from eaglelocal.training import loop, pupil  # noqa: E402
+from eaglelocal.training.lessons import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training.loop import Recipe, Run, train  # noqa: E402
+from eaglelocal.training.progress import Progress  # noqa: E402
+from eaglelocal.training.pupil import entries_of, tensors_of  # noqa: E402
+from eaglelocal.training.study import Learned, Study, learn, within_context  # noqa: E402
+
+SHAPE = replace(TINY, layer_gain=0.1)
+QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
+RECIPE = Recipe(warmup_steps=5, checkpoint_every_s=-1.0)  # after every step
+NUM_STEPS = 8  # of a short study
+
+
+@dataclass(frozen=True)
+class Classroom:
+    target: Path
+    said: tuple[Conversation, ...]
+
+    def study(self, checkpoint: Path, *, epochs: int, head: Path | None = None) -> Study:
+        undrafted = {"draft_kind": "none", "draft_label": "none", "spec": OFF}
+        plan = Plan(target=self.target, target_label="random", n_ctx=64, threads=1, **undrafted)
+        return Study(
+            plan=plan,
+            school=school_beside(self.target, head),
+            taught=self.said[8:],
+            held_out=self.said[:8],
+            checkpoint=checkpoint,
+            epochs=epochs,
+            rows_per_step=8,
+            recipe=RECIPE,
+            device="cpu",
+            unrolling=Unrolling(num_steps=3, chains=32),
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """What is learned here is too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
+    target = write_target(tmp_path_factory.mktemp("target") / "target.gguf", SHAPE)
+    engine = real_engine(target, spec=OFF, num_slots=4)
+    told = drive(engine, QUESTIONS)
+    engine.close()
+    said = (Conversation(each.id, (*each.tokens, *told[each.id].tokens), len(each.tokens)) for each in QUESTIONS)
+    return Classroom(target, tuple(said))
+
+
+def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) -> None:
+    """Held out, and in the engine: from a new head, nothing is right before."""
+    study = classroom.study(tmp_path / "state", epochs=8)
+    learned = learn(study)
+    assert learned.before.drafts == learned.after.drafts == 8 * 21
+    assert learned.before.length < 1.2
+    assert learned.after.length > learned.before.length + 0.5
+    new = pupil.pupil_of(study.school, learned.words, max_context=64)
+    accepted = [
+        accepted_with(classroom, replace(learned, pupil=each), study, tmp_path / f"{number}.gguf")
+        for number, each in enumerate((new, learned.pupil))
+    ]
+    assert accepted[1] > accepted[0] + 50
+
+
+def accepted_with(classroom: Classroom, learned: Learned, study: Study, path: Path) -> int:
+    """Drafted tokens that the target took, in answers to what was held out."""
+    entries = entries_of(learned.pupil.head, study.school, name="head", kind="f32")
+    with written(path, entries, tensors_of(learned.pupil, learned.words, "f32"), on_progress=lambda fraction: None):
+        pass
+    engine = real_engine(classroom.target, "eagle3", path, num_draft_tokens=3)
+    told = drive(engine, QUESTIONS[:8])
+    engine.close()
+    finished = [one.finished for one in told.values()]
+    return sum(one.speculation.accepted_tokens for one in finished if one)
+
+
+@pytest.mark.parametrize("begins_with", ["nothing", "a head with its own output", "a head that lends its output"])
+def test_a_stopped_study_goes_on_as_if_it_had_not_been(
+    begins_with: str, classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = head_of(begins_with, tmp_path)
+    whole = learn(classroom.study(tmp_path / "whole", epochs=2, head=head))
+    halves = classroom.study(tmp_path / "halves", epochs=2, head=head)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_before(patch, NUM_STEPS // 2 + 1)
+        learn(halves)
+    resumed = counted(monkeypatch)
+    again = learn(halves)
+    assert len(resumed) == NUM_STEPS - NUM_STEPS // 2
+    assert again.after == whole.after
+    check_equal(again, whole)
+    check_equal(learn(halves), whole)  # it has ended: nothing is left to be done
+    assert len(resumed) == NUM_STEPS - NUM_STEPS // 2
+
+
+def head_of(begins_with: str, folder: Path) -> Path | None:
+    if begins_with == "nothing":
+        return None
+    own = begins_with == "a head with its own output"
+    shape = HeadShape(width=64, n_ff=64, own_output=own, draft_vocab=150 if own else None, fc_norm=True)
+    return write_head(folder / "head.gguf", shape, SHAPE)
+
+
+def check_equal(one: Learned, other: Learned) -> None:
+    state, expected = one.pupil.state_dict(), other.pupil.state_dict()
+    assert state.keys() == expected.keys()
+    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
+
+
+def counted(patch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[int]:
+    """Steps taken from now on, by the seeds of their lessons."""
+    steps, loss = list[int](), Imitation.loss
+
+    def counting(self: Imitation, batch: Lesson) -> torch.Tensor:
+        if len(steps) + 1 == stop_at:
+            raise KeyboardInterrupt
+        steps.append(batch.seed)
+        return loss(self, batch)
+
+    patch.setattr(Imitation, "loss", counting)
+    return steps
+
+
+def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
+    counted(patch, stop_at=step)
+
+
+# ---- what fits
+
+
+def of_lengths(num_prompt: int, num_said: int) -> Conversation:
+    return Conversation(f"{num_prompt} {num_said}", tuple(range(num_prompt + num_said)), num_prompt)
+
+
+def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_path: Path) -> None:
+    taught = tuple(of_lengths(*lengths) for lengths in ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9)))
+    study = replace(classroom.study(tmp_path / "state", epochs=1), taught=taught, held_out=taught)
+    fits = within_context(study)
+    assert [(one.num_prompt, one.num_said) for one in fits.taught] == [(10, 40), (10, 54), (60, 4)]
+    assert fits.held_out == fits.taught
+    with pytest.raises(UsageError, match="within 64 tokens"):
+        learn(replace(study, taught=taught[3:]))
+
+
+def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> None:
+    study = classroom.study(tmp_path / "state", epochs=1)
+    short = learn(replace(study, plan=replace(study.plan, n_ctx=16)))
+    assert short.after.drafts == 8 * (16 - 3 - 3)
+
+
+# ---- the words of a new head
+
+
+def test_a_new_head_says_what_was_said_most(
+    classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglelocal.training.study.frequent_tokens", lambda counts: pupil.frequent_tokens(counts, 60))
+    study = classroom.study(tmp_path / "state", epochs=1)
+    words = learn(study).words
+    said = [token for one in study.taught for token in one.tokens[one.num_prompt :]]
+    counts = np.bincount(said, minlength=SHAPE.n_vocab)
+    assert words.tokens is not None
+    missed = np.setdiff1d(np.flatnonzero(counts), words.tokens)
+    assert not len(missed) or counts[missed].max() <= counts[words.tokens].min()
+    assert words.tokens.tolist() == sorted(set(words.tokens.tolist()))
+
+
+# ---- examinations
+
+
+class Clock:
+    """Time passes only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def strftime(self, _format: str) -> str:
+        return "now"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    num_steps: int = 200
+    step_tokens: int = 1
+
+
+class Nothing:
+    """An objective that is there already."""
+
+    def __init__(self) -> None:
+        self.trained = torch.nn.Linear(2, 2)
+
+    def loss(self, batch: Sequence[float]) -> torch.Tensor:
+        return self.trained(torch.ones(2)).sum()
+
+
+@pytest.mark.parametrize(("milestone_s", "expected"), [(0.0, 5), (3.0, 5), (100.0, 1)])
+def test_examinations_take_a_small_part_of_the_time(
+    milestone_s: float, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = Clock(), list[int]()
+    monkeypatch.setattr(loop, "time", clock)
+
+    def step(stage: Stretch, number: int) -> Sequence[float]:
+        clock.now += 1.0
+        return ()
+
+    def milestone(done: int) -> None:
+        clock.now += milestone_s
+        seen.append(done)
+
+    recipe = Recipe(milestone_every_s=39.0, checkpoint_every_s=1e9)
+    with Progress("test") as progress:
+        train(Run(Nothing(), (Stretch(),), step, tmp_path / "state", recipe, milestone), progress)
+    assert len(seen) == expected
