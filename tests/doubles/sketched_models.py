@@ -176,7 +176,7 @@ def _attention_or_convolution(s: Sketch, layer: int) -> Iterator[Tensor]:
 def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     dim = _head_dim(s, layer)
     queries, keys = s.n_head * dim, s.kv_heads_of(layer) * dim
-    gates = 2 if s.arch in ("qwen35", "qwen35moe") else 1
+    gates = 2 if s.arch in ("qwen35", "qwen35moe", "qwen3next") else 1
     yield "attn_q.weight", (s.n_embd, queries * gates)
     yield "attn_k.weight", (s.n_embd, keys)
     yield "attn_v.weight", (s.n_embd, keys)
@@ -185,7 +185,7 @@ def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
         yield "attn_q.bias", (queries,)
         yield "attn_k.bias", (keys,)
         yield "attn_v.bias", (keys,)
-    if s.arch in ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "gemma3n", "gemma4", "lfm2"):
+    if s.arch in NORMED:
         yield "attn_q_norm.weight", (dim,)
         yield "attn_k_norm.weight", (dim,)
     if s.arch in ("gemma2", "gemma3", "gemma3n", "gemma4"):
@@ -193,6 +193,34 @@ def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     if s.arch == "gpt-oss":
         yield "attn_output.bias", (s.n_embd,)
         yield "attn_sinks.weight", (s.n_head,)
+
+
+def _latent_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """Keys and values are kept as one narrow row (MLA)."""
+    latent, queries, turned, dim, values = (
+        s.number(key)
+        for key in (
+            "attention.kv_lora_rank",
+            "attention.q_lora_rank",
+            "rope.dimension_count",
+            "attention.key_length_mla",
+            "attention.value_length_mla",
+        )
+    )
+    yield "attn_q_a_norm.weight", (queries,)
+    yield "attn_kv_a_norm.weight", (latent,)
+    yield "attn_q_a.weight", (s.n_embd, queries)
+    yield "attn_q_b.weight", (queries, s.n_head * dim)
+    yield "attn_kv_a_mqa.weight", (s.n_embd, latent + turned)
+    yield "attn_k_b.weight", (dim - turned, latent, s.n_head)
+    yield "attn_v_b.weight", (latent, values, s.n_head)
+    yield "attn_output.weight", (s.n_head * values, s.n_embd)
+
+
+def _gate_of_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
+    yield "attn_gate.weight", (s.n_embd, s.n_head * s.head_dim)
+    yield "post_attention_norm.weight", (s.n_embd,)
+    yield "post_ffw_norm.weight", (s.n_embd,)
 
 
 def _is_narrow(s: Sketch, layer: int) -> bool:
@@ -229,6 +257,32 @@ def _experts(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "ffn_gate_exps.weight", (s.n_embd, s.n_ff_exp, s.n_expert)
     yield "ffn_up_exps.weight", (s.n_embd, s.n_ff_exp, s.n_expert)
     yield "ffn_down_exps.weight", (s.n_ff_exp, s.n_embd, s.n_expert)
+
+
+def _experts_behind_dense(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """The first layers are dense; behind them one expert more, of which every token reads."""
+    is_ahead = layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
+    yield "post_attention_norm.weight" if s.arch == "glm4moe" else "ffn_norm.weight", (s.n_embd,)
+    if is_ahead:
+        yield from _ahead(s)
+    if layer < s.number("leading_dense_block_count"):
+        yield from (each for each in _feed_forward(s, layer) if each[0] != "ffn_norm.weight")
+        return
+    yield from _experts(s, layer)
+    yield "exp_probs_b.bias", (s.n_expert,)
+    yield from _shared_expert(s, s.n_ff_exp)
+
+
+def _shared_expert(s: Sketch, width: int) -> Iterator[Tensor]:
+    yield "ffn_gate_shexp.weight", (s.n_embd, width)
+    yield "ffn_up_shexp.weight", (s.n_embd, width)
+    yield "ffn_down_shexp.weight", (width, s.n_embd)
+
+
+def _ahead(s: Sketch) -> Iterator[Tensor]:
+    yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
+    yield "nextn.enorm.weight", (s.n_embd,)
+    yield "nextn.hnorm.weight", (s.n_embd,)
 
 
 def _fused(s: Sketch, layer: int) -> Iterator[Tensor]:
@@ -270,7 +324,15 @@ def _mamba2(s: Sketch, layer: int) -> Iterator[Tensor]:
 
 
 def _nemotron(s: Sketch, layer: int) -> Iterator[Tensor]:
-    if s.n_ff_of(layer):
+    if s.n_ff_of(layer) and s.n_expert:
+        shared = s.number("expert_shared_feed_forward_length")
+        yield "ffn_gate_inp.weight", (s.n_embd, s.n_expert)
+        yield "exp_probs_b.bias", (s.n_expert,)
+        yield "ffn_up_exps.weight", (s.n_embd, s.n_ff_exp, s.n_expert)
+        yield "ffn_down_exps.weight", (s.n_ff_exp, s.n_embd, s.n_expert)
+        yield "ffn_up_shexp.weight", (s.n_embd, shared)
+        yield "ffn_down_shexp.weight", (shared, s.n_embd)
+    elif s.n_ff_of(layer):
         yield "ffn_up.weight", (s.n_embd, s.n_ff_of(layer))
         yield "ffn_down.weight", (s.n_ff_of(layer), s.n_embd)
     else:
@@ -288,16 +350,11 @@ def _qwen35(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "post_attention_norm.weight", (s.n_embd,)
     yield from _delta_net(s) if (layer + 1) % 4 and not is_ahead else _attention(s, layer)
     if is_ahead:
-        yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
-        yield "nextn.enorm.weight", (s.n_embd,)
-        yield "nextn.hnorm.weight", (s.n_embd,)
+        yield from _ahead(s)
     if s.n_expert:
         yield from _experts(s, layer)
         yield "ffn_gate_inp_shexp.weight", (s.n_embd,)
-        shared = s.number("expert_shared_feed_forward_length")
-        yield "ffn_gate_shexp.weight", (s.n_embd, shared)
-        yield "ffn_up_shexp.weight", (s.n_embd, shared)
-        yield "ffn_down_shexp.weight", (shared, s.n_embd)
+        yield from _shared_expert(s, s.number("expert_shared_feed_forward_length"))
     else:
         for name, shape in _feed_forward(s, layer):
             if name != "ffn_norm.weight":  # post_attention_norm is that norm
@@ -314,30 +371,46 @@ def _delta_net(s: Sketch) -> Iterator[Tensor]:
     yield "ssm_conv1d.weight", (kernel, convolved)
     yield "ssm_dt.bias", (heads,)
     yield "ssm_a", (heads,)
-    yield "ssm_beta.weight", (s.n_embd, heads)
-    yield "ssm_alpha.weight", (s.n_embd, heads)
+    if s.arch == "qwen3next":
+        yield "ssm_ba.weight", (s.n_embd, 2 * heads)
+    else:
+        yield "ssm_beta.weight", (s.n_embd, heads)
+        yield "ssm_alpha.weight", (s.n_embd, heads)
     yield "ssm_norm.weight", (state,)
     yield "ssm_out.weight", (inner, s.n_embd)
 
 
+# norms of queries and keys
+NORMED = {
+    *("gemma3", "gemma3n", "gemma4", "lfm2", "muse-glimmer", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next")
+}
 PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma2", "gemma3"), (_attention, _feed_forward)),
+    **dict.fromkeys(("llama", "mistral3", "qwen2", "qwen3", "gemma2", "gemma3"), (_attention, _feed_forward)),
+    "muse-glimmer": (_attention, _gate_of_attention, _feed_forward),
+    "deepseek2": (_latent_attention, _experts_behind_dense),
+    "glm4moe": (_attention, _experts_behind_dense),
     "gemma3n": (_attention, _feed_forward, _input_of_layer, _alternatives),
     "gemma4": (_attention, _feed_forward, _input_of_layer),
     **dict.fromkeys(("qwen3moe", "gpt-oss"), (_attention, _experts)),
-    **dict.fromkeys(("qwen35", "qwen35moe"), (_qwen35,)),
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), (_qwen35,)),
     "phi3": (_fused,),
     "mamba": (_mamba,),
     "mamba2": (_mamba2,),
     "granitehybrid": (_attention_or_mamba, _feed_forward),
     "falcon-h1": (_mamba2, _attention, _feed_forward),
-    "nemotron_h": (_nemotron,),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), (_nemotron,)),
     "lfm2": (_attention_or_convolution, _feed_forward),
 }
 
 MAMBA = {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 64, "ssm.time_step_rank": 8}
 MAMBA2 = MAMBA | {"ssm.group_count": 1}
 DELTA_NET = MAMBA | {"ssm.group_count": 4, "rope.dimension_sections": [11, 11, 10, 0]}
+EXPERTS_BEHIND_DENSE: dict[str, object] = {
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_gating_func": 2,
+    "expert_weights_scale": 1.8,
+}
 TINY = Sketch(arch="llama", n_layer=4, n_embd=256, n_vocab=1000, n_head=4, kv_heads=2, n_ff=512)
 
 # a small one of each kind
@@ -408,6 +481,70 @@ SKETCHES = {
         n_ff_exp=128,
         keys=DELTA_NET | {"expert_shared_feed_forward_length": 128},
     ),
+    "qwen3next": replace(
+        TINY,
+        arch="qwen3next",
+        n_layer=8,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=MAMBA | {"ssm.group_count": 4, "expert_shared_feed_forward_length": 128},
+    ),
+    "mistral3": replace(TINY, arch="mistral3", head_dim=128),
+    "muse-glimmer": replace(
+        TINY,
+        arch="muse-glimmer",
+        n_layer=8,
+        keys={
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": 4,
+            "logit_scale": 0.25,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "deepseek2": replace(
+        TINY,
+        arch="deepseek2",
+        kv_heads=1,
+        head_dim=160,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=EXPERTS_BEHIND_DENSE
+        | {
+            "attention.q_lora_rank": 96,
+            "attention.kv_lora_rank": 128,
+            "attention.value_length": 128,
+            "attention.key_length_mla": 96,
+            "attention.value_length_mla": 64,
+            "rope.dimension_count": 32,
+        },
+    ),
+    "glm4moe": replace(
+        TINY,
+        arch="glm4moe",
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=EXPERTS_BEHIND_DENSE,
+    ),
+    "nemotron_h_moe": replace(
+        TINY,
+        arch="nemotron_h_moe",
+        n_layer=5,
+        kv_heads=(0, 0, 2, 0, 0),
+        n_ff=(0, 128, 0, 128, 0),
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=MAMBA2
+        | {
+            "attention.layer_norm_epsilon": 1e-5,
+            "expert_shared_feed_forward_length": 256,
+            "expert_shared_count": 1,
+            "expert_weights_scale": 2.5,
+        },
+    ),
     "granitehybrid": replace(TINY, arch="granitehybrid", kv_heads=(0, 2, 0, 0), keys=MAMBA2),
     "falcon-h1": replace(TINY, arch="falcon-h1", keys=MAMBA2),
     "nemotron_h": replace(
@@ -431,6 +568,8 @@ QWEN35_27B = {
     "ssm.group_count": 16,
     "rope.dimension_sections": [11, 11, 10, 0],
 }
+
+NEMOTRON_3_NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"  # Mamba, experts, attention
 
 # real ones, as their makers state them; quantized to one type
 REAL = {
@@ -537,5 +676,67 @@ REAL = {
         n_ff=17408,
         head_dim=256,
         keys=QWEN35_27B,
+    ),
+    "muse-glimmer-30b": Sketch(
+        arch="muse-glimmer",
+        n_layer=52,
+        n_embd=6656,
+        n_vocab=202048,
+        n_head=32,
+        kv_heads=2,
+        n_ff=19968,
+        head_dim=128,
+        keys={
+            "attention.sliding_window": 2048,
+            "attention.sliding_window_pattern": 4,
+            "logit_scale": 0.1961,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "glm-4.7-flash": Sketch(
+        arch="deepseek2",
+        n_layer=47,
+        n_embd=2048,
+        n_vocab=154880,
+        n_head=20,
+        kv_heads=1,
+        n_ff=10240,
+        head_dim=576,
+        n_expert=64,
+        n_expert_used=4,
+        n_ff_exp=1536,
+        keys=EXPERTS_BEHIND_DENSE
+        | {
+            "attention.q_lora_rank": 768,
+            "attention.kv_lora_rank": 512,
+            "attention.value_length": 512,
+            "attention.key_length_mla": 256,
+            "attention.value_length_mla": 256,
+            "rope.dimension_count": 64,
+        },
+    ),
+    "nemotron-3-nano-30b-a3b": Sketch(
+        arch="nemotron_h_moe",
+        n_layer=52,
+        n_embd=2688,
+        n_vocab=131072,
+        n_head=32,
+        kv_heads=tuple(2 * (kind == "*") for kind in NEMOTRON_3_NANO),
+        n_ff=tuple(1856 * (kind == "E") for kind in NEMOTRON_3_NANO),
+        head_dim=128,
+        n_expert=128,
+        n_expert_used=6,
+        n_ff_exp=1856,
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 4096,
+            "ssm.state_size": 128,
+            "ssm.time_step_rank": 64,
+            "ssm.group_count": 8,
+            "attention.layer_norm_epsilon": 1e-5,
+            "expert_shared_feed_forward_length": 3712,
+            "expert_shared_count": 1,
+            "expert_weights_scale": 2.5,
+        },
     ),
 }
