@@ -58,7 +58,7 @@ def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
         n_vocab=outline.n_vocab,
         n_head=outline.n_head,
         key_dim=outline.full.head_dim,
-        value_dim=outline.full.head_dim,
+        value_dim=outline.full.value_dim,
         kv_heads=tuple(layers.kv_heads if layers else 0 for layers in kept),
         windows=tuple(layers.window if layers else None for layers in kept),
         layer_states=states,
@@ -74,7 +74,7 @@ def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
         n_expert=outline.experts.count if outline.experts else 0,
         n_expert_used=outline.experts.used if outline.experts else 0,
         window_key_dim=windowed.head_dim if windowed and windowed in widths else None,
-        window_value_dim=windowed.head_dim if windowed and windowed in widths else None,
+        window_value_dim=windowed.value_dim if windowed and windowed in widths else None,
         n_inner=2 * outline.n_embd if any(states) else 0,
     )
 
@@ -131,7 +131,7 @@ def expert_share(outline: Outline) -> float:
         return 0.0
     embeddings = outline.n_vocab * outline.n_embd * (1 if outline.ties_embeddings else 2)
     in_layers = max(outline.parameters_b * 1e9 - embeddings, 1.0)
-    in_experts = 3.0 * outline.n_layer * outline.n_embd * experts.n_ff * experts.count
+    in_experts = experts.num_layers * experts.num_matrices * outline.n_embd * experts.n_ff * experts.count
     return min(in_experts / in_layers, 0.98)
 
 
@@ -183,7 +183,7 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
         n_vocab=outline.n_vocab,
         n_head=outline.n_head,
         key_dim=outline.full.head_dim,
-        value_dim=outline.full.head_dim,
+        value_dim=outline.full.value_dim,
         kv_heads=(outline.full.kv_heads,),
         windows=(None,),
         layer_states=(0,),

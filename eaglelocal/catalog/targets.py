@@ -38,6 +38,7 @@ class Layers:
     num_layers: int
     kv_heads: int
     head_dim: int
+    value_dim: int  # 0: values are a part of the keys (MLA)
     window: int | None = None
 
 
@@ -46,6 +47,8 @@ class Experts:
     count: int
     used: int
     n_ff: int  # of one expert
+    num_layers: int  # that have experts
+    num_matrices: int  # of an expert: gate, up and down; 2: no gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +160,12 @@ def _quantization(name: str, table: Table) -> Quantization:
 def _outline(table: Table) -> Outline:
     full, windowed = table.table("full_attention"), table.optional_table("window_attention")
     experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
+    n_layer = table.count("n_layer", least=1, most=MAX_LAYERS)
     outline = Outline(
         architecture=table.text("architecture"),
         parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
         active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
-        n_layer=table.count("n_layer", least=1, most=MAX_LAYERS),
+        n_layer=n_layer,
         n_embd=table.count("n_embd", least=1, most=MAX_WIDTH),
         n_head=table.count("n_head", least=1, most=MAX_HEADS),
         n_ff=table.count("n_ff", most=MAX_WIDTH),
@@ -170,7 +174,7 @@ def _outline(table: Table) -> Outline:
         ties_embeddings=table.flag("ties_embeddings"),
         full=_layers(full, is_windowed=False),
         windowed=_layers(windowed, is_windowed=True) if windowed else None,
-        experts=_experts(experts) if experts else None,
+        experts=_experts(experts, n_layer=n_layer) if experts else None,
         state_bytes=_state(recurrent) if recurrent else 0,
     )
     table.close()
@@ -183,20 +187,28 @@ def _outline(table: Table) -> Outline:
 
 
 def _layers(table: Table, *, is_windowed: bool) -> Layers:
+    head_dim = table.count("head_dim", least=1, most=MAX_WIDTH)
+    value_dim = table.optional_count("value_dim", most=MAX_WIDTH)
     layers = Layers(
         num_layers=table.count("layers", most=MAX_LAYERS),
         kv_heads=table.count("kv_heads", least=1, most=MAX_HEADS),
-        head_dim=table.count("head_dim", least=1, most=MAX_WIDTH),
+        head_dim=head_dim,
+        value_dim=head_dim if value_dim is None else value_dim,
         window=table.count("window", least=1, most=MAX_CONTEXT) if is_windowed else None,
     )
     table.close()
     return layers
 
 
-def _experts(table: Table) -> Experts:
+def _experts(table: Table, *, n_layer: int) -> Experts:
     count = table.count("count", least=1, most=MAX_EXPERTS)
-    used = table.count("used", least=1, most=count)
-    experts = Experts(count=count, used=used, n_ff=table.count("n_ff", least=1, most=MAX_WIDTH))
+    experts = Experts(
+        count=count,
+        used=table.count("used", least=1, most=count),
+        n_ff=table.count("n_ff", least=1, most=MAX_WIDTH),
+        num_layers=table.optional_count("layers", least=1, most=n_layer) or n_layer,
+        num_matrices=table.optional_count("matrices", least=2, most=3) or 3,
+    )
     table.close()
     return experts
 

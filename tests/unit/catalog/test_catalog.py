@@ -59,7 +59,7 @@ def test_what_is_named_is_there(catalog: Catalog) -> None:
 def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:
     for target in catalog.targets.values():
         assert target.released and target.field_confidence["released"] in ("page", "inferred"), target.id
-    assert catalog.usual_release == "2025-04"
+    assert catalog.usual_release == "2025-07"
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace('released = "2025-04"\n', ""))
     assert load(user_folder=tmp_path).target("mine").released == ""  # a person need not know it
@@ -174,6 +174,24 @@ def test_senseless_figures_of_a_target_are_refused(tmp_path: Path, line: str, in
     with pytest.raises(UsageError) as wrong:
         load(user_folder=tmp_path)
     assert words in wrong.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "words"),
+    [
+        ("layers = 46", "layers = 48", "shape.experts.layers must be a number from 1 to 47, not 48"),
+        ("layers = 46", "matrices = 1", "shape.experts.matrices must be a number from 2 to 3, not 1"),
+        ("value_dim = 0", "value_dim = -1", "shape.full_attention.value_dim must be"),
+    ],
+)
+def test_senseless_figures_of_experts_and_latent_caches_are_refused(
+    tmp_path: Path, line: str, instead: str, words: str
+) -> None:
+    text = (locations.profiles_dir() / "targets" / "glm-4.7-flash.toml").read_text(encoding="utf-8")
+    assert line in text
+    write(tmp_path, "targets/mine.toml", text.replace(line, instead, 1))
+    with pytest.raises(UsageError, match=words):
+        load(user_folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["demo", "my model", "a b", "x.gguf", "None", "-x"])

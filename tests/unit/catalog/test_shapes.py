@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.shapes import shape_of_draft, shape_of_mtp, shape_of_target
+from eaglelocal.catalog.shapes import expert_share, shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.shape import Shape
 
@@ -32,6 +32,10 @@ def shape(catalog: Catalog, target: str, quant: str) -> Shape:
         ("llama-3.1-8b", 8192, 1024),
         ("gemma-4-31b", 16384, 1280 + 1200),  # 10 whole layers, 50 of 1024 + 512 cells
         ("gpt-oss-20b", 32768, 768 + 18),
+        ("glm-4.7-flash", 32768, 1692),  # keys alone, of which values are a part
+        ("nemotron-3-nano-30b-a3b", 32768, 192 + 47.62),
+        ("qwen3.5-122b-a10b", 32768, 768 + 149.06),
+        ("qwen3-next-80b", 32768, 768 + 75.37),
     ],
 )
 def test_caches(catalog: Catalog, target: str, ctx: int, mib: float) -> None:
@@ -63,7 +67,10 @@ def test_every_entry_adds_up(catalog: Catalog) -> None:
 
 def test_few_experts_are_read(catalog: Catalog) -> None:
     """Bytes of a token by the share of active parameters, as pages state them."""
-    for target in ("qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "qwen3.6-35b-a3b", "qwen3-next-80b"):
+    for target in (
+        *("qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "qwen3.6-35b-a3b", "qwen3-next-80b", "qwen3-coder-next"),
+        *("qwen3.5-122b-a10b", "glm-4.5-air", "glm-4.7-flash", "nemotron-3-nano-30b-a3b"),
+    ):
         entry = catalog.target(target)
         for quant in entry.quantizations:
             known = shape(catalog, target, quant)
@@ -71,6 +78,18 @@ def test_few_experts_are_read(catalog: Catalog) -> None:
             assert 0.5 * share < known.active_bytes / known.weights_bytes < 2.0 * share, (target, quant)
     dense = shape(catalog, "qwen3-8b", "Q4_K_M")
     assert dense.active_bytes == dense.weights_bytes - dense.embedding_bytes
+
+
+@pytest.mark.parametrize(
+    ("target", "in_experts_b", "in_embeddings_b"),
+    [
+        ("glm-4.7-flash", 46 * 64 * 3 * 2048 * 1536 / 1e9, 2 * 154_880 * 2048 / 1e9),  # the first layer is dense
+        ("nemotron-3-nano-30b-a3b", 23 * 128 * 2 * 2688 * 1856 / 1e9, 2 * 131_072 * 2688 / 1e9),  # others have none
+    ],
+)
+def test_experts_of_some_layers(catalog: Catalog, target: str, in_experts_b: float, in_embeddings_b: float) -> None:
+    outline = catalog.target(target).outline
+    assert expert_share(outline) == pytest.approx(in_experts_b / (outline.parameters_b - in_embeddings_b))
 
 
 def test_heads(catalog: Catalog) -> None:

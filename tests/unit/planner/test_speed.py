@@ -66,6 +66,9 @@ def curve_on(rig: Rig, chosen: Option, gpu_layers: int | None, measured: Measure
         ("rx-7900-xtx", "gpt-oss-20b", "MXFP4", 191.3, 0.20),
         ("rx-7900-xtx", "gemma-4-26b-a4b", "Q6_K", 99.3, 0.30),
         ("ai-pro-r9700", "llama-3.1-8b", "Q3_K_M", 102.5, 0.20),
+        ("strix-halo-128gb", "nemotron-3-nano-30b-a3b", "Q4_K_M", 64.5, 0.20),
+        ("strix-halo-128gb", "qwen3.5-122b-a10b", "Q4_K_XL", 20.5, 0.60),  # too fast, as is the next
+        ("a100-80gb", "qwen3-coder-next", "Q4_K_M", 117.9, 0.50),
     ],
 )
 def test_published_speeds(
