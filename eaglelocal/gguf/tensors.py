@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,7 @@ def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Flo
     if len(tensor.shape) != 2 or not all(0 <= row < tensor.shape[1] for row in rows):
         raise refuse(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
-    places = [replace(tensor, offset=tensor.offset + row * row_bytes, nbytes=row_bytes) for row in rows]
-    raw = b"".join(_raw(path, header, place) for place in places)
+    raw = _raw_parts(path, header, tensor, [row * row_bytes for row in rows], row_bytes)
     return _decode(path, tensor, raw).reshape(len(rows), tensor.shape[0])
 
 
@@ -76,17 +76,26 @@ def _find(path: Path, header: Header, name: str) -> TensorInfo:
 
 
 def _raw(path: Path, header: Header, tensor: TensorInfo) -> bytes:
+    return _raw_parts(path, header, tensor, [0], tensor.nbytes)
+
+
+def _raw_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[int], num_bytes: int) -> bytes:
+    """So many bytes from each of these places in the tensor on, one behind the other."""
     shard = header.shards[tensor.shard]
     source = path if tensor.shard == 0 else shard.path
     try:
         with source.open("rb") as file:
-            file.seek(shard.data_offset + tensor.offset)
-            raw = file.read(tensor.nbytes)
+            raw = b"".join(_read(file, shard.data_offset + tensor.offset + start, num_bytes) for start in starts)
     except OSError as error:
         raise refuse(source.name, f"cannot be read: {error.strerror}") from error
-    if len(raw) != tensor.nbytes:
-        raise refuse(source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {tensor.nbytes} bytes")
+    if len(raw) != len(starts) * num_bytes:
+        raise refuse(source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {len(starts) * num_bytes} bytes")
     return raw
+
+
+def _read(file: BinaryIO, place: int, num_bytes: int) -> bytes:
+    file.seek(place)
+    return file.read(num_bytes)
 
 
 def _decode(path: Path, tensor: TensorInfo, raw: bytes) -> Floats:
@@ -98,18 +107,20 @@ def _decode(path: Path, tensor: TensorInfo, raw: bytes) -> Floats:
         case "BF16":
             return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
         case other:
-            return _decode_quantized(path, tensor.name, raw, other)
+            return _decode_quantized(path, tensor, raw, other)
 
 
-def _decode_quantized(path: Path, name: str, raw: bytes, type_name: str) -> Floats:
+def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str) -> Floats:
+    """Told where rows end, the package decodes a few at a time, and takes no multiple of the result meanwhile."""
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import dequantize
 
-    unreadable = refuse(path.name, f"tensor {name}: no way to decode {type_name}", hint="")
+    unreadable = refuse(path.name, f"tensor {tensor.name}: no way to decode {type_name}", hint="")
     if type_name not in GGMLQuantizationType.__members__:  # llama.cpp has types that the package lacks
         raise unreadable
     try:
-        numbers = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[type_name])
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, tensor.type.row_bytes(tensor.shape[0]))
+        numbers = dequantize(rows, GGMLQuantizationType[type_name])
     except NotImplementedError as error:  # a type that the package knows by name only, such as Q8_1
         raise unreadable from error
     return np.asarray(numbers, np.float32)
