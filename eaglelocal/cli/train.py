@@ -76,6 +76,7 @@ class Lessons:
     folder: Path
     device: str  # torch's
     path: Path  # of the head that comes out
+    is_named: bool  # by --out: it is written even if it is no better
     kind: str  # of its weights
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
@@ -85,6 +86,10 @@ class Lessons:
         wish = wish_of(self.settings, Choice(), parallel=parallel)
         wish = dataclasses.replace(wish, draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
         return make_plan(wish, self.output)
+
+    def reading_plan(self) -> Plan:
+        """Of the target, as it reads beside learning."""
+        return self.plan("none", ctx=self.ctx, spec="off")
 
     @property
     def ctx(self) -> int:
@@ -129,12 +134,10 @@ def train(
     output = standard_output(colour=settings.colour)
     check_asked(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     on = device_of(torch_device)
-    found = find(settings, output)
-    school, rival = school_of(start, found), head_there(start, found)
-    folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
-    lessons = Lessons(found, school, rival, settings, output, folder, on, path_of(school, type, out), type)
+    lessons = lessons_of(settings, output, on, start=start, work=work, out=out, kind=type)
     params = dataclasses.replace(sampling_of(settings), max_tokens=min(ANSWER_TOKENS, lessons.ctx // 2))
-    asked = asked_of(prompts, params, has_template=found.info.chat_template is not None, least=LEAST_CONVERSATIONS)
+    has_template = lessons.found.info.chat_template is not None
+    asked = asked_of(prompts, params, has_template=has_template, least=LEAST_CONVERSATIONS)
     tell = output.message if as_json else output.data
     for line in begin_lines(lessons, asked, most_tokens=tokens):
         tell(line)
@@ -145,12 +148,33 @@ def train(
         output.object(report_object(lessons, trained))
 
 
+def lessons_of(
+    settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
+) -> Lessons:
+    found = find(settings, output)
+    school = school_of(start, found)
+    folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
+    return Lessons(
+        found=found,
+        school=school,
+        rival=head_there(start, found),
+        settings=settings,
+        output=output,
+        folder=folder,
+        device=device,
+        path=path_of(school, kind, out),
+        is_named=out is not None,
+        kind=kind,
+    )
+
+
 def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> Trained:
     """Ask, learn, try; what was begun in the folder goes on."""
     from eaglelocal.training.study import learn
     from eaglelocal.training.workplace import entered
 
     with entered(lessons.folder, lessons.found.label), resumable(lessons.output):
+        check_there_is_room(lessons)
         collected = collect_answers(lessons, asked, most_tokens=tokens)
         study = study_of(lessons, collected, epochs=epochs)
         trained = keep(lessons, study, learn(study), asked, collected)
@@ -206,6 +230,23 @@ def path_of(school: School, kind: str, out: str | None) -> Path:
     path = asked_place(out, place.name) if out else place
     check_writable(path)
     return path
+
+
+def check_there_is_room(lessons: Lessons) -> None:
+    """Before the target is asked anything. Raises ResourceError with the sum."""
+    from eaglelocal.as_planned import this_rig
+    from eaglelocal.catalog.catalog import load
+    from eaglelocal.gguf.shape import shape_of
+    from eaglelocal.planner.memory import estimate, safe_rooms
+    from eaglelocal.probe.probe import free_bytes
+    from eaglelocal.training.lessons import Unrolling
+    from eaglelocal.training.room import check_disk, check_room, need_of
+
+    need = need_of(lessons.school, Unrolling(), max_tokens=lessons.ctx, device=lessons.device)
+    check_disk(need, lessons.folder, free_bytes(lessons.folder))
+    rooms = this_rig(load()).rooms
+    held = estimate(lessons.reading_plan(), shape_of(lessons.found.header), None, rooms)
+    check_room(need, held, safe_rooms(rooms), lessons.device)
 
 
 def digest_of(parts: Sequence[str]) -> str:
@@ -287,7 +328,7 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
     digest = digest_of([str(start.path.resolve()) if start else "", str(epochs), str(lessons.ctx), *came])
     num_steps = epochs * math.ceil(len(taught) / ROWS_PER_STEP)
     return Study(
-        plan=lessons.plan("none", ctx=lessons.ctx, spec="off"),
+        plan=lessons.reading_plan(),
         school=lessons.school,
         taught=taught,
         held_out=held_out,
@@ -353,7 +394,7 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
             amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if lessons.rival is not None:
                 before = tried(lessons, lessons.rival, requests, "the head before")
-                if after.length <= before.length and out is None:
+                if after.length <= before.length and not lessons.is_named:
                     raise _NoBetter
     except _NoBetter:
         is_kept = False

@@ -56,7 +56,9 @@ def result_lines(trained: Trained) -> list[str]:
         lines.append(trial_line("before", trained.before))
     lines.append(trial_line("now", trained.after))
     if trained.is_kept:
-        return [*lines, *labelled("kept", f"{trained.path}")]
+        is_worse = trained.before is not None and trained.after.length <= trained.before.length
+        but = [*labelled("note", "it is no better than the one before")] if is_worse else []
+        return [*lines, *but, *labelled("kept", f"{trained.path}")]
     return [*lines, *labelled("not kept", "it is no better than the one before")]
 
 

@@ -141,9 +141,9 @@ def learn(
     progress, on_milestone = reports
     writer = ShardWriter(shards, build.tokenizer_file, documents)
 
-    def batches(stage: Stage, step: int) -> Batch:
+    def batches(stage: Stage, step: int) -> tuple[Batch]:
         writer.wait_for(stage, step)
-        return shards.batch(stage, step)
+        return (shards.batch(stage, step),)
 
     checkpoint = shards.folder.with_suffix(".checkpoint")
     try:

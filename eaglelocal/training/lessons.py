@@ -49,6 +49,7 @@ class Lesson:
     starts: Ints
     lengths: Ints
     seed: int
+    share: float = 1.0  # of its step, whose other parts are lessons of their own
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Reader:
     def __init__(self, read: Read, words: Words, *, device: str) -> None:
         self._read, self._words, self._device = read, words, device
 
-    def lesson(self, conversations: Sequence[Conversation], seed: int) -> Lesson:
+    def lesson(self, conversations: Sequence[Conversation], seed: int, *, share: float = 1.0) -> Lesson:
         texts = [one.tokens[:-1] for one in conversations]
         captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
         said = [self._places(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations]
@@ -117,6 +118,7 @@ class Reader:
             starts=np.array([one.num_prompt - 1 for one in conversations]),
             lengths=np.array([len(had.best) for had in captured]),
             seed=seed,
+            share=share,
         )
 
     def _places(self, tokens: Ints) -> Ints:
@@ -199,7 +201,7 @@ class Imitation:
         for step, (draft, wanted, counts, _) in enumerate(self._steps(batch)):
             losses, _drafted = logit_loss(draft, wanted, self._plan.argmax_share)
             total = total + self._plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
-        return total
+        return total * batch.share
 
     @torch.no_grad()
     def accepted(self, batch: Lesson) -> Accepted:

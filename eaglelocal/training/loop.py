@@ -6,14 +6,16 @@ learned, of tokens, or of GGUF. A resumed run takes the same steps as one that w
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,8 +23,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
+from eaglelocal.training.precision import autocast
 from eaglelocal.training.progress import Progress
 
 
@@ -35,6 +38,7 @@ class Stretch(Protocol):
     def step_tokens(self) -> int: ...
 
 
+MOST_SKIPPED = 20  # steps on end; then nothing is learned any more
 MILESTONE_REST = 10  # times as long as a milestone took, there is none
 
 B = TypeVar("B")
@@ -52,7 +56,9 @@ class Objective(Protocol[BRead]):
 
 
 class Batches(Protocol[SRead, BMade]):
-    def __call__(self, stage: SRead, step: int) -> BMade: ...
+    """What one step learns from, part after part: their losses add up, and one is forgotten before the next is made."""
+
+    def __call__(self, stage: SRead, step: int) -> Iterable[BMade]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,17 @@ def train(run: Run[S, B], progress: Progress) -> None:
     done = restored = restore(run.checkpoint, run.objective.trained, optimizers)
     progress.begin(done, run.num_steps)
     saved_at = milestone_at = time.monotonic()
-    pause_s = run.recipe.milestone_every_s
+    pause_s, num_skipped = run.recipe.milestone_every_s, 0
     try:
         for stage, step in _steps_from(run.stages, done):
             loss = loss_of(run, run.batches(stage, step))
             with unstopped():
-                update(run, optimizers, done)
+                is_sound = update(run, optimizers, done, loss)
                 done += 1
+            num_skipped = 0 if is_sound else num_skipped + 1
+            if num_skipped:
+                skipped(done, loss, num_skipped, progress)
+                continue
             progress.advance(done, stage.step_tokens, loss)
             now = time.monotonic()
             if now - saved_at > run.recipe.checkpoint_every_s:
@@ -124,23 +134,37 @@ def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
     return (pair for index, pair in enumerate(every) if index >= done)
 
 
-def loss_of(run: Run[S, B], batch: B) -> float:
-    """With its gradients."""
-    with torch.autocast(run.device, torch.bfloat16):
-        loss = run.objective.loss(batch)
+def skipped(done: int, loss: float, on_end: int, progress: Progress) -> None:
+    progress.note(f"step {done} is left out: its loss is {loss}")
+    if on_end >= MOST_SKIPPED:
+        hint = "the same command goes on before them; `--torch-device cpu`, if a GPU miscalculates"
+        raise EagleLocalError(f"the loss of {on_end} steps on end is no number", hint=hint)
+
+
+def loss_of(run: Run[S, B], parts: Iterable[B]) -> float:
+    """Of a whole step, with its gradients."""
+    return sum(map(partial(_learned_from, run), parts))  # a loop's variable would keep a part while the next is made
+
+
+def _learned_from(run: Run[S, B], part: B) -> float:
+    with autocast(run.device):
+        loss = run.objective.loss(part)
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
-def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int) -> None:
-    """By the gradients, which are gone then."""
-    nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
+def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
+    """By the gradients, which are gone then. Where they or the loss are no numbers nothing changes; gives whether."""
+    norm = nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
+    is_sound = math.isfinite(loss) and math.isfinite(float(norm))
     share = lr_share(done, run.num_steps, run.recipe)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = share * group["peak_lr"]
-        optimizer.step()
+        if is_sound:
+            optimizer.step()
         optimizer.zero_grad()
+    return is_sound
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Muon: momentum whose matrix updates are made near-orthogonal by a Newton-Schulz iteration.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon. Matrices of one shape are updated in one batch,
-in bfloat16. Knows matrices and gradients only; embeddings and norms belong to AdamW.
+in bfloat16 where that is quick. Knows matrices and gradients only; embeddings and norms belong to AdamW.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+
+from eaglelocal.training.precision import quick_type
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -51,7 +53,7 @@ class Muon(torch.optim.Optimizer):
 
 def orthogonalised(matrices: Tensor) -> Tensor:
     """[n, rows, columns] -> the same with singular values pushed towards one."""
-    x: Tensor = matrices.bfloat16()
+    x: Tensor = matrices.to(quick_type(matrices.device.type))
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)

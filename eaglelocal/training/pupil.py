@@ -32,12 +32,14 @@ from eaglelocal.hub.heads.store import TRAINED_HERE
 from eaglelocal.hub.heads.weights import indices, matrix, vector
 from eaglelocal.training.export import HEAD_NAMES, folded_fc
 from eaglelocal.training.head import Head, HeadShape
+from eaglelocal.training.precision import quick_type
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 NEW_VOCABULARY = 32_000  # tokens that a new head says, where its target knows many more
 HEAD_SIZES = (128, 64, 32)
+ROWS_AT_ONCE = 2048  # of a matrix that is decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class Matrix:
     @property
     def num_rows(self) -> int:
         return self.header.tensors[self.name].shape[1]
+
+    @property
+    def width(self) -> int:
+        return self.header.tensors[self.name].shape[0]
 
     def rows(self, rows: Sequence[int]) -> Floats:
         return read_rows(self.header.path, self.header, self.name, rows)
@@ -71,12 +77,19 @@ class Words:
         unique, places = np.unique(np.asarray(tokens, np.int64), return_inverse=True)
         return self.embeddings.rows(unique.tolist())[places]
 
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return (self.output.num_rows if self.tokens is None else len(self.tokens), self.output.width)
+
     def first_output(self) -> Tensor:
-        """[draft vocabulary, width], as learning begins."""
-        if self.is_new and self.tokens is not None:
-            return torch.from_numpy(self.output.rows(self.tokens.tolist()))
-        header = self.output.header
-        return torch.from_numpy(read_tensor(header.path, header, self.output.name))
+        """[draft vocabulary, width], as learning begins: float32 where it learns, else as the pupil keeps it."""
+        cut_out = self.tokens if self.is_new else None
+        rows = list(range(self.output.num_rows)) if cut_out is None else cut_out.tolist()
+        first = torch.empty(self.output_shape, dtype=torch.float32 if self.owns_output else torch.bfloat16)
+        for start in range(0, len(rows), ROWS_AT_ONCE):  # in float32, a large vocabulary takes gigabytes
+            part = self.output.rows(rows[start : start + ROWS_AT_ONCE])
+            first[start : start + len(part)] = torch.from_numpy(part)
+        return first
 
 
 class Pupil(nn.Module):
@@ -91,6 +104,12 @@ class Pupil(nn.Module):
             self.output = nn.Parameter(output)
         else:
             self.register_buffer("output", output.bfloat16(), persistent=False)
+
+    def to_learn_on(self, device: str) -> Pupil:
+        """What is lent comes in the type that it is multiplied in there, for nothing else makes it alike."""
+        if not isinstance(self.output, nn.Parameter):
+            self.output = self.output.to(quick_type(device))
+        return self.to(device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ goes on from its checkpoint.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,16 +16,20 @@ import numpy as np
 import torch
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.training.capture import Capture
 from eaglelocal.training.conversations import Conversation
 from eaglelocal.training.lessons import Accepted, Course, Imitation, Lesson, Reader, Unrolling
 from eaglelocal.training.loop import Recipe, Run, train
+from eaglelocal.training.precision import autocast
 from eaglelocal.training.progress import Progress
 from eaglelocal.training.pupil import Pupil, School, Words, frequent_tokens, pupil_of, words_of
 
-HELD_OUT_ROWS = 4  # of a batch
+HELD_OUT_ROWS = 4  # of a batch, where they fit one
+PART_NUMBERS = 2**22  # of a state, in what is learned from at once: beside a wide target gradients keep gigabytes of it
+LEFT_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch learns on it
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # as torch says it of GPUs, and of others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,34 +64,87 @@ class Learned:
 
 
 def learn(study: Study) -> Learned:
-    """Raises UsageError where the context holds no answer, what loading the target raises, and KeyboardInterrupt,
-    which leaves a checkpoint.
+    """Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
+    the target raises, and KeyboardInterrupt, which leaves a checkpoint. What torch held is free again behind it.
     """
+    try:
+        with _memory_suffices(study.device):
+            return _learned(study)
+    finally:
+        gc.collect()
+        if study.device == "cuda":
+            torch.cuda.empty_cache()
+        elif study.device == "mps":
+            torch.mps.empty_cache()
+
+
+def leave_room(device: str) -> None:
+    """llama.cpp ends the process where a card has nothing left for its next product; torch raises, or frees some."""
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(share_of_card(free, total, torch.cuda.memory_reserved()))
+
+
+def share_of_card(free: int, total: int, held: int) -> float:
+    """What torch may have: what it holds, and what is free but for LEFT_BYTES."""
+    return min(1.0, (held + max(free - LEFT_BYTES, 0)) / total)
+
+
+@contextmanager
+def _memory_suffices(device: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
+            raise
+        ways = "a smaller --ctx" if device == "cpu" else "a smaller --ctx or --gpu-layers, or `--torch-device cpu`"
+        raise ResourceError(f"learning needs more memory than {device} has left", hint=ways) from error
+
+
+def parts_of(together: Sequence[Conversation], width: int) -> Iterator[Sequence[Conversation]]:
+    """As many as are learned from at once, padded to the longest of them; together they are a step."""
+    part: list[Conversation] = []
+    for one in sorted(together, key=lambda each: len(each.tokens)):
+        if part and (len(part) + 1) * len(one.tokens) * width > PART_NUMBERS:
+            yield part
+            part = []
+        part.append(one)
+    yield part
+
+
+def _learned(study: Study) -> Learned:
     study = within_context(study)
     torch.set_num_threads(study.plan.threads or usable_threads())
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
     words = words_of(study.school, new_tokens)
-    pupil = pupil_of(study.school, words, max_context=study.plan.n_ctx).to(study.device)
+    pupil = pupil_of(study.school, words, max_context=study.plan.n_ctx).to_learn_on(study.device)
     with Capture(study.plan, pupil.head.shape.taps, words.tokens) as capture, Progress("head") as progress:
         reader = Reader(capture.read, words, device=study.device)
+        width = pupil.head.shape.width
         examined = Imitation(pupil, study.unrolling)
         course = Course(study.taught, study.rows_per_step, study.epochs, study.seed)
 
         def examine() -> Accepted:
             total = Accepted(0, (0,) * study.unrolling.num_steps)
             for first in range(0, len(study.held_out), HELD_OUT_ROWS):
-                lesson = reader.lesson(study.held_out[first : first + HELD_OUT_ROWS], seed=first)
-                with torch.autocast(study.device, torch.bfloat16):
-                    total += examined.accepted(lesson)
+                for part in parts_of(study.held_out[first : first + HELD_OUT_ROWS], width):
+                    lesson = reader.lesson(part, seed=first)
+                    with autocast(study.device):
+                        total += examined.accepted(lesson)
             return total
 
         def on_milestone(done: int) -> None:
             progress.note(f"held out at step {done}: {told(examine())}")
 
-        def batches(stage: Course, step: int) -> Lesson:
-            return reader.lesson(stage.of_step(step), seed=step)
+        def batches(stage: Course, step: int) -> Iterator[Lesson]:
+            together = stage.of_step(step)
+            num_chains = [min(one.num_said, study.unrolling.chains) for one in together]
+            for number, part in enumerate(parts_of(together, width)):
+                chains = sum(min(one.num_said, study.unrolling.chains) for one in part)
+                yield reader.lesson(part, step * stage.rows_per_step + number, share=chains / sum(num_chains))
 
+        leave_room(study.device)
         before = examine()
         progress.note(f"held out before: {told(before)}")
         run = Run(examined, (course,), batches, study.checkpoint, study.recipe, on_milestone, study.device)

@@ -72,10 +72,15 @@ def small_target() -> Target:
     return Target(TargetShape(vocab=300, width=64, num_layers=4, num_heads=2, num_kv_heads=1, head_size=32, ffn=96))
 
 
+def whole_steps(shards: Shards) -> Callable[[Stage, int], tuple[Batch]]:
+    """Each step in one part."""
+    return lambda stage, step: (shards.batch(stage, step),)
+
+
 def run_of(target: Target, shards: Shards, checkpoint: Path) -> Run:
     objective = NextToken(target, compiled=False)
     recipe = Recipe(warmup_steps=2)
-    return Run(objective, STAGES, shards.batch, checkpoint, recipe, lambda done: None)
+    return Run(objective, STAGES, whole_steps(shards), checkpoint, recipe, lambda done: None)
 
 
 def losses_of(run: Run, first: int, last: int, optimizers: list[torch.optim.Optimizer]) -> list[float]:
@@ -83,7 +88,7 @@ def losses_of(run: Run, first: int, last: int, optimizers: list[torch.optim.Opti
     losses = []
     for done in range(first, last):
         losses.append(loss_of(run, run.batches(*order[done])))
-        update(run, optimizers, done)
+        update(run, optimizers, done, losses[-1])
     return losses
 
 
@@ -117,15 +122,16 @@ def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
             stops.pop()
             os.kill(os.getpid(), number)
 
-    def reading(stage: Stage, step: int) -> Batch:
+    def reading(stage: Stage, step: int) -> tuple[Batch]:
         stop_at_4(step)
-        return shards.batch(stage, step)
+        return (shards.batch(stage, step),)
 
-    def updating(run: Run, optimizers: list[torch.optim.Optimizer], done: int) -> None:
+    def updating(run: Run, optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
         taken.append(done)
-        update(run, optimizers, done)
+        is_sound = update(run, optimizers, done, loss)
         if place == "update":
             stop_at_4(done)
+        return is_sound
 
     handled = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(loop, "update", updating)
@@ -134,7 +140,7 @@ def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
     run = replace(
         run,
         objective=NextToken(small_target(), compiled=False),
-        batches=reading if place == "reading" else shards.batch,
+        batches=reading if place == "reading" else whole_steps(shards),
         recipe=recipe,
         on_milestone=stop_at_4 if place == "milestone" else lambda done: None,
     )
@@ -214,7 +220,7 @@ def test_target_and_head_learn(shards: Shards, tmp_path: Path) -> None:
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
 
     objective = TrainingTimeTest(_head(target), target, ChainPlan(num_steps=4), compiled=False)
-    run = Run(objective, STAGES, shards.batch, tmp_path / "unused", recipe, lambda done: None)
+    run = Run(objective, STAGES, whole_steps(shards), tmp_path / "unused", recipe, lambda done: None)
     before = [value.clone() for value in target.parameters()]
     losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, optimizers_for(objective.trained, recipe))]
     assert sum(losses[-6:]) < 0.7 * sum(losses[:6])

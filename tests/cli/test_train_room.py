@@ -1,0 +1,49 @@
+"""What `train` refuses before the target is asked anything, what it leaves behind, and which answers it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from doubles.random_models import TargetShape, write_target
+
+from eaglelocal import as_planned
+from eaglelocal.catalog.catalog import load
+from eaglelocal.cli import train
+from eaglelocal.cli.import_head import find
+from eaglelocal.cli.loading import settings_of
+from eaglelocal.cli.output import standard_output
+from eaglelocal.errors import ResourceError
+from eaglelocal.planner.machine import Rig
+from eaglelocal.training.pupil import School
+
+MIB = 2**20
+
+
+def lessons_of(folder: Path) -> train.Lessons:
+    path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
+    settings, output = settings_of({"target": str(path)}), standard_output(colour="never")
+    found = find(settings, output)
+    school = School(found.header, found.info)
+    return train.Lessons(
+        found, school, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
+    )
+
+
+def rig_with(free_bytes: int) -> Rig:
+    here = as_planned.this_rig(load())
+    return replace(here, host=replace(here.host, free_bytes=free_bytes))
+
+
+def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lessons = lessons_of(tmp_path)
+    little, plenty = rig_with(700 * MIB), rig_with(4000 * MIB)
+    monkeypatch.setattr(as_planned, "this_rig", lambda catalog: plenty)
+    train.check_there_is_room(lessons)
+    monkeypatch.setattr(as_planned, "this_rig", lambda catalog: little)
+    with pytest.raises(ResourceError, match=r"learning takes .* of the target, and 188 MiB may be used in RAM"):
+        train.check_there_is_room(lessons)

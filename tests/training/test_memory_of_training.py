@@ -1,0 +1,388 @@
+"""What training takes of memory, disk and time beside learning, and what it does when something there goes wrong."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target  # noqa: E402
+
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room  # noqa: E402
+from eaglelocal.core.plan import Plan  # noqa: E402
+from eaglelocal.errors import EagleLocalError, ResourceError  # noqa: E402
+from eaglelocal.gguf.eagle_info import EagleInfo  # noqa: E402
+from eaglelocal.gguf.pair import read_model  # noqa: E402
+from eaglelocal.gguf.reader import read_header  # noqa: E402
+from eaglelocal.gguf.tensors import read_rows, read_tensor  # noqa: E402
+from eaglelocal.training import loop, precision, study  # noqa: E402
+from eaglelocal.training.conversations import Conversation  # noqa: E402
+from eaglelocal.training.lessons import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training.loop import Recipe, Run, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
+from eaglelocal.training.muon import orthogonalised  # noqa: E402
+from eaglelocal.training.progress import Progress  # noqa: E402
+from eaglelocal.training.pupil import School, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.room import Need, check_disk, check_room, need_of, token_bytes  # noqa: E402
+from eaglelocal.training.study import Learned, Study, learn  # noqa: E402
+
+GIB = 2**30
+SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)
+
+
+# ---- steps
+class Stretch:
+    num_steps, step_tokens = 30, 1
+
+
+class Line(torch.nn.Module):
+    """The objective is its own module: the loss of a part is what lies on a line through its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = torch.nn.Parameter(torch.ones(2, 2))
+
+    @property
+    def trained(self) -> torch.nn.Module:
+        return self
+
+    def loss(self, part: torch.Tensor) -> torch.Tensor:
+        return (self.matrix * part).sum()
+
+
+def run_of(batches, tmp_path: Path, objective: Line | None = None) -> Run:
+    recipe = Recipe(warmup_steps=1)
+    return Run(objective or Line(), (Stretch(),), batches, tmp_path / "state", recipe, lambda done: None)
+
+
+def take_step(run: Run, optimizers: list[torch.optim.Optimizer], parts: Iterable[torch.Tensor], done: int) -> float:
+    """The loss; NaN where nothing was learned."""
+    loss = loss_of(run, parts)
+    return loss if update(run, optimizers, done, loss) else math.nan
+
+
+def test_parts_of_a_step_add_up(tmp_path: Path) -> None:
+    parts = [torch.rand(2, 2) for _ in range(3)]
+    moved = []
+    for batch in (parts, [sum(parts)]):
+        run = run_of(lambda stage, step: [], tmp_path)
+        loss = take_step(run, optimizers_for(run.objective.trained, run.recipe), batch, 0)
+        moved.append((loss, run.objective.matrix.detach()))
+    assert moved[0][0] == pytest.approx(moved[1][0])
+    torch.testing.assert_close(moved[0][1], moved[1][1])
+
+
+def test_a_part_is_forgotten_before_the_next_is_made(tmp_path: Path) -> None:
+    alive: list[bool] = []
+
+    def parts() -> Iterator[torch.Tensor]:
+        known = []
+        for _ in range(3):
+            alive.append(any(part() is not None for part in known))
+            made = torch.rand(2, 2)
+            known.append(weakref.ref(made))
+            yield made
+            del made
+
+    run = run_of(lambda stage, step: [], tmp_path)
+    take_step(run, optimizers_for(run.objective.trained, run.recipe), parts(), 0)
+    assert alive == [False, False, False]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Path) -> None:
+    run = run_of(lambda stage, step: [], tmp_path)
+    optimizers = optimizers_for(run.objective.trained, run.recipe)
+    assert math.isnan(take_step(run, optimizers, [torch.ones(2, 2), torch.full((2, 2), bad)], 0))
+    assert torch.equal(run.objective.matrix.detach(), torch.ones(2, 2))
+    assert take_step(run, optimizers, [torch.ones(2, 2)], 1) == 4.0
+    assert torch.isfinite(run.objective.matrix).all() and not torch.equal(run.objective.matrix, torch.ones(2, 2))
+
+
+def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad_steps = {3}
+    run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
+    with Progress("test") as progress:
+        train(run, progress)
+        assert "step 4 is left out" in capfd.readouterr().err
+        run.checkpoint.unlink()
+        bad_steps |= set(range(5, 30))
+        with pytest.raises(EagleLocalError, match="20 steps on end"):
+            train(run, progress)
+
+
+# ---- checkpoints
+def test_a_checkpoint_is_read_once_and_into_main_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Line()
+    optimizers = optimizers_for(module, Recipe())
+    save(tmp_path / "state", module, optimizers, done=7)
+    places, load = [], torch.load
+
+    def recorded(path: Path, **options: object) -> object:
+        places.append(options.get("map_location"))
+        return load(path, **options)
+
+    monkeypatch.setattr(loop.torch, "load", recorded)
+    assert restore(tmp_path / "state", module, optimizers) == 7
+    assert places == ["cpu"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state"
+    save(path, Line(), [], done=1)
+
+    def full(state: object, partial: Path) -> None:
+        partial.write_bytes(b"some")
+        raise RuntimeError("PytorchStreamWriter failed writing file")
+
+    monkeypatch.setattr(loop.torch, "save", full)
+    with pytest.raises(ResourceError, match="cannot write"):
+        save(path, Line(), [], done=2)
+    assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_done(path) == 1
+
+
+def restore_done(path: Path) -> int:
+    return loop.load_weights(path, Line())
+
+
+# ---- types
+def test_bfloat16_is_for_processors_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: False)
+    assert precision.quick_type("cpu") is torch.float32 and precision.quick_type("mps") is torch.float32
+    with precision.autocast("cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+    assert orthogonalised(torch.rand(1, 4, 4)).dtype is torch.float32
+    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: True)
+    with precision.autocast("cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(("capability", "kind"), [((7, 5), "float32"), ((8, 0), "bfloat16"), ((8, 9), "bfloat16")])
+def test_bfloat16_is_for_cards_that_have_it(
+    capability: tuple[int, int], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert precision.quick_type("cuda") is getattr(torch, kind)
+
+
+# ---- matrices from files
+def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
+    path = write_target(tmp_path / "t.gguf", TargetShape(n_vocab=8000, n_embd=256, type="Q4_0"))
+    header = read_header(path)
+    read_rows(path, header, "output.weight", [0])  # imports the decoder
+    tracemalloc.start()
+    values = read_tensor(path, header, "output.weight")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.6 * values.nbytes
+    rows = [7999, 3, 3, 0]
+    assert np.array_equal(read_rows(path, header, "output.weight", rows), values[rows])
+
+
+def test_a_lent_output_never_is_float32_as_a_whole(school: School) -> None:
+    words = words_of(school, None)
+    first = words.first_output()
+    header = school.target
+    assert first.dtype is torch.bfloat16
+    assert torch.equal(first, torch.from_numpy(read_tensor(header.path, header, "output.weight")).bfloat16())
+    own = words_of(school, np.array([5, 17, 599])).first_output()
+    assert own.dtype is torch.float32 and own.shape == (3, 128)
+
+
+# ---- what fits
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> School:
+    header = read_header(write_target(tmp_path_factory.mktemp("target") / "t.gguf", SHAPE))
+    return School(header, read_model(header))
+
+
+@pytest.fixture(scope="module")
+def going_on(school: School, tmp_path_factory: pytest.TempPathFactory) -> School:
+    shape = HeadShape(draft_vocab=200, own_output=True, fc_norm=True, norm_output=True)
+    header = read_header(write_head(tmp_path_factory.mktemp("head") / "h.gguf", shape, SHAPE))
+    return School(school.target, school.info, header, EagleInfo.from_header(header))
+
+
+@pytest.mark.parametrize("which", ["school", "going_on"])
+def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    school: School = request.getfixturevalue(which)
+    need = need_of(school, Unrolling(), max_tokens=64, device="cpu")
+    pupil = pupil_of(school, words_of(school, None), max_context=64)
+    optimizers = optimizers_for(pupil, Recipe())
+    for weight in pupil.parameters():
+        weight.grad = torch.ones_like(weight)
+    for optimizer in optimizers:
+        optimizer.step()
+    save(tmp_path / "state", pupil, optimizers, done=1)
+    assert need.checkpoint_bytes < (tmp_path / "state").stat().st_size < 1.05 * need.checkpoint_bytes + 50_000
+
+
+@pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
+def test_a_step_keeps_no_more_than_was_reckoned(school: School, tokens: int, chains: int) -> None:
+    plan = Unrolling(chains=chains)
+    pupil = pupil_of(school, words_of(school, None), max_context=tokens)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        alive.append(tensor)
+        return tensor
+
+    alive: list[torch.Tensor] = []
+    lesson = made_up(tokens, tokens // 2)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
+        Imitation(pupil, plan).loss(lesson)
+    weights = sum(weight.untyped_storage().nbytes() for weight in pupil.parameters())
+    learned = sum(kept.values()) - weights
+    need = need_of(school, plan, max_tokens=tokens, device="cpu")
+    assert 0.15 * need.step_bytes < learned < need.step_bytes
+    assert need.step_bytes > tokens * token_bytes(pupil.head.shape, plan)
+
+
+def made_up(tokens: int, answer: int) -> Lesson:
+    return Lesson(
+        embedded=torch.randn(1, tokens, 128),
+        taps=[torch.randn(1, tokens, 128) for _ in range(3)],
+        wanted=torch.randn(1, answer, 600).half(),
+        said=torch.zeros(1, answer, dtype=torch.int64),
+        known=torch.ones(1, answer, dtype=torch.bool),
+        starts=np.array([tokens - answer - 1]),
+        lengths=np.array([answer]),
+        seed=0,
+    )
+
+
+NEED = Need(6 * GIB, 2 * GIB, GIB // 1024, 4 * GIB, 2048)
+HELD = (Buffer("CUDA0", Kind.WEIGHTS, 5 * GIB), Buffer(RAM, Kind.WEIGHTS, GIB))
+
+
+@pytest.mark.parametrize(
+    ("device", "card", "ram", "missing"),
+    [
+        ("cuda", 14 * GIB, GIB, None),
+        ("cuda", 12 * GIB, 64 * GIB, "8.0 GiB .* beside 5.0 GiB of the target, and 12.0 GiB may be used on CUDA0"),
+        ("cuda", None, GIB, None),
+        ("cpu", 0, 10 * GIB, None),
+        ("cpu", 24 * GIB, 8 * GIB, "beside 1.0 GiB of the target, and 8.0 GiB may be used in RAM"),
+        ("mps", 24 * GIB, 8 * GIB, "in RAM"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, ram: int, missing: str | None) -> None:
+    rooms = (Room(RAM, ram), Room("CUDA0", card))
+    if missing is None:
+        check_room(NEED, HELD, rooms, device)
+    else:
+        with pytest.raises(ResourceError, match=missing) as raised:
+            check_room(NEED, HELD, rooms, device)
+        assert "--ctx 768" in raised.value.hint
+        assert ("--torch-device cpu" in raised.value.hint) == (device == "cuda")
+
+
+def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
+    rooms = (Room(RAM, 13 * GIB), Room("CUDA0", 13 * GIB, in_ram=True))
+    with pytest.raises(ResourceError, match=r"beside 6.0 GiB of the target"):
+        check_room(NEED, HELD, rooms, "cuda")
+    check_room(NEED, HELD, (Room(RAM, 15 * GIB), Room("CUDA0", 15 * GIB, in_ram=True)), "cuda")
+
+
+def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
+    check_disk(NEED, tmp_path, 8 * GIB)
+    with pytest.raises(ResourceError, match=r"takes 8.0 GiB, and 7.0 GiB are free"):
+        check_disk(NEED, tmp_path, 7 * GIB)
+
+
+def test_torch_leaves_a_card_some_memory() -> None:
+    assert study.share_of_card(24 * GIB, 24 * GIB, 0) == pytest.approx(23.5 / 24)
+    assert study.share_of_card(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
+
+
+# ---- whole studies
+def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
+    together = conversations(6)
+    for width in (1, 2**15, 2**16, 2**22):
+        parts = [list(part) for part in study.parts_of(together, width)]
+        assert sorted(one.key for part in parts for one in part) == [one.key for one in together]
+        for part in parts:
+            numbers = len(part) * max(len(one.tokens) for one in part) * width
+            assert len(part) == 1 or numbers <= study.PART_NUMBERS
+
+
+def conversations(num: int, first: int = 0) -> tuple[Conversation, ...]:
+    rng = np.random.default_rng(first)
+    return tuple(
+        Conversation(str(first + i), tuple(rng.integers(0, 599, 30 + 5 * i).tolist()), 10 + i) for i in range(num)
+    )
+
+
+def learned(school: School, folder: Path) -> Learned:
+    plan = Plan(target=school.target.path, target_label="t", n_ctx=256, threads=1)
+    recipe = Recipe(warmup_steps=1)
+    return learn(
+        Study(
+            plan=plan,
+            school=school,
+            taught=conversations(5),
+            held_out=conversations(2, first=50),
+            checkpoint=folder / "state.checkpoint",
+            epochs=2,
+            rows_per_step=2,
+            recipe=recipe,
+            device="cpu",
+        )
+    )
+
+
+def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
+    school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "PART_NUMBERS", 1)
+    rows: list[int] = []
+    loss = Imitation.loss
+
+    def recorded(self: Imitation, batch: Lesson) -> torch.Tensor:
+        rows.append(batch.embedded.shape[0])
+        return loss(self, batch)
+
+    monkeypatch.setattr(Imitation, "loss", recorded)
+    one, other = learned(school, tmp_path / "one"), learned(school, tmp_path / "other")
+    assert rows == [1] * 20
+    assert all(torch.equal(a, b) for a, b in zip(one.pupil.parameters(), other.pupil.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 17.9 GB)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_memory_that_ends_is_a_plain_error(
+    error: Exception, school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Imitation, batch: Lesson) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(Imitation, "loss", full)
+    with pytest.raises(ResourceError, match="needs more memory"):
+        learned(school, tmp_path)
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_shares_weigh_losses_in_either_type(
+    has_bfloat16: bool, school: School, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
+    pupil = pupil_of(school, words_of(school, None), max_context=64).to_learn_on("cpu")
+    lesson = made_up(40, 20)
+    with precision.autocast("cpu"):
+        whole, quarter = (Imitation(pupil, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))
+    assert quarter == pytest.approx(whole / 4)
