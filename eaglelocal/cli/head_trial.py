@@ -27,6 +27,7 @@ DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # of a reading; two at least are tried
 ANSWER_TOKENS = 96
 PROMPTS_OF_A_KIND = 4
+OTHER_HEAD = "take the head that was trained for this very model; `--no-trial` imports it as it is"
 PATIENCE_S = 300.0  # for the first reading; the others get as many prompts
 
 OpenEngine = Callable[[Path], ChatClient]
@@ -120,14 +121,14 @@ def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> 
     )
 
 
-def check_knows_target(name: str, figures: Figures) -> None:
+def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -> None:
     if figures.knows_target:
         return
     raise IncompatibleError(
         f"{name} does not know this target: of its first drafted tokens {figures.first:.1%} are accepted "
         f"({figures.drafts} drafts), at least {figures.least:.1%} are wanted; the commonest token alone makes "
         f"{figures.commonest_share:.1%} of the text",
-        hint="take the head that was trained for this very model; `--no-trial` imports it as it is",
+        hint=hint,
     )
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from eaglelocal.training.pupil import School
     from eaglelocal.training.study import Learned, Study
 
-ANSWER_TOKENS = 1024
 DEFAULT_CTX, DEFAULT_SLOTS = 2048, 4
 LEAST_CONVERSATIONS = 40
 HELD_OUT_EVERY, LEAST_HELD_OUT, MOST_HELD_OUT = 20, 8, 64
@@ -135,7 +134,7 @@ def train(
     check_asked(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     on = device_of(torch_device)
     lessons = lessons_of(settings, output, on, start=start, work=work, out=out, kind=type)
-    params = dataclasses.replace(sampling_of(settings), max_tokens=min(ANSWER_TOKENS, lessons.ctx // 2))
+    params = dataclasses.replace(sampling_of(settings), max_tokens=lessons.ctx // 2)
     has_template = lessons.found.info.chat_template is not None
     asked = asked_of(prompts, params, has_template=has_template, least=LEAST_CONVERSATIONS)
     tell = output.message if as_json else output.data
@@ -390,7 +389,7 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
         with written(path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")) as partial:
             read_draft(read_header(partial), beside=found.header, target=found.info)
             after = tried(lessons, partial, requests, "the new head")
-            check_knows_target(name, after)
+            check_knows_target(name, after, hint="it has learned too little: more --tokens, or more --epochs")
             amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if lessons.rival is not None:
                 before = tried(lessons, lessons.rival, requests, "the head before")

@@ -29,7 +29,8 @@ from eaglelocal.training.pupil import Pupil, School, Words, frequent_tokens, pup
 HELD_OUT_ROWS = 4  # of a batch, where they fit one
 PART_NUMBERS = 2**22  # of a state, in what is learned from at once: beside a wide target gradients keep gigabytes of it
 LEFT_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch learns on it
-NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # as torch says it of GPUs, and of others
+# as torch says it of GPUs, and of others
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -362,6 +362,7 @@ def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_b
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("MPS backend out of memory (MPS allocated: 17.9 GB)"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         MemoryError(),
     ],
 )
