@@ -22,6 +22,7 @@ import torch
 from eaglelocal import locations
 from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.data import Batch, Pieces
 from eaglelocal.training.examination import Examination
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
@@ -29,7 +30,8 @@ from eaglelocal.training.head import Head, shape_beside
 from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import Progress
-from eaglelocal.training.reload import fill_head, fill_target, read_tokenizer
+from eaglelocal.training.pupil import fill_head
+from eaglelocal.training.reload import fill_target, read_tokenizer
 from eaglelocal.training.shards import Shards, ShardWriter, Stage
 from eaglelocal.training.target import Target, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
@@ -116,7 +118,7 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
     torch.manual_seed(build.seed)
     head = Head(shape_beside(target.shape))
     if build.start is not None:
-        fill_head(head, build.start / HEAD_FILE)
+        fill_head(head, read_header(build.start / HEAD_FILE))
     examination = hold_examination(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
     # uncompiled: examined rows have many shapes, and compiling for each would cost more than it saves

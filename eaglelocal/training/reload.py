@@ -1,7 +1,6 @@
-"""Target, head and tokenizer from the GGUF files that `export` wrote, so that training can go on from them.
+"""Target and tokenizer from the GGUF files that `export` wrote, so that training can go on from them.
 
-Matrices come back as bfloat16 held them. The head's fc comes back with fc_norm's gains folded in, and gains of one:
-the same function, and what is learned from there on is exported as before.
+Matrices come back as bfloat16 held them. (Heads: pupil.py.)
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from eaglelocal.training.export import BLOCK_NAMES, HEAD_NAMES
-from eaglelocal.training.head import Head
+from eaglelocal.training.export import BLOCK_NAMES
 from eaglelocal.training.target import Target
 from eaglelocal.training.tokenizer import GuideTokenizer, tokenizer_of
 
@@ -34,17 +32,6 @@ def fill_target(target: Target, path: Path) -> None:
     for index, block in enumerate(target.blocks):
         for inner, outer in BLOCK_NAMES.items():
             block.get_parameter(inner).copy_(weights[f"blk.{index}.{outer}"])
-
-
-@torch.no_grad()
-def fill_head(head: Head, path: Path) -> None:
-    """As `fill_target`."""
-    weights = read_weights(path)
-    head.fc.weight.copy_(weights["fc"])
-    for norm in head.fc_norms:
-        nn.init.ones_(norm.get_parameter("weight"))
-    for inner, outer in HEAD_NAMES.items():
-        head.get_parameter(inner).copy_(weights[outer])
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -10,9 +10,11 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, Build, build_tokenizer, claim_work_folder  # noqa: E402
 from eaglelocal.errors import UsageError  # noqa: E402
+from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.export import export_head, export_target, round_to_bfloat16  # noqa: E402
 from eaglelocal.training.head import Head, shape_beside  # noqa: E402
-from eaglelocal.training.reload import fill_head, fill_target, read_tokenizer  # noqa: E402
+from eaglelocal.training.pupil import fill_head  # noqa: E402
+from eaglelocal.training.reload import fill_target, read_tokenizer  # noqa: E402
 from eaglelocal.training.target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
@@ -53,7 +55,7 @@ def test_target_and_head_compute_what_they_did(folder: Path) -> None:
     for module, state in zip((target, head), torch.load(folder / "as it was"), strict=True):
         module.load_state_dict(state)
     fill_target(again, folder / TARGET_FILE)
-    fill_head(head_again, folder / HEAD_FILE)
+    fill_head(head_again, read_header(folder / HEAD_FILE))
     tokens = torch.randint(0, vocab, (2, 24))
     (state, taps), (state_again, taps_again) = (t.forward_with_taps(tokens, (1, 3, 5)) for t in (target, again))
     assert torch.equal(state, state_again)
