@@ -69,7 +69,7 @@ class Lessons:
 
     found: FoundTarget
     school: School
-    rival: Path | None  # the head that is used now, or that it goes on from; what comes out must be better
+    rival: str | None  # the draft that is used now, or that it goes on from; what comes out must be better
     settings: Settings
     output: Output
     folder: Path
@@ -156,7 +156,7 @@ def lessons_of(
     return Lessons(
         found=found,
         school=school,
-        rival=head_there(start, found),
+        rival=draft_there(start, found),
         settings=settings,
         output=output,
         folder=folder,
@@ -212,12 +212,14 @@ def school_of(start: str, found: FoundTarget) -> School:
     return school
 
 
-def head_there(start: str, found: FoundTarget) -> Path | None:
-    """What a new head is compared with is what `--draft auto` takes."""
+def draft_there(start: str, found: FoundTarget) -> str | None:
+    """What a new head is compared with: what `--draft auto` takes, for which it would stand. Lookups go on beside it."""
     from eaglelocal.hub.drafts import find_draft
 
     draft = find_draft("auto" if start == "none" else start, found)
-    return draft.path if draft.kind == "eagle3" else None
+    if draft.path is None:
+        return None
+    return "mtp" if draft.kind == "mtp" else str(draft.path.resolve())
 
 
 def path_of(school: School, kind: str, out: str | None) -> Path:
@@ -388,11 +390,11 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
     try:
         with written(path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")) as partial:
             read_draft(read_header(partial), beside=found.header, target=found.info)
-            after = tried(lessons, partial, requests, "the new head")
+            after = tried(lessons, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint="it has learned too little: more --tokens, or more --epochs")
             amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if lessons.rival is not None:
-                before = tried(lessons, lessons.rival, requests, "the head before")
+                before = tried(lessons, lessons.rival, requests, "the draft before")
                 if after.length <= before.length and not lessons.is_named:
                     raise _NoBetter
     except _NoBetter:
@@ -400,12 +402,12 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
     return Trained(path, name, is_kept, learned.before, learned.after, before, after, collected, len(study.taught))
 
 
-def tried(lessons: Lessons, head: Path, requests: Sequence[ChatRequest], what: str) -> Figures:
-    """Greedy answers to what was held out, drafted for by the head at a fixed length."""
+def tried(lessons: Lessons, draft: str, requests: Sequence[ChatRequest], what: str) -> Figures:
+    """Greedy answers to what was held out, drafted for by a head, or what else there is, at a fixed length."""
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, as_trial, ask_all
 
     progress = lessons.output.progress()
-    plan = lessons.plan(str(head.resolve()), ctx=lessons.ctx, spec=DRAFT_LENGTH)
+    plan = lessons.plan(draft, ctx=lessons.ctx, spec=DRAFT_LENGTH)
     client, _info = start_engine(plan, lessons.output)
     try:
         figures, _num = ask_all(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from eaglelocal.cli.train import (
@@ -9,11 +11,15 @@ from eaglelocal.cli.train import (
     LEAST_HELD_OUT,
     MOST_HELD_OUT,
     check_enough,
+    draft_there,
     fitting,
     parted,
     time_left,
 )
 from eaglelocal.errors import UsageError
+from eaglelocal.hub import drafts
+from eaglelocal.hub.drafts import FoundDraft
+from eaglelocal.hub.targets import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, Conversation
 
 
@@ -57,3 +63,25 @@ def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint
 )
 def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_s: float, told: str) -> None:
     assert time_left(done, rest, spent_s) == told
+
+
+@pytest.mark.parametrize(
+    ("draft", "rival"),
+    [
+        (FoundDraft("eagle3", Path("/head.gguf")), "/head.gguf"),
+        (FoundDraft("dflash", Path("/block.gguf")), "/block.gguf"),
+        (FoundDraft("draft_model", Path("/small.gguf")), "/small.gguf"),
+        (FoundDraft("mtp", Path("/target.gguf")), "mtp"),
+        (FoundDraft("ngram"), None),
+        (FoundDraft(), None),
+    ],
+)
+def test_a_head_must_be_better_than_whatever_it_would_stand_for(
+    draft: FoundDraft, rival: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""
+    asked = []
+    monkeypatch.setattr(drafts, "find_draft", lambda reference, found: asked.append(reference) or draft)
+    found = find_target(NATIVE, on_progress=lambda fraction, what: None)
+    assert draft_there("none", found) == rival
+    assert asked == ["auto"]
