@@ -213,7 +213,7 @@ def school_of(start: str, found: FoundTarget) -> School:
 
 
 def draft_there(start: str, found: FoundTarget) -> str | None:
-    """What a new head is compared with: what `--draft auto` takes, for which it would stand. Lookups go on beside it."""
+    """What a new head is compared with: what `--draft auto` takes, for which it would stand. Lookups go on beside."""
     from eaglelocal.hub.drafts import find_draft
 
     draft = find_draft("auto" if start == "none" else start, found)
