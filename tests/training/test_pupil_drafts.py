@@ -175,7 +175,8 @@ def opened(path: Path, target: Path) -> tuple[Pupil, Words]:
     school = school_beside(target, path)
     words = words_of(school, None)
     pupil = pupil_of(school, words, max_context=64)
-    pupil.output = torch.nn.Parameter(words.first_output())  # a lent one is kept in bfloat16
+    rows = list(range(words.output.num_rows))
+    pupil.output = torch.nn.Parameter(torch.from_numpy(words.output.rows(rows)))  # a lent one is kept in bfloat16
     return pupil, words
 
 
