@@ -11,7 +11,7 @@ from eaglelocal.cli.import_report import labelled
 from eaglelocal.hub.heads.verdict import Figures
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.train import Lessons
+    from eaglelocal.cli.train_lessons import Lessons
     from eaglelocal.cli.train_questions import Asked
     from eaglelocal.training.conversations import Collected
     from eaglelocal.training.lessons import Accepted

@@ -11,11 +11,11 @@ from eaglelocal.cli.train import (
     LEAST_HELD_OUT,
     MOST_HELD_OUT,
     check_enough,
-    draft_there,
     fitting,
     parted,
     time_left,
 )
+from eaglelocal.cli.train_lessons import draft_there
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import drafts
 from eaglelocal.hub.drafts import FoundDraft
