@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from eaglelocal.engine.child import DEFAULTS
 from eaglelocal.errors import UsageError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -11,6 +14,8 @@ def device_of(asked: str) -> str:
     """Raises UsageError where torch is missing, or has no such device."""
     if asked not in DEVICES:
         raise UsageError(f"--torch-device must be one of {', '.join(DEVICES)}, not {asked!r}")
+    for name, value in DEFAULTS.items():  # torch's threads spin at barriers like llama.cpp's; read when torch is loaded
+        os.environ.setdefault(name, value)
     try:
         import torch
     except ImportError:

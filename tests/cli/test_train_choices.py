@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from eaglelocal.hub import drafts
 from eaglelocal.hub.drafts import FoundDraft
 from eaglelocal.hub.targets import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, Conversation
+from eaglelocal.training.device import device_of
 
 
 def conversations(num: int, *, num_prompt: int = 10, num_said: int = 20) -> tuple[Conversation, ...]:
@@ -85,3 +87,14 @@ def test_a_head_must_be_better_than_whatever_it_would_stand_for(
     found = find_target(NATIVE, on_progress=lambda fraction, what: None)
     assert draft_there("none", found) == rival
     assert asked == ["auto"]
+
+
+@pytest.mark.parametrize(("said", "wanted"), [(None, "1000"), ("5", "5")])
+def test_threads_of_torch_soon_leave_a_busy_machine_its_cores(
+    said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", said or "")
+    if said is None:
+        monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert device_of("cpu") == "cpu"
+    assert os.environ["GOMP_SPINCOUNT"] == wanted
