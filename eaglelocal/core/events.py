@@ -44,6 +44,7 @@ class EngineInfo:
     template: str = ""  # for chats, as its file has it
     bos_text: str = ""
     eos_text: str = ""
+    sees_images: bool = False  # messages may have some
 
 
 @dataclass(frozen=True, slots=True)

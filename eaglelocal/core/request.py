@@ -62,6 +62,14 @@ def parse_spec(text: str | int) -> Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in a message."""
+
+    data: bytes = field(repr=False)  # of a file: PNG, JPEG, GIF, WebP or BMP, as it came
+    at: int = 0  # characters of the message's text that stand before it
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation."""
 
@@ -71,6 +79,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
     tool_call_id: str = ""  # of a tool's answer: the call that it answers
     name: str = ""  # of the tool that answers
+    images: tuple[Image, ...] = ()  # in the order of their places; for models that see
 
 
 Parts = tuple[str | int, ...]  # texts, and tokens among them
