@@ -14,6 +14,7 @@ from collections.abc import Callable
 from eaglelocal.backend.block_head import Block, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.images import LlamaImageReader, ReaderParams
 from eaglelocal.backend.layouts import AMX
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.memory import buffer_bytes
@@ -38,9 +39,11 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.pair import HeadInfo, branch_problem, draft_warnings, read_model
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.sampling import recommended_sampling
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.gguf.tensors import read_tensor
@@ -108,7 +111,8 @@ class Builder:
             *parts.notes,
             *notes_on_layouts(library, target.header),
         )
-        engine = self._engine(library, model, target.header, context, drafters, controller, notes=notes)
+        images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
+        engine = self._engine(library, model, target.header, context, drafters, controller, images, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
         self._calibrate(engine, controller, parts, library)
         self._recall(controller)
@@ -220,6 +224,7 @@ class Builder:
         context: LlamaContext,
         drafters: tuple[Drafter, ...],
         controller: Controller,
+        images: LlamaImageReader | None,
         *,
         notes: tuple[str, ...],
     ) -> Engine:
@@ -246,6 +251,7 @@ class Builder:
             template=model.vocabulary.chat_template or "",
             bos_text=model.vocabulary.bos_text,
             eos_text=model.vocabulary.eos_text,
+            sees_images=images is not None,
         )
         return Engine(
             context=context,
@@ -255,7 +261,23 @@ class Builder:
             controller=controller,
             scheduler=self._scheduler(model, drafters),
             info=info,
+            image_reader=images,
         )
+
+    def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> LlamaImageReader | None:
+        plan = self._plan
+        if plan.projector is None:
+            return None
+        self._report(LoadProgress(1.0, plan.projector.name))
+        params = ReaderParams(
+            threads=self._threads,
+            on_gpu=on_gpu,
+            n_batch=plan.n_batch,
+            max_tokens=max_image_tokens(read_header(plan.projector), n_ctx=plan.n_ctx, n_batch=plan.n_batch),
+        )
+        reader = LlamaImageReader(library, model, plan.projector, params)
+        self._opened.callback(reader.close)
+        return reader
 
     def _scheduler(self, model: Model, drafters: tuple[Drafter, ...]) -> Scheduler:
         plan = self._plan

@@ -18,12 +18,14 @@ import numpy as np
 from eaglelocal.backend.choices import Choices, num_ranked
 from eaglelocal.backend.constraint import ConstrainedSampler
 from eaglelocal.backend.hot import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
+from eaglelocal.backend.images import ImageChunk
 from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells, uncut
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import Chain, ChainSampler, FilteredChain, GreedySampler, WholeChain, filter_of
 from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import Sampler
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, IncompatibleError, ResourceError
@@ -172,6 +174,15 @@ class LlamaContext:
             raise failure(code, n, self._library)
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)
+
+    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+        """`rows`: of the ImageReader that was made for this context's model."""
+        if not isinstance(rows, ImageChunk):
+            raise EngineError("rows of an image that llama.cpp does not know")
+        self._cells.settle([(sequence,)])
+        self.num_decodes += 1
+        with self.clock:
+            rows.decode(self.handle, sequence, position, self.n_batch)
 
     def attach(self, head: int | None) -> None:
         """From now on this head, by its address, encodes whatever is decoded."""

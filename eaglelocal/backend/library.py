@@ -109,8 +109,8 @@ class Library:
         self.log = Log()
         self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = BUILD
-        self._log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
-        api.llama_log_set(self._log_callback, C.c_void_p(0))
+        self.log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
+        api.llama_log_set(self.log_callback, C.c_void_p(0))
         api.llama_backend_init()
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():

@@ -71,10 +71,10 @@ class Cells:
             cuts = {sequence: cuts[sequence] for sequence in sorted(cuts) if sequence not in self.postponed}
         return cuts
 
-    def settle(self) -> None:
-        """All but what waits for its sequence."""
+    def settle(self, batch: Iterable[Sequence[int]] = ()) -> None:
+        """All but what waits for its sequence, unless rows of that follow."""
         self.check_open()
-        for sequence, first in self.due(()).items():
+        for sequence, first in self.due(batch).items():
             if not self._remove(sequence, first, -1):
                 raise uncut({sequence: first})
 

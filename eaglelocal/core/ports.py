@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from eaglelocal.core.batch import Batch, FeatureRows, Features, Floats, Outputs, PairBatch, Proposals, Roots, State
 from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.image import ImageRows
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import EagleLocalError
 
@@ -75,6 +76,12 @@ class Context(Cache, Protocol):
         """Let `target` have the cells of `source` at positions first..end-1 too.
 
         Sequences with caches of their own are copied from position 0 on, and what the target held is void.
+        """
+
+    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+        """Put an image into the cache, from `position` on. It gives no output rows.
+
+        Raises ResourceError where that fails; what the sequence then holds from there on is void.
         """
 
     def decode(self, batch: Batch) -> Outputs:
@@ -194,6 +201,25 @@ class Vocabulary(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Does this token end generation?"""
+
+
+class TextPart(NamedTuple):
+    """Of a prompt."""
+
+    text: str
+    parse_special: bool  # control tokens may be spelled in it
+
+
+class ImageReader(Protocol):
+    """What makes images readable for a target. Of one engine, from one thread."""
+
+    def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
+        """A prompt of texts and image files: its tokens, and rows in place of each image, or of each of its parts.
+
+        Raises RequestError for what is no image, too large, or more than this model takes.
+        """
+
+    def close(self) -> None: ...
 
 
 class Constraints(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
@@ -165,14 +166,20 @@ class Request:
     """A request as the engine runs it."""
 
     id: str
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...]  # negative where an image stands
     params: SamplingParams
+    images: tuple[PlacedImage, ...] = ()  # of the prompt
     spec: Spec | None = None
     owner: str = ""
     constraint: Constraint | None = None
     split: Split | None = None
     reuses_cache: bool = True
     line_limit_s: float | None = None
+
+    @property
+    def num_hidden(self) -> int:
+        """Cells that images take beyond one for each position."""
+        return sum([image.num_hidden for image in self.images])
 
     @property
     def goes_on_behind_end(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.request import Request
 
 
@@ -11,7 +12,8 @@ from eaglelocal.core.request import Request
 class Sequence:
     """A request in a slot.
 
-    tokens      prompt and everything emitted
+    n_ctx       positions that it may have: fewer than the slot's where images take several cells each
+    tokens      prompt and everything emitted; negative numbers stand for images
     num_cached  rows of `tokens` that lie in the target's cache
 
     While decoding, all tokens but the last are cached; the last is the root of the next draft.
@@ -28,14 +30,41 @@ class Sequence:
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
         self.num_prompt = len(self.tokens)
+        self.n_ctx -= self.request.num_hidden
 
     @property
     def num_emitted(self) -> int:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def num_prompt_rows(self) -> int:
+        """Cells that the prompt takes, as people count its tokens."""
+        return self.num_prompt + self.request.num_hidden
+
+    @property
+    def num_reused_rows(self) -> int:
+        reused = [image for image in self.request.images if image.end <= self.num_reused]
+        return self.num_reused + sum([image.num_hidden for image in reused])
+
+    @property
     def is_prefilling(self) -> bool:
         return self.num_cached < self.num_prompt
+
+    @property
+    def next_image(self) -> PlacedImage | None:
+        """The first that is not cached whole; none is ever cached in part."""
+        return next((image for image in self.request.images if image.end > self.num_cached), None)
+
+    @property
+    def num_readable(self) -> int:
+        """Prompt tokens up to the next image."""
+        image = self.next_image
+        return (self.num_prompt if image is None else image.first) - self.num_cached
+
+    def before_images(self, position: int) -> int:
+        """The last position, not behind this one, at which no image is cut."""
+        cut = (image.first for image in self.request.images if image.first < position < image.end)
+        return next(cut, position)
 
     @property
     def num_left(self) -> int:

@@ -89,6 +89,9 @@ class Drafter(Protocol):
     def doze(self, committed: Sequence[Committed]) -> None:
         """Remember the newest rows of slots that sleep, and do no work."""
 
+    def skip(self, image: Committed) -> None:
+        """The target has read an image: rows that no drafter can read, whose tokens only tell it from others."""
+
     def drop(self, slot: int, position: int) -> None:
         """Tokens of the slot from `position` on are void; 0 forgets the slot."""
 

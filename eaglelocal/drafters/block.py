@@ -115,6 +115,10 @@ class BlockDrafter(OverContext):
         self._head.remove(index, 0)
         self._slots[index] = SlotState(start=position, end=position)
 
+    def skip(self, image: Committed) -> None:
+        """It begins anew behind the image."""
+        self.drop(image.slot, 0)
+
     def drop(self, slot: int, position: int) -> None:
         state = self._slots[slot]
         if state.remembered is not None:

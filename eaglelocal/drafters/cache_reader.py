@@ -68,6 +68,10 @@ class CacheReader(OverContext):
     def doze(self, committed: Sequence[Committed]) -> None:
         self.observe(committed)
 
+    def skip(self, image: Committed) -> None:
+        """It begins anew behind the image."""
+        self.drop(image.slot, 0)
+
     def drop(self, slot: int, position: int) -> None:
         if position < self._slots[slot].end:
             self._slots[slot] = SlotState()

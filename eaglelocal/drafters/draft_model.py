@@ -23,6 +23,7 @@ class SlotState:
     num_written: int = 0  # committed tokens in the cache
     waiting: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)  # cells behind the committed ones, root first
+    image: int | None = None  # where the first one stands: what follows is nothing to a model that sees none
 
     @property
     def num_tokens(self) -> int:
@@ -47,11 +48,14 @@ class DraftModel(OverContext):
     def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
-        asked = [row for node in nodes for row in self._add_rows(node, rows)]
+        sighted = [node for node in nodes if self._slots[node.slot].image is None]
+        asked = [row for node in sighted for row in self._add_rows(node, rows)]
         if not asked:
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        return continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
+        said = continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
+        found = dict(zip([node.slot for node in sighted], said, strict=True))
+        return [found.get(node.slot, NOTHING) for node in nodes]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots[node.slot]
@@ -89,6 +93,8 @@ class DraftModel(OverContext):
 
     def _commit(self, rows: Committed) -> None:
         slot = self._slots[rows.slot]
+        if slot.image is not None:
+            return
         new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
         if rows.first_position > slot.num_tokens:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
@@ -104,8 +110,17 @@ class DraftModel(OverContext):
             cut = slice(i, i + self._context.n_batch)
             self._context.decode(Batch(rows.tokens[cut], rows.positions[cut], rows.sequences[cut], rows.outputs[cut]))
 
+    def skip(self, image: Committed) -> None:
+        """Nothing is drafted from here on: a text with holes would not be worth what it costs."""
+        slot = self._slots[image.slot]
+        slot.drafted = []
+        if slot.image is None:
+            slot.image = image.first_position
+
     def drop(self, slot: int, position: int) -> None:
         state = self._slots[slot]
+        if state.image is not None and position <= state.image:
+            state.image = None
         state.waiting = state.waiting[: max(position - state.num_written, 0)]
         state.num_written = min(state.num_written, position)
         state.drafted = []
@@ -117,7 +132,8 @@ class DraftModel(OverContext):
         kept = min(theirs.num_written, position)
         if kept:
             self._context.share(source, target, 0, kept)
-        self._slots[target] = SlotState(kept, theirs.waiting[: position - kept])
+        image = theirs.image if theirs.image is not None and theirs.image < position else None
+        self._slots[target] = SlotState(kept, theirs.waiting[: position - kept], image=image)
 
 
 def add_row(rows: Batch, slot: int, position: int, token: int) -> None:

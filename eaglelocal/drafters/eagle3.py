@@ -190,6 +190,10 @@ class Eagle3(OverContext):
             for batch in rows.batches(self._head.n_batch):
                 self._head.decode(batch, 1, confident=False)
 
+    def skip(self, image: Committed) -> None:
+        """It begins anew behind the image."""
+        self.drop(image.slot, 0)
+
     def drop(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
         state = self._slots[slot]

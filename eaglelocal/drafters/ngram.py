@@ -240,6 +240,10 @@ class Ngram:
                 state.cut(0, rows.first_position)
             self._commit(state, rows)
 
+    def skip(self, image: Committed) -> None:
+        """Negative tokens are breaks; that the same image stands in two places is worth knowing."""
+        self.doze([image])
+
     def _commit(self, state: SlotState, rows: Committed) -> None:
         state.text.extend(rows.tokens[state.end - rows.first_position :])
         state.chain = None

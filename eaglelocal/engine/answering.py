@@ -131,7 +131,8 @@ def never_started(request_id: str) -> Finished:
 
 
 def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
-    return Prompted(request_id, prompt.tokens, tuple(map(vocabulary.spelled, prompt.tokens)), prompt.rendered)
+    tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
+    return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)
 
 
 def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:

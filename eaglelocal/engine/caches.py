@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 
 from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.base import Committed, Drafter
@@ -81,6 +82,14 @@ class Caches:
             if asleep:
                 drafter.doze(asleep)
 
+    def look(self, sequence: Sequence, image: PlacedImage) -> None:
+        """Put an image of the prompt into the slot. Raises ResourceError."""
+        self._context.look(sequence.slot, image.first, image.rows)
+        tokens = sequence.tokens[image.first : image.end]
+        self._scheduler.cached(sequence, tokens)
+        for drafter in self._drafters:
+            drafter.skip(Committed(sequence.slot, image.first, tokens, None))
+
     def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
         if chunk.is_saved:
@@ -110,4 +119,6 @@ class Caches:
 
     def _is_miscounted(self, slot: int) -> bool:
         num_cached = self._scheduler.num_cached(slot)
+        if self._scheduler.ends_with_image(slot):  # its cells may all stand at its first position
+            return False
         return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))

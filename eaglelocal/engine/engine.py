@@ -23,7 +23,7 @@ from eaglelocal.core.events import (
     Started,
     Tokens,
 )
-from eaglelocal.core.ports import Constraints, Context, Vocabulary
+from eaglelocal.core.ports import Constraints, Context, ImageReader, Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.base import Drafter
@@ -61,6 +61,7 @@ class Engine:
         controller: Controller,
         scheduler: Scheduler,
         info: EngineInfo,
+        image_reader: ImageReader | None = None,
     ) -> None:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
@@ -73,7 +74,12 @@ class Engine:
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
         )
         self._intake = Intake(
-            vocabulary, context.n_ctx, constraints, trained_ctx=info.trained_ctx, sampling=info.sampling
+            vocabulary,
+            context.n_ctx,
+            constraints,
+            image_reader=image_reader,
+            trained_ctx=info.trained_ctx,
+            sampling=info.sampling,
         )
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
@@ -106,7 +112,7 @@ class Engine:
         if request.tells_prompt:
             self._outbox.append(prompted(request.id, prompt, self._vocabulary))
         if request.is_counted:
-            self._outbox += counted(request.id, len(prompt.tokens))
+            self._outbox += counted(request.id, prompt.num_rows)
         else:
             self._submitted_at[request.id] = time.perf_counter()
 
@@ -132,6 +138,7 @@ class Engine:
         self._ledger.begin()
         self._resume()
         self._admit()
+        self._look()
         max_draft = max(map(self._controller.max_draft, self._answers), default=0)
         plan = self._scheduler.schedule(max_draft, self._pacing.pace)
         if not (plan.decode or plan.prefill):
@@ -259,21 +266,34 @@ class Engine:
             sequence = admission.sequence
             self._caches.begin(admission)
             sampler = self._context.sampler(sequence.request.params, sequence.request.constraint)
-            sampler.accept(last(sequence.tokens, sequence.request.params.repeat_last_n))
+            sampler.accept(last(said(sequence), sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
             text = answer_text(self._pieces, sequence.request)
             self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
             self._controller.begin(sequence.slot, sequence.request.spec)
             for drafter in self._drafters:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
-            self._ledger.totals.prompt_tokens += sequence.num_prompt
+            self._ledger.totals.prompt_tokens += sequence.num_prompt_rows
             if not admission.is_waiting:
                 self._start(sequence)
+
+    def _look(self) -> None:
+        """Read one image at most, so that others' answers go on between images. Nothing is learned of its seconds."""
+        due = self._scheduler.image_due()
+        if due is None:
+            return
+        sequence, image = due
+        try:
+            self._caches.look(sequence, image)
+        except ResourceError as error:
+            self._outbox += self._fail([sequence], error)
+        self._ledger.rest()
+        self._ledger.begin()
 
     def _start(self, sequence: Sequence) -> None:
         """Told as drafted for, unless it is said behind that it is not."""
         self._ledger.totals.reused_tokens += sequence.num_reused
-        self._outbox.append(Started(sequence.request.id, sequence.num_prompt, sequence.num_reused))
+        self._outbox.append(Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows))
         if self._state(sequence.slot)[0] != "on":
             self._outbox.append(self._changed(sequence.slot))
 
@@ -289,7 +309,10 @@ class Engine:
 
     def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
         """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""
-        answers = [self._answers[s.slot] for s in sequences_of(plan)]
+        return self._fail(sequences_of(plan), error)
+
+    def _fail(self, sequences: Several[Sequence], error: ResourceError) -> list[RequestEvent]:
+        answers = [self._answers[s.slot] for s in sequences]
         for answer in answers:
             self._release(answer)
             self._caches.forget(answer.sequence.slot)
@@ -357,7 +380,7 @@ class Engine:
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
-            prompt_tokens=answer.sequence.num_prompt,
+            prompt_tokens=answer.sequence.num_prompt_rows,
             completion_tokens=answer.sequence.num_emitted,
             timings=timings,
             speculation=answer.counter.stats(
@@ -405,6 +428,11 @@ def shown_state(state: State | None) -> str:
     if state is None:
         return "off"
     return "on" if state is State.AWAKE else "asleep"
+
+
+def said(sequence: Sequence) -> list[int]:
+    """The tokens of a prompt: images have none."""
+    return [token for token in sequence.tokens if token >= 0] if sequence.request.images else sequence.tokens
 
 
 def last(tokens: list[int], count: int) -> list[int]:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.ports import Constraints, Vocabulary
-from eaglelocal.core.request import ChatRequest, Mixed, Request
+from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
+from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
-from eaglelocal.engine.prompts import Prompt, infill_prompt, mixed_tokens, starts_with_bos
-from eaglelocal.errors import RequestError
+from eaglelocal.engine.prompts import Prompt, infill_prompt, mixed_tokens, placed, starts_with_bos
+from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
 from eaglelocal.text.families import markers_of
-from eaglelocal.text.literals import Literals, Spellings
+from eaglelocal.text.literals import Literals, Span, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
 from eaglelocal.text.tool_grammar import callable_tools
+
+IMAGE_TEXT = "<__media__>"  # where a prompt is told as text, as llama-server tells it
 
 
 class NoConstraints:
@@ -42,11 +44,13 @@ class Intake:
         n_ctx: int,
         constraints: Constraints | None = None,
         *,
+        image_reader: ImageReader | None = None,
         trained_ctx: int = 0,
         sampling: Mapping[str, float] | None = None,
     ) -> None:
         """sampling: that the model's makers recommend."""
         self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
+        self._image_reader = image_reader
         self._can_grow = not 0 < trained_ctx <= n_ctx
         self._binding = Binding(NoConstraints() if constraints is None else constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
@@ -65,13 +69,14 @@ class Intake:
         prompt = self.prompt(asked) if prompt is None else prompt
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
-        self._check_room(len(prompt.tokens), is_chat=bool(asked.messages))
+        self._check_room(prompt.num_rows, is_chat=bool(asked.messages))
         self._checked(tuple(token for token, _ in asked.params.logit_bias))
         split = self._split(asked, prompt) if asked.messages else None
         return Request(
             id=asked.id,
             prompt=prompt.tokens,
-            params=self._params(asked, len(prompt.tokens)),
+            images=prompt.images,
+            params=self._params(asked, prompt.num_rows),
             spec=asked.spec,
             owner=asked.owner,
             constraint=self._constraint(asked, split),
@@ -136,8 +141,9 @@ class Intake:
         if beginning.thought:
             text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
-        rendered = "".join(span for span, _ in literals.spans(text)) if asked.tells_prompt else ""
-        return Prompt(self._tokens(text, literals), in_thought, beginning.is_said, rendered)
+        prompt = self._read(list(literals.pieces(text)))
+        rendered = rendered_text(literals.pieces(text)) if asked.tells_prompt else ""
+        return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
 
     def _beginning(self, asked: ChatRequest) -> Beginning:
         """What a bound answer must be, it is as a whole: it begins behind the last message."""
@@ -147,15 +153,29 @@ class Intake:
             return Beginning(asked.messages)
         return beginning_of(asked.messages, self.template.family)
 
-    def _tokens(self, text: str, literals: Literals) -> tuple[int, ...]:
+    def _read(self, pieces: Sequence[Span | Image]) -> Prompt:
+        add_special = not starts_with_bos(first_text(pieces), self._vocabulary)
+        if any(isinstance(piece, Image) for piece in pieces):
+            return self._read_images(pieces, add_special=add_special)
         tokens: list[int] = []
-        for span, is_literal in literals.spans(text):
+        for piece in pieces:
+            assert not isinstance(piece, Image)
+            text, is_literal = piece
             tokens += self._vocabulary.tokenize(
-                span,
-                add_special=not tokens and not starts_with_bos(text, self._vocabulary),
-                parse_special=not is_literal,
+                text, add_special=not tokens and add_special, parse_special=not is_literal
             )
-        return tuple(tokens)
+        return Prompt(tuple(tokens))
+
+    def _read_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> Prompt:
+        if self._image_reader is None:
+            what = "this model reads no images: no projector is loaded for it"
+            hint = "--mmproj FILE, where there is one for this model"
+            raise RequestError(what, hint=hint, parameter="messages", code=NOT_SUPPORTED)
+        parts = [piece.data if isinstance(piece, Image) else TextPart(piece[0], not piece[1]) for piece in pieces]
+        prompt = placed(self._image_reader.tokenize(parts, add_special=add_special))
+        if prompt.images and prompt.images[-1].end == len(prompt.tokens):
+            raise RequestError("the prompt ends with an image: nothing can be answered to that", parameter="messages")
+        return prompt
 
     def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
         if num_prompt < self._n_ctx:
@@ -201,6 +221,14 @@ class Intake:
             is_split=asked.is_split,
         )
         return self._binding.of_split(wish)
+
+
+def first_text(pieces: Sequence[Span | Image]) -> str:
+    return pieces[0][0] if pieces and not isinstance(pieces[0], Image) else ""
+
+
+def rendered_text(pieces: Iterable[Span | Image]) -> str:
+    return "".join(IMAGE_TEXT if isinstance(piece, Image) else piece[0] for piece in pieces)
 
 
 def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:

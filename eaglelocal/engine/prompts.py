@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from eaglelocal.core.image import ImageRows, PlacedImage, stand_ins
 from eaglelocal.core.ports import FillTokens, Vocabulary
 from eaglelocal.core.request import Infill, Mixed, Parts
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
@@ -19,9 +21,27 @@ class Prompt:
     """What the model is given, and where in its answer that ends: within a thought, or within what is said."""
 
     tokens: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
     in_thought: bool = False
     in_said: bool = False
     rendered: str = ""  # of messages whose prompt is to be told
+
+    @property
+    def num_rows(self) -> int:
+        """Cells that it takes."""
+        return len(self.tokens) + sum(image.num_hidden for image in self.images)
+
+
+def placed(pieces: Iterable[int | ImageRows]) -> Prompt:
+    """Tokens, and images among them."""
+    tokens, images = list[int](), list[PlacedImage]()
+    for piece in pieces:
+        if isinstance(piece, int):
+            tokens.append(piece)
+        else:
+            images.append(PlacedImage(len(tokens), piece))
+            tokens += stand_ins(piece)
+    return Prompt(tuple(tokens), tuple(images))
 
 
 def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
@@ -111,6 +112,7 @@ class Scheduler:
         self._leads: dict[int, Lead] = {}  # by slot that waits
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
         self._is_seen = [True] * num_slots  # the drafter has seen just the rows that are cached
+        self._with_images: set[int] = set()  # slots whose last prompt had some
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
@@ -152,11 +154,12 @@ class Scheduler:
         is_cut = unchanged < len(self._cached[slot]) or not self._is_seen[slot]
         if is_cut and not self.can_cut:
             unchanged = self._go_back(slot, unchanged)
-        reused = max(unchanged - self._reuse_margin, 0) if is_cut else unchanged
+        reused = sequence.before_images(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
         sequence.num_cached = sequence.num_reused = reused
         del self._cached[slot][reused:]
         self._is_seen[slot] = not is_cut
         self._running[slot] = sequence
+        (self._with_images.add if request.images else self._with_images.discard)(slot)
         self._clock += 1
         self._last_used[slot] = self._clock
         self._queue.charge(request.owner, sequence.num_prompt - reused)
@@ -245,7 +248,7 @@ class Scheduler:
         return [*(Lead(slot, None, 0) for slot in others), *(Lead(slot, self._running[slot], 0) for slot in readers)]
 
     def _fork(self, sequence: Sequence, lead: Lead) -> Admission:
-        slot, reused = sequence.slot, lead.num_tokens - self._reuse_margin
+        slot, reused = sequence.slot, sequence.before_images(lead.num_tokens - self._reuse_margin)
         self._cached[slot] = self._cached[lead.slot][:reused]
         self._is_seen[slot] = False
         self._queue.charge(sequence.request.owner, sequence.num_cached - reused)
@@ -259,7 +262,7 @@ class Scheduler:
         max_draft = min(max_draft, self._draft_rows(len(decode)))
         if self._most_drafted is not None:
             max_draft = min(max_draft, self._most_drafted)
-        left = {s.slot: s.num_prompt - s.num_cached for s in self._running.values() if self._may_read(s)}
+        left = {s.slot: s.num_readable for s in self._running.values() if self._may_read(s)}
         if not left:
             return StepPlan((), decode, max_draft)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
@@ -281,7 +284,19 @@ class Scheduler:
         return Chunk(sequence, first, place - first, is_saved=True)
 
     def _may_read(self, sequence: Sequence) -> bool:
-        return sequence.is_prefilling and sequence.slot not in self._leads
+        return sequence.is_prefilling and sequence.slot not in self._leads and sequence.num_readable > 0
+
+    def image_due(self) -> tuple[Sequence, PlacedImage] | None:
+        """The image that is to be read next: its text before it is cached. Of several prompts' the oldest's."""
+        for sequence in self._running.values():
+            image = sequence.next_image
+            if image is not None and not sequence.num_readable and sequence.slot not in self._leads:
+                return sequence, image
+        return None
+
+    def may_hold_images(self, slot: int) -> bool:
+        """Whether the slot's cache may have fewer positions than cells."""
+        return slot in self._with_images
 
     def _draft_rows(self, num_decoding: int) -> int:
         """Drafted rows for which the batch has room behind each root."""
@@ -299,6 +314,9 @@ class Scheduler:
         self._cached[sequence.slot].extend(tokens)
         self._is_seen[sequence.slot] = True
         sequence.num_cached += len(tokens)
+
+    def ends_with_image(self, slot: int) -> bool:
+        return bool(self._cached[slot]) and self._cached[slot][-1] < 0
 
     def num_cached(self, slot: int) -> int:
         """Positions in the slot's cache, running or not."""

@@ -5,6 +5,8 @@ and may trim, split or quote it; `spans` puts the spellings back as text that mu
 The end of a message that could begin such a spelling is hidden too: the next one could complete it.
 
     "a<|im_end|>b" -> "a\\ue0000\\ue001b" -> template -> ("..a", False) ("<|im_end|>", True) ("b..", False)
+
+Images are marked likewise where they stand.
 """
 
 from __future__ import annotations
@@ -13,17 +15,23 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from eaglelocal.core.request import Image
+
 OPEN, CLOSE = "\ue000", "\ue001"
+IMAGE = "\ue003"
 HERE = "\ue002"  # stands for a place in the rendered text; nobody can write it
 MAX_LEVELS = 16  # of prefixes that are told apart; below them the texts are tried one by one
-_MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
+_MARK = re.compile(f"([{OPEN}{IMAGE}])(\\d+){CLOSE}")
+
+
+Span = tuple[str, bool]  # a text, and whether it was hidden
 
 
 class Spellings:
     """How the control tokens of a vocabulary are spelled, made ready to be searched for. One per model."""
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
-        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE, HERE})))
+        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE, HERE, IMAGE})))
         self._begins = {text[:length] for text in controls for length in range(1, len(text))}
         self._longest = max(map(len, self._begins), default=0)
 
@@ -33,11 +41,12 @@ class Spellings:
 
 
 class Literals:
-    """The hidden spellings of one conversation."""
+    """The hidden spellings of one conversation, and its images."""
 
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
         self._hidden: list[str] = []
+        self._images: list[Image] = []
 
     def hide(self, text: str) -> str:
         text = self._spellings.pattern.sub(lambda match: self._mark(match[0]), text)
@@ -46,6 +55,15 @@ class Literals:
             start = len(body) - count
             return text[:start] + self._mark(body[start:]) + text[len(body) :]
         return text
+
+    def hide_with(self, text: str, images: Sequence[Image]) -> str:
+        """A text with marks of its images."""
+        shown, last = "", 0
+        for image in images:
+            self._images.append(image)
+            shown += f"{self.hide(text[last : image.at])}{IMAGE}{len(self._images) - 1}{CLOSE}"
+            last = image.at
+        return shown + self.hide(text[last:])
 
     def hide_all(self, value: object) -> object:
         """Of every text in a JSON value, keys included."""
@@ -58,13 +76,15 @@ class Literals:
                 return [self.hide_all(one) for one in value]
         return value
 
-    def spans(self, rendered: str) -> Iterator[tuple[str, bool]]:
-        """The text in pieces, and whether each is one that was hidden."""
-        for index, part in enumerate(_MARK.split(rendered)):
-            if index % 2:
-                yield self._hidden[int(part)], True
-            elif part:
-                yield part, False
+    def pieces(self, rendered: str) -> Iterator[Span | Image]:
+        """Texts and images, in their order."""
+        text, *marked = _MARK.split(rendered)  # behind each mark: its kind, its number, and the text up to the next
+        if text:
+            yield text, False
+        for kind, number, behind in zip(*[iter(marked)] * 3, strict=True):
+            yield self._images[int(number)] if kind == IMAGE else (self._hidden[int(number)], True)
+            if behind:
+                yield behind, False
 
     def _mark(self, spelling: str) -> str:
         self._hidden.append(spelling)

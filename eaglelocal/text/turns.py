@@ -53,7 +53,7 @@ def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn
     if message.role not in ROLES:
         what = f"a message cannot have the role {message.role!r}"
         raise RequestError(what, hint=f"one of: {', '.join(ROLES)}", parameter="messages")
-    turn: Turn = {"role": message.role, "content": literals.hide(message.content)}
+    turn: Turn = {"role": message.role, "content": literals.hide_with(message.content, message.images)}
     if message.reasoning:
         turn["reasoning_content"] = literals.hide(message.reasoning)
         if not (message.content and message.tool_calls):  # gpt-oss takes one of them beside calls

@@ -53,7 +53,7 @@ def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
     text = ChatTemplate("").render(
         (Message("user", f"a{HERE}b"), Message("assistant", f"c{HERE}d")), literals=literals, continues=True
     )
-    assert "".join(span for span, _ in literals.spans(text)).endswith(f"assistant\nc{HERE}d")
+    assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{HERE}d")
 
 
 def test_a_template_that_does_not_show_the_message_is_no_use() -> None:

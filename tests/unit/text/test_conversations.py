@@ -264,7 +264,7 @@ def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() 
 def test_control_tokens_in_broken_arguments_stay_text() -> None:
     literals = Literals(Spellings(("<|im_end|>",)))
     text = ChatTemplate(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
-    assert [span for span, is_hidden in literals.spans(text) if is_hidden] == ["<|im_end|>"]
+    assert [span for span, is_hidden in literals.pieces(text) if is_hidden] == ["<|im_end|>"]
 
 
 ANSWERS_RESULTS = EACH + (

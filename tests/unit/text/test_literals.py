@@ -21,7 +21,7 @@ texts = st.lists(parts, max_size=12).map("".join)
 def test_texts_side_by_side_spell_nothing_and_come_back_whole(said: list[str]) -> None:
     literals = Literals(SPELLINGS)
     rendered = "".join(map(literals.hide, said))
-    spans = list(literals.spans(rendered))
+    spans = list(literals.pieces(rendered))
     assert "".join(span for span, _ in spans) == "".join(said)
     assert not any(control in span for span, hidden in spans if not hidden for control in CONTROLS)
 
@@ -29,7 +29,7 @@ def test_texts_side_by_side_spell_nothing_and_come_back_whole(said: list[str]) -
 @given(texts)
 def test_trimming_does_not_uncover_anything(said: str) -> None:
     literals = Literals(SPELLINGS)
-    spans = list(literals.spans(literals.hide(said).strip() + "|a|>"))
+    spans = list(literals.pieces(literals.hide(said).strip() + "|a|>"))
     assert not any(control in span for span, hidden in spans if not hidden for control in CONTROLS)
 
 

@@ -171,7 +171,7 @@ def visible(source: str, messages: tuple[Message, ...], **fields: object) -> tup
     """The rendered text without what was hidden, and all of it."""
     literals = Literals(Spellings(CONTROLS))
     text = ChatTemplate(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
-    spans = list(literals.spans(text))
+    spans = list(literals.pieces(text))
     return "".join(span if not hidden else "\0" for span, hidden in spans), "".join(span for span, _ in spans)
 
 

@@ -1,0 +1,72 @@
+"""The bytes of a picture file, which anyone may have sent -> its pixels. Knows Pillow, no model.
+
+Bounded before anything is unpacked: a file of a few kilobytes may say that it is a gigabyte of pixels.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, NamedTuple
+
+from eaglelocal.errors import RequestError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+MAX_PIXELS = 100_000_000  # 300 MB while it is unpacked; the largest cameras of phones have 200 million, most 12 or 50
+MAX_SIDE = 4096  # beyond it a picture is made smaller: no model looks closer
+MAX_ASPECT = 100  # between the sides: what is thinner shows nothing, and nobody has reckoned with what it is scaled to
+
+
+class Pixels(NamedTuple):
+    """RGB, row by row."""
+
+    width: int
+    height: int
+    data: bytes
+
+
+def pixels_of(data: bytes) -> Pixels:
+    """The first picture of the file, upright, on white where it is transparent. Raises RequestError."""
+    from PIL import Image, ImageOps, UnidentifiedImageError  # not before somebody sends one
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            check_size(*opened.size)
+            opened.draft("RGB", (MAX_SIDE, MAX_SIDE))  # of a large JPEG no more is unpacked than is wanted
+            image = ImageOps.exif_transpose(opened)
+            image.thumbnail((MAX_SIDE, MAX_SIDE))
+            image = opaque(image)
+    except UnidentifiedImageError:
+        raise unreadable(f"it is none of {', '.join(FORMATS)}") from None
+    except RequestError:
+        raise
+    except Exception as error:  # files that are cut or wrong fail in any way
+        raise unreadable(f"{type(error).__name__}: {error}"[:200]) from error
+    return Pixels(image.width, image.height, image.tobytes())
+
+
+def opaque(image: Image) -> Image:
+    """In RGB."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):  # greys of 16 bits: Pillow would cut them off at 255
+        image = image.point(lambda grey: grey / 256).convert("L")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+def check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise unreadable(f"{width} x {height} are more than {MAX_PIXELS // 10**6} million pixels", hint="a smaller one")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise unreadable(f"{width} x {height}: one side is more than {MAX_ASPECT} times the other", hint="a part of it")
+
+
+def unreadable(reason: str, hint: str = "") -> RequestError:
+    what = f"an image cannot be read: {reason}"
+    return RequestError(what, hint=hint, parameter="messages", code="invalid_image")
