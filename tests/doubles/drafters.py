@@ -20,6 +20,9 @@ class NoDrafter:
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         pass
 
+    def skip(self, image: Committed) -> None:
+        pass
+
     def end(self, slot: int) -> None:
         pass
 

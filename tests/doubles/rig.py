@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
+from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.base import Drafter
@@ -77,6 +78,7 @@ class Rig:
         context_kind: type[ScriptedContext] = ScriptedContext,
         vocabulary: LetterVocabulary | None = None,
         min_fork: int | None = 3,
+        image_reader: ImageReader | None = None,
     ) -> None:
         """Prefixes are copied between slots as soon as that spares a few rows.
 
@@ -99,6 +101,7 @@ class Rig:
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,
             info=dataclasses.replace(INFO, num_slots=num_slots),
+            image_reader=image_reader,
         )
 
     def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from eaglelocal.core.batch import Batch, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.image import ImageRows, stand_ins
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import RequestError, ResourceError
 
@@ -248,6 +249,7 @@ class ScriptedContext:
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
         self.refused: set[int] = set()  # numbers of the decodes that find no room
+        self.looks: list[tuple[int, bytes]] = []  # sequences and the keys of the images that they were shown
 
     def decode(self, batch: Batch) -> ScriptedOutputs:
         assert 0 < len(batch) <= self.n_batch
@@ -267,6 +269,14 @@ class ScriptedContext:
             if batch.outputs[row]:
                 self._states[row] = state
         return ScriptedOutputs(features if self._gives_features else None)
+
+    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+        """An image is its stand-ins, read at once; what it takes beyond them is no other sequence's."""
+        self._states = {}
+        for place, token in enumerate(stand_ins(rows), position):
+            before = self.cells.value_before((sequence,), place)
+            self.cells.append((sequence,), next_state(START if before is None else before, token))
+        self.looks.append((sequence, rows.key))
 
     def logits_of(self, row: int) -> Floats:
         if row not in self._states:

@@ -1,0 +1,210 @@
+"""Images in the engine over tables: whatever drafts and whoever shares, a text is what it is plainly."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from doubles.drafters import NoDrafter
+from doubles.rig import Rig, Told, drive
+from doubles.scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, Table
+from doubles.scripted_images import BROKEN, ScriptedReader, image_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.ngram import Ngram
+
+TABLE = Table(seed=1)
+VOCABULARY = LetterVocabulary(TABLE.n_vocab)
+READER = ScriptedReader(VOCABULARY)
+N_CTX = 400
+CAT, DOG, WIDE, SLICED = (
+    image_file("cat", 6),
+    image_file("dog", 6),
+    image_file("wide", 30, 5),
+    image_file("sliced", 4, num_slices=3),
+)
+KINDS = ("none", "eagle3", "model", "ngram", "both")
+
+
+def drafters_of(kind: str) -> tuple[Drafter, ...]:
+    head = Eagle3(ScriptedHead(TABLE, n_ctx=N_CTX), (0,))
+    found: dict[str, tuple[Drafter, ...]] = {
+        "none": (NoDrafter(),),
+        "eagle3": (head,),
+        "model": (DraftModel(ScriptedContext(TABLE, n_ctx=N_CTX, gives_features=False)),),
+        "ngram": (Ngram(N_CTX),),
+        "both": (Ngram(N_CTX), head),
+    }
+    return found[kind]
+
+
+def rig_of(kind: str = "none", **changes: object) -> Rig:
+    given: dict[str, object] = {"n_ctx": N_CTX, "image_reader": READER, "vocabulary": VOCABULARY} | changes
+    return Rig(TABLE, drafters_of(kind), **given)  # type: ignore[arg-type]
+
+
+def message(content: str, *images: tuple[int, bytes]) -> Message:
+    return Message("user", content, images=tuple(Image(data, at) for at, data in images))
+
+
+def asked(name: str, *messages: Message, max_tokens: int | None = 20, **params: object) -> ChatRequest:
+    sampled: dict[str, object] = {"temperature": 0.0, "max_tokens": max_tokens} | params
+    return ChatRequest(id=name, messages=messages, params=SamplingParams(**sampled))  # type: ignore[arg-type]
+
+
+def plain(request: ChatRequest) -> Told:
+    return rig_of(spec=OFF).run([request])[request.id]
+
+
+def test_a_prompt_with_an_image_is_read_as_it_stands() -> None:
+    rig = rig_of(spec=OFF)
+    told = rig.run([asked("a", message("look here", (4, CAT)))])["a"]
+    prompt = rig.engine._intake.prompt(asked("b", message("look here", (4, CAT))))
+    tokens = list(prompt.tokens)
+    for said in told.tokens:
+        assert said == int(np.argmax(TABLE.after(tokens)))
+        tokens.append(said)
+    assert sum(token < 0 for token in prompt.tokens) == 6
+    assert told.started is not None and told.started.prompt_tokens == len(prompt.tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("image", [CAT, WIDE, SLICED])
+def test_texts_about_images_are_the_plain_texts(kind: str, num_slots: int, image: bytes) -> None:
+    turns = [message("what is this", (0, image), (5, DOG)), message("and this", (3, CAT)), message("just text")]
+    requests = [asked(str(i), *turns[: i % 3 + 1]) for i in range(6)]
+    told = rig_of(kind, num_slots=num_slots).run(requests)
+    for request in requests:
+        assert told[request.id].tokens == plain(request).tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seeded_texts_are_the_plain_texts(kind: str) -> None:
+    request = asked("a", message("what is this", (0, WIDE)), temperature=0.9, repeat_penalty=1.2, seed=5)
+    assert rig_of(kind).run([request])["a"].tokens == plain(request).tokens
+
+
+def test_different_images_give_different_texts() -> None:
+    answers = [plain(asked("a", message("what", (0, image)))).tokens for image in (CAT, DOG, WIDE)]
+    assert all(one != other for one, other in pairwise(answers))
+
+
+def test_an_image_that_a_cache_holds_is_not_read_again() -> None:
+    rig = rig_of("eagle3")
+    rig.run([asked("a", message("see", (1, CAT)))])
+    told = rig.run([asked("b", message("see", (1, CAT)), message("more"))])["b"]
+    assert len(rig.context.looks) == 1
+    assert told.started is not None and told.started.cached_tokens > 6
+    other = rig.run([asked("c", message("see", (1, DOG)))])["c"]
+    assert len(rig.context.looks) == 2
+    assert other.tokens == plain(asked("c", message("see", (1, DOG)))).tokens
+
+
+def test_an_image_at_the_border_of_what_is_used_again_is_read_whole() -> None:
+    """A head's margin would cut into it."""
+    bare = image_file("bare", 6)
+
+    class Unmarked(ScriptedReader):
+        def _pieces(self, part: object) -> list[object]:  # type: ignore[override]
+            return [piece for piece in super()._pieces(part) if part != bare or not isinstance(piece, int)]  # type: ignore[arg-type]
+
+    rig = rig_of("eagle3", image_reader=Unmarked(VOCABULARY))
+    rig.run([asked("a", message("x", (0, bare)))])
+    told = rig.run([asked("b", message("y", (0, bare)))])["b"]
+    alone = rig_of(image_reader=Unmarked(VOCABULARY), spec=OFF).run([asked("b", message("y", (0, bare)))])["b"]
+    assert told.tokens == alone.tokens
+    assert len(rig.context.looks) == 2
+
+
+def test_an_image_in_another_slot_is_copied() -> None:
+    rig = rig_of("eagle3", num_slots=2)
+    requests = [asked(str(i), message("a long question about this", (2, WIDE)), max_tokens=9 + i) for i in range(2)]
+    told = rig.run(requests)
+    assert len(rig.context.looks) == 1
+    for request in requests:
+        assert told[request.id].tokens == plain(request).tokens
+
+
+def test_others_go_on_between_images() -> None:
+    """One image a step: who writes is not held up by all of a prompt's."""
+    rig = rig_of(num_slots=2, spec=OFF)
+    rig.engine.submit(asked("writes", message("text"), max_tokens=40, ignore_eos=True))
+    for _ in range(3):
+        rig.engine.step()
+    rig.engine.submit(asked("looks", message("abcd", *((at, CAT) for at in range(4)))))
+    spread = []
+    while rig.engine.has_work and len(rig.context.looks) < 4:
+        before = len(rig.context.looks)
+        events = rig.engine.step()
+        spread.append((len(rig.context.looks) - before, any(event.request_id == "writes" for event in events)))
+    assert all(num <= 1 and is_told for num, is_told in spread)
+
+
+@pytest.mark.parametrize("num_left", [0, 12])
+def test_an_image_takes_room_for_its_rows_not_its_positions(num_left: int) -> None:
+    started = plain(asked("a", message("x", (0, WIDE)), max_tokens=1)).started
+    assert started is not None
+    rig = rig_of("eagle3", n_ctx=started.prompt_tokens + num_left)
+    told = rig.run([asked("a", message("x", (0, WIDE)), max_tokens=None, ignore_eos=True)])["a"]
+    assert len(told.tokens) == num_left
+    assert num_left or (told.failed is not None and "maximum context length" in told.failed.error.message)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reader", "words"),
+    [
+        (asked("a", message("x", (0, CAT))), None, "reads no images"),
+        (asked("a", message("x", (0, BROKEN))), READER, "it is broken"),
+    ],
+)
+def test_refusals(request_: ChatRequest, reader: ScriptedReader | None, words: str) -> None:
+    rig = rig_of(image_reader=reader)
+    told = rig.run([request_, asked("b", message("text"))])
+    assert told["a"].failed is not None and words in told["a"].failed.error.message
+    assert told["b"].finished is not None
+
+
+def test_what_looks_like_a_mark_is_text() -> None:
+    """Nobody can write a place of somebody else's image, or of one that there is not."""
+    told = rig_of().run([asked("a", message("\ue0030\ue001 and \ue0037\ue001"))])["a"]
+    assert told.finished is not None
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_conversations_with_images_stay_their_own(data: st.DataObject) -> None:
+    """Any conversations that begin alike, cancelled at any step, in any slot."""
+    seed = data.draw(st.integers(0, 10**6))
+    rng = random.Random(seed)
+    stem = [random_message(rng) for _ in range(4)]
+    requests = []
+    for i in range(data.draw(st.integers(2, 7))):
+        messages = (*stem[: rng.randrange(4)], random_message(rng))
+        requests.append(asked(str(i), *messages, max_tokens=rng.randrange(1, 25)))
+    rig = rig_of(
+        data.draw(st.sampled_from(KINDS)),
+        num_slots=data.draw(st.integers(1, 4)),
+        spec=data.draw(st.sampled_from([None, AUTO])),
+        n_batch=data.draw(st.sampled_from([8, 48])),
+    )
+    cancels = {str(i): rng.randrange(15) for i in range(len(requests)) if rng.random() < 0.3}
+    told = drive(rig.engine, requests, cancels)
+    for request in requests:
+        wanted, got = plain(request).tokens, told[request.id].tokens
+        assert got == wanted if request.id not in cancels else got == wanted[: len(got)]
+    assert not rig.engine.miscounted_slots()
+
+
+def random_message(rng: random.Random) -> Message:
+    content = "".join(rng.choice("abc ") for _ in range(rng.randrange(12)))
+    places = sorted(rng.randrange(len(content) + 1) for _ in range(rng.randrange(3)))
+    return message(content, *((at, rng.choice([CAT, DOG, WIDE, SLICED])) for at in places))
