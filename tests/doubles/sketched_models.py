@@ -181,7 +181,7 @@ def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_k.weight", (s.n_embd, keys)
     yield "attn_v.weight", (s.n_embd, keys)
     yield "attn_output.weight", (queries, s.n_embd)
-    if s.arch in ("qwen2", "gpt-oss"):
+    if s.arch in ("qwen2", "qwen2vl", "gpt-oss"):
         yield "attn_q.bias", (queries,)
         yield "attn_k.bias", (keys,)
         yield "attn_v.bias", (keys,)
@@ -382,10 +382,24 @@ def _delta_net(s: Sketch) -> Iterator[Tensor]:
 
 # norms of queries and keys
 NORMED = {
-    *("gemma3", "gemma3n", "gemma4", "lfm2", "muse-glimmer", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next")
+    *(
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "lfm2",
+        "muse-glimmer",
+        "qwen3",
+        "qwen35",
+        "qwen35moe",
+        "qwen3moe",
+        "qwen3next",
+        "qwen3vl",
+    )
 }
 PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
-    **dict.fromkeys(("llama", "mistral3", "qwen2", "qwen3", "gemma2", "gemma3"), (_attention, _feed_forward)),
+    **dict.fromkeys(
+        ("llama", "mistral3", "qwen2", "qwen2vl", "qwen3", "qwen3vl", "gemma2", "gemma3"), (_attention, _feed_forward)
+    ),
     "muse-glimmer": (_attention, _gate_of_attention, _feed_forward),
     "deepseek2": (_latent_attention, _experts_behind_dense),
     "glm4moe": (_attention, _experts_behind_dense),
