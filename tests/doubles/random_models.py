@@ -89,7 +89,7 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
     rng = np.random.default_rng(s.seed)
     writer = gguf.GGUFWriter(str(path), "eagle3")
     write_shape(writer, n_embd=s.width, n_layer=1, n_ff=s.n_ff, heads=s.width // HEAD_SIZE, n_ctx=t.n_ctx)
-    write_vocabulary(writer, t.n_vocab)
+    write_vocabulary(writer, t.n_vocab, t.controls)
     writer.add_array("eagle3.target_layers", list(s.taps))
     writer.add_uint32("eagle3.target_hidden_size", t.n_embd)
     for key in ("norm_before_fc", "norm_before_residual"):

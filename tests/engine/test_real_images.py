@@ -1,0 +1,170 @@
+"""Images on the real llama.cpp: what an engine says, however it drafts, is what llama.cpp says called plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles.plain_vision import MARKER, Answer, picture, reference_answer
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.real_engine import real_engine
+from doubles.rig import Told, drive
+from doubles.vision_models import KINDS, N_VOCAB, PAIRS, TURN_BEGINS, TURN_ENDS, WIDTH, write_vision_pair
+
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.engine.engine import Engine
+from eaglelocal.errors import ModelFileError
+
+RED, NOISE, BLUE, TALL = picture((255, 0, 0)), picture(1, 64, 40), picture((0, 0, 255), 20, 90), picture(2, 24, 80)
+NUM_TOKENS = 24
+TIE = 0.03  # gap of the two best logits at which rounding may decide
+WITH_HEADS = ("phi4", "gemma4", "qwen35")  # whose layer inputs llama.cpp can give
+DRAFTS: dict[str, tuple[str, Spec]] = {
+    "plain": ("none", OFF),
+    "lookup": ("ngram", AUTO),
+    "head": ("eagle3", fixed(4)),
+    "auto": ("eagle3", AUTO),
+    "model": ("draft_model", fixed(3)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for kind in KINDS:
+        write_vision_pair(folder, kind)
+    for kind in WITH_HEADS:
+        controls = (TURN_BEGINS, TURN_ENDS, *PAIRS[kind].marks)
+        shape = TargetShape(n_embd=WIDTH, n_vocab=N_VOCAB, controls=controls)
+        taps = (1, 2, PAIRS[kind].sketch.n_layer - 1)
+        write_head(folder / f"head-{kind}.gguf", HeadShape(width=64, taps=taps, own_embeddings=True), shape)
+    return folder
+
+
+def engine_of(folder: Path, kind: str, draft: str = "plain", **changes: object) -> Engine:
+    draft_kind, spec = DRAFTS[draft]
+    files = {"eagle3": folder / f"head-{kind}.gguf", "draft_model": folder / f"{kind}.gguf"}  # which knows the texts
+    given: dict[str, object] = {
+        "projector": folder / f"mmproj-{kind}.gguf",
+        "draft_kind": draft_kind,
+        "draft": files.get(draft_kind),
+        "spec": spec,
+        "n_ctx": 1024,
+        "flash_attention": "on",
+    }
+    return real_engine(folder / f"{kind}.gguf", **(given | changes))
+
+
+def message(text: str, *images: bytes, role: str = "user") -> Message:
+    """`text` with a marker where each image stands."""
+    parts = text.split(MARKER)
+    places = np.cumsum([len(part) for part in parts])
+    return Message(role, "".join(parts), images=tuple(map(Image, images, map(int, places))))
+
+
+def asked(name: str, *messages: Message) -> ChatRequest:
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    return ChatRequest(id=name, messages=messages, params=params)
+
+
+def plainly(folder: Path, kind: str, *messages: Message) -> Answer:
+    text, images = "", list[bytes]()
+    for one in messages:
+        content = one.content
+        for image in reversed(one.images):
+            content = content[: image.at] + MARKER + content[image.at :]
+        text += f"{TURN_BEGINS}{one.role}\n{content}{TURN_ENDS}\n"
+        images += [image.data for image in one.images]
+    text += f"{TURN_BEGINS}assistant\n"
+    return reference_answer(folder / f"{kind}.gguf", folder / f"mmproj-{kind}.gguf", text, images, NUM_TOKENS)
+
+
+def agrees(told: Told, wanted: Answer) -> None:
+    """Up to a near-tie, behind which texts go their own ways."""
+    assert told.failed is None and told.started is not None
+    assert told.started.prompt_tokens == wanted.num_tokens
+    pairs = list(zip(told.tokens, wanted.tokens, strict=False))
+    differs = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if differs is not None:
+        second, best = np.sort(wanted.logits[differs])[-2:]
+        assert best - second < TIE, f"token {differs} of {len(pairs)}: {pairs[differs]}"
+
+
+def can_draft(kind: str, draft: str) -> bool:
+    return {"eagle3": kind in WITH_HEADS, "draft_model": kind != "qwen35"}.get(DRAFTS[draft][0], True)
+
+
+CASES = [(kind, draft) for kind in KINDS for draft in DRAFTS if can_draft(kind, draft)]
+
+
+@pytest.mark.parametrize(("kind", "draft"), CASES)
+def test_a_conversation_about_images_is_the_plain_one(folder: Path, kind: str, draft: str) -> None:
+    """Three turns, the cache used again; another person's images beside it; and a question edited behind an image."""
+    engine = engine_of(folder, kind, draft, num_slots=2)
+    first = (message(f"What is {MARKER} this, and {MARKER}{MARKER} these?", RED, NOISE, BLUE),)
+    second = (*first, message("something", role="assistant"), message(f"and {MARKER}", TALL))
+    edited = (message(f"What is {MARKER} this, and {MARKER} that?", RED, NOISE),)
+    others = (message(f"{MARKER}{MARKER} go on go on go on", TALL, RED), message("just text, text, text"))
+    turns: list[dict[str, Sequence[Message]]] = [
+        {"a": first, "b": others[:1]},
+        {"c": second, "d": others[1:]},
+        {"e": edited},
+    ]
+    for turn in turns:
+        told = drive(engine, [asked(name, *messages) for name, messages in turn.items()])
+        for name, messages in turn.items():
+            agrees(told[name], plainly(folder, kind, *messages))
+        assert not engine.miscounted_slots()
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["phi4", "qwen2vl"])
+def test_images_that_a_cache_holds_are_used_again(folder: Path, kind: str) -> None:
+    engine = engine_of(folder, kind)
+    question = message(f"What is {MARKER} this?", NOISE)
+    drive(engine, [asked("a", question)])
+    told = drive(engine, [asked("b", question, message("it is", role="assistant"), message("sure?"))])["b"]
+    assert told.started is not None and told.started.cached_tokens > 40
+    engine.close()
+
+
+def test_a_full_context_counts_rows(folder: Path) -> None:
+    """With M-RoPE an image takes 24 cells at 6 positions."""
+    engine = engine_of(folder, "qwen2vl", n_ctx=128)
+    endless = replace(asked("a", message(MARKER * 3, RED, RED, RED)), params=SamplingParams(ignore_eos=True))
+    told = drive(engine, [endless])
+    finished, started = told["a"].finished, told["a"].started
+    assert finished is not None and started is not None and finished.reason == "length"
+    assert started.prompt_tokens + len(told["a"].tokens) == 128
+    told = drive(engine, [asked("b", message(MARKER * 5, *[RED] * 5))])
+    assert told["b"].failed is not None and "maximum context length" in told["b"].failed.error.message
+    assert drive(engine, [asked("c", message("text"))])["c"].finished is not None
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "none of PNG"),
+        (b"GIF89a", "cannot be read"),
+        (RED[:60], "cannot be read"),
+        (picture(RED[0], 1, 300), "one side is more than 100 times the other"),
+    ],
+)
+def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, words: str) -> None:
+    engine = engine_of(folder, "phi4")
+    told = drive(engine, [asked("a", message(MARKER, data)), asked("b", message("text"))])
+    assert told["a"].failed is not None and words in told["a"].failed.error.message
+    assert told["b"].finished is not None
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "llama"])
+def test_a_projector_of_another_model_is_refused(folder: Path, tmp_path: Path, kind: str) -> None:
+    target = write_target(tmp_path / "other.gguf")
+    with pytest.raises(ModelFileError, match=r"mismatch|cannot load the projector"):
+        real_engine(target, projector=folder / "mmproj-gemma3.gguf" if kind == "gemma3" else target)
