@@ -273,6 +273,7 @@ class Builder:
             threads=self._threads,
             on_gpu=on_gpu,
             n_batch=plan.n_batch,
+            device=plan.device,
             max_tokens=max_image_tokens(read_header(plan.projector), n_ctx=plan.n_ctx, n_batch=plan.n_batch),
         )
         reader = LlamaImageReader(library, model, plan.projector, params)

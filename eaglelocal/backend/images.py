@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from eaglelocal.backend.library import NO_ROOM, Library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import Model, device_array
 from eaglelocal.backend.pictures import pixels_of, unreadable
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
@@ -33,6 +33,7 @@ BAD_IMAGE = 2  # what mtmd_tokenize gives when it cannot prepare one
 @dataclass(frozen=True, slots=True)
 class ReaderParams:
     """threads     of the encoder
+    device      the target's first, where devices were named; None: llama.cpp chooses
     on_gpu      it is computed there
     max_tokens  of an image, see gguf/image_limits.py; None: as llama.cpp has it
     n_batch     rows that one pass of the target takes
@@ -42,6 +43,7 @@ class ReaderParams:
     on_gpu: bool
     n_batch: int
     max_tokens: int | None = None
+    device: str | None = None
 
 
 class LlamaImageReader:
@@ -53,6 +55,8 @@ class LlamaImageReader:
         native.use_gpu, native.n_threads = params.on_gpu, params.threads
         native.print_timings = False
         native.warmup = True  # takes its memory now, not in the middle of an answer
+        if params.device is not None and params.on_gpu:
+            native.device = device_array(library, params.device)[0]
         if params.max_tokens is not None:
             native.image_max_tokens = params.max_tokens
         library.log.begin()
