@@ -33,10 +33,10 @@ BAD_IMAGE = 2  # what mtmd_tokenize gives when it cannot prepare one
 @dataclass(frozen=True, slots=True)
 class ReaderParams:
     """threads     of the encoder
-    device      the target's first, where devices were named; None: llama.cpp chooses
     on_gpu      it is computed there
-    max_tokens  of an image, see gguf/image_limits.py; None: as llama.cpp has it
     n_batch     rows that one pass of the target takes
+    max_tokens  of an image, see gguf/image_limits.py; None: as llama.cpp has it
+    device      the target's, of several the first; None: llama.cpp chooses
     """
 
     threads: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-MAX_PIXELS = 100_000_000  # 300 MB while it is unpacked; the largest cameras of phones have 200 million, most 12 or 50
+MAX_PIXELS = 80_000_000  # 240 MB while it is unpacked; phones take 12 or 50 million. Pillow's own limit is a warning
 MAX_SIDE = 4096  # beyond it a picture is made smaller: no model looks closer
 MAX_ASPECT = 100  # between the sides: what is thinner shows nothing, and nobody has reckoned with what it is scaled to
 
@@ -40,6 +40,8 @@ def pixels_of(data: bytes) -> Pixels:
             image = opaque(image)
     except UnidentifiedImageError:
         raise unreadable(f"it is none of {', '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise too_many_pixels("its sides") from None
     except RequestError:
         raise
     except Exception as error:  # files that are cut or wrong fail in any way
@@ -62,9 +64,13 @@ def opaque(image: Image) -> Image:
 
 def check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
-        raise unreadable(f"{width} x {height} are more than {MAX_PIXELS // 10**6} million pixels", hint="a smaller one")
+        raise too_many_pixels(f"{width} x {height}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise unreadable(f"{width} x {height}: one side is more than {MAX_ASPECT} times the other", hint="a part of it")
+
+
+def too_many_pixels(size: str) -> RequestError:
+    return unreadable(f"{size} are more than {MAX_PIXELS // 10**6} million pixels", hint="a smaller one")
 
 
 def unreadable(reason: str, hint: str = "") -> RequestError:

@@ -1,0 +1,124 @@
+"""Picture files that people send, and files that are none."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from eaglelocal.backend.pictures import FORMATS, MAX_SIDE, pixels_of
+from eaglelocal.errors import RequestError
+
+RED = (255, 0, 0)
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 60, 3), np.uint8))
+
+
+def file_of(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def colours(data: bytes) -> np.ndarray:
+    """[height, width, 3]"""
+    pixels = pixels_of(data)
+    return np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, 3)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_is_read(kind: str) -> None:
+    shown = colours(file_of(Image.new("RGB", (40, 30), RED), kind))
+    assert shown.shape == (30, 40, 3)
+    assert np.abs(shown.astype(int) - RED).max() < 6
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        (Image.new("L", (8, 8), 200), (200, 200, 200)),
+        (Image.new("1", (8, 8), 1), (255, 255, 255)),
+        (Image.new("P", (8, 8), 0), (0, 0, 0)),
+        (Image.new("I;16", (8, 8), 0x8000), (128, 128, 128)),
+        (Image.new("RGBA", (8, 8), (255, 0, 0, 0)), (255, 255, 255)),  # seen through: white paper
+        (Image.new("RGBA", (8, 8), (255, 0, 0, 255)), RED),
+        (Image.new("LA", (8, 8), (0, 0)), (255, 255, 255)),
+    ],
+)
+def test_all_kinds_of_pixels_become_colours(image: Image.Image, wanted: tuple[int, int, int]) -> None:
+    assert (colours(file_of(image)) == wanted).all()
+
+
+def test_colours_of_print_become_those_of_a_screen() -> None:
+    shown = colours(file_of(Image.new("CMYK", (16, 16), (0, 0, 0, 0)), "JPEG"))
+    assert shown.min() > 250
+
+
+def test_a_photograph_taken_sideways_stands_upright() -> None:
+    image = Image.new("RGB", (40, 20), "blue")
+    image.paste(RED, (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    shown = colours(file_of(image, "JPEG", exif=exif, quality=95))
+    assert shown.shape == (40, 20, 3)
+    assert shown[5, 10, 0] > 200 > 60 > shown[35, 10, 0]
+
+
+def test_of_a_moving_picture_the_first_is_shown() -> None:
+    frames = [Image.new("P", (8, 8), 0), Image.new("P", (8, 8), 1)]
+    for frame in frames:
+        frame.putpalette([255, 0, 0, 0, 0, 255])
+    data = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert (colours(data) == RED).all()
+
+
+def test_a_large_one_is_made_smaller() -> None:
+    pixels = pixels_of(file_of(Image.new("L", (MAX_SIDE + 1000, 100))))
+    assert (pixels.width, pixels.height) == (MAX_SIDE, round(100 * MAX_SIDE / (MAX_SIDE + 1000)))
+
+
+def boasting(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says how large it is."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [header, b"IDAT" + zlib.compress(b"\0" * 64), b"IEND"]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "none of PNG"),
+        (b"hello", "none of PNG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "none of PNG"),
+        (b"II*\0" + bytes(100), "none of PNG"),  # TIFF, of which there are too many kinds
+        (boasting(100_000, 100_000), "million pixels"),
+        (boasting(1_000, 1_000), "cannot be read"),  # and has them not
+        (file_of(Image.new("RGB", (400, 3))), "more than 100 times"),
+        (file_of(NOISE, "JPEG")[:-400], "cannot be read"),
+    ],
+)
+def test_what_is_no_picture_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as raised:
+        pixels_of(data)
+    assert raised.value.code == "invalid_image"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(FORMATS))
+    whole = bytearray(file_of(NOISE, kind))
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        pixels = pixels_of(bytes(whole[: data.draw(st.integers(1, len(whole)))]))
+    except RequestError:
+        return
+    assert len(pixels.data) == 3 * pixels.width * pixels.height

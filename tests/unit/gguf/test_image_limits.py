@@ -1,0 +1,34 @@
+"""Tokens of an image, by what there is room for."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.image_limits import RESERVED, max_image_tokens
+
+
+def header(**metadata: str) -> Header:
+    named = {f"clip.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    return Header(3, MappingProxyType(named), MappingProxyType({}), MappingProxyType({}), MappingProxyType({}), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_ctx", "n_batch", "wanted"),
+    [
+        ("qwen3vl_merger", 32768, 512, RESERVED),  # for which memory is taken at the start
+        ("qwen3vl_merger", 2048, 512, 1024),  # half the context
+        ("pixtral", 32768, 512, None),  # its own limit is lower
+        ("pixtral", 1024, 512, 512),
+        ("gemma4v", 32768, 512, 512),  # one pass
+        ("gemma4v", 32768, 2048, None),
+        ("gemma4v", 20, 512, 16),
+        ("gemma3", 1024, 512, None),  # always as many
+        ("of next year", 1024, 512, None),
+    ],
+)
+def test_limits(kind: str, n_ctx: int, n_batch: int, wanted: int | None) -> None:
+    assert max_image_tokens(header(projector_type=kind), n_ctx=n_ctx, n_batch=n_batch) == wanted
+    assert max_image_tokens(header(vision__projector_type=kind), n_ctx=n_ctx, n_batch=n_batch) == wanted
