@@ -120,6 +120,7 @@ def asked_by(wish: Wish) -> Asked:
         split=split,
         shares=shares,
         flash_attention=wish.flash_attn,
+        mmproj=wish.mmproj,
         named_draft=wish.draft if names_draft(wish) else "",
     )
 

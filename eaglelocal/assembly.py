@@ -105,7 +105,7 @@ class Builder:
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         notes = (
             *notes_on(model),
-            *filter(None, [plan.draft_note]),
+            *filter(None, [plan.projector_note, plan.draft_note]),
             *notes_on_draft(draft, target.header, info),
             *notes_on_trees(plan, parts.shape),
             *parts.notes,

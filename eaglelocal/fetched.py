@@ -25,6 +25,7 @@ from eaglelocal.hub.builds import canonical
 from eaglelocal.hub.cache import models_of, repo_folder
 from eaglelocal.hub.drafts import draft_at, find_draft
 from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.projectors import find_projector
 from eaglelocal.hub.references import draft_reference, hub_reference
 from eaglelocal.hub.targets import FoundTarget, read_target
 from eaglelocal.planner.options import DraftWay, FileDraft, Option, option_of_file, options_of
@@ -58,6 +59,7 @@ def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
         quality_b=exact.quality_b,
         max_context=exact.max_context or option.max_context,
         drafts=drafts,
+        projector=find_projector(AUTO, found).projector,
         is_here=True,
         is_unseen=False,
         notes=(),

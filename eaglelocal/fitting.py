@@ -30,8 +30,10 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.pair import DraftInfo, branch_problem, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_as, shape_of
+from eaglelocal.planner.images import image_buffers
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
 from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import used_gpus
@@ -327,7 +329,18 @@ def check_memory(
     spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
     asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare)
     jobs = jobs_of(plan, *(source.shape for source in sources))
-    check_fits([buffer for job in jobs for buffer in at_least(job.shape, job.sizes)], [joined(there)], asked)
+    images = list(images_of(plan, sources[0].header, there))
+    least = [buffer for job in jobs for buffer in at_least(job.shape, job.sizes)]
+    check_fits([*least, *images], [joined(there)], asked)
     devices = [room.device for room in there if room.device != RAM]
-    held = rehearse(library, parts, devices=devices)
+    held = [*rehearse(library, parts, devices=devices), *images]
     check_fits([*held, *while_computing(held, there)], there, asked)
+
+
+def images_of(plan: Plan, target: Header, there: Sequence[Room]) -> Iterator[Buffer]:
+    """What reading images takes. Raises ModelFileError or IncompatibleError on a projector that is none for it."""
+    if plan.projector is not None:
+        gpus = used_gpus(there, device=plan.device, split=plan.split)
+        projector = Projector.from_header(read_header(plan.projector))
+        check_projector(projector, target, name=plan.projector.name)
+        yield from image_buffers(projector, gpus, gpu_layers=plan.gpu_layers)

@@ -15,11 +15,14 @@ from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lighter import light_type, lightened
+from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import all_models
 from eaglelocal.hub.drafts import FoundDraft, find_draft
+from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import described
+from eaglelocal.hub.projectors import find_projector, projector_at
 from eaglelocal.hub.sizes import DemoSize
 from eaglelocal.hub.sketch import sketch
 from eaglelocal.hub.targets import NATIVE, FoundTarget, demo_sources, find_target
@@ -51,10 +54,11 @@ def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
 
 
 def found_option(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
-    """With the draft that would be used. Raises what `find_draft` raises."""
+    """With the draft and the projector that would be used. Raises what finding them raises."""
     draft = find_draft(wish.draft, target) if parse_spec(wish.spec).max_draft else FoundDraft()
     beside = FileDraft(draft.label, head_header(draft.path, wish), kind=draft.kind) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
+    option = dataclasses.replace(option, projector=find_projector(wish.mmproj, target).projector)
     return as_wished(option, wish) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
@@ -71,6 +75,17 @@ def as_wished(option: Option, wish: Wish) -> Option:
         return option
     named = tuple(draft for draft in option.drafts if (draft.shape is not None) == names_draft(wish))
     return dataclasses.replace(option, drafts=named or option.drafts)
+
+
+def with_wished_projector(option: Option, wish: Wish) -> Option:
+    """Raises ModelFileError or IncompatibleError where a file is named that does not fit what is on disk."""
+    if wish.mmproj == AUTO:
+        return option
+    if wish.mmproj == NONE:
+        return dataclasses.replace(option, projector=None)
+    path = existing_file(wish.mmproj)
+    named = projector_at(path, option.header) if option.header else Projector.from_header(read_header(path))
+    return dataclasses.replace(option, projector=named)
 
 
 def demo_option(reference: str, wish: Wish, catalog: Catalog) -> Option:

@@ -38,6 +38,7 @@ class Settings:
 
     target: str | None = None
     url: str | None = None  # of a server that answers instead of an engine of one's own; none: never one
+    mmproj: str = "auto"  # what makes images readable: auto, none, or a file
     draft: str = "auto"
     draft_type: str = "auto"
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
@@ -257,6 +258,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "target": _text,
         "url": _text,
+        "mmproj": _text,
         "draft": _text,
         "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),

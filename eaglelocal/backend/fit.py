@@ -23,6 +23,7 @@ HINTED_SHARE = 0.9  # of what would just fit: free memory moves, and `at_least` 
 class Kind(StrEnum):
     WEIGHTS = "weights"
     CACHE = "cache"
+    IMAGES = "images"  # what makes them readable: its weights, and what it computes in
     BUFFERS = "buffers"  # compute, output and features
     RUNTIME = "runtime"  # what drivers and the process itself take
 
@@ -66,10 +67,11 @@ class Load:
     weights: int
     cache: int
     buffers: int
+    images: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.buffers
+        return self.weights + self.cache + self.buffers + self.images
 
     @property
     def missing_bytes(self) -> int:
@@ -106,6 +108,8 @@ def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -
     if worst is None or worst.missing_bytes <= 0:
         return
     what = [f"{size(worst.weights)} of weights", f"{size(worst.cache)} of cache for {asked.tokens}"]
+    if worst.images:
+        what.append(f"{size(worst.images)} for images")
     if worst.buffers:
         what.append(f"{size(worst.buffers)} of buffers")
     place = f" {'in' if worst.room.device == RAM else 'on'} {worst.room.device}" if len(rooms) > 1 else ""
@@ -121,7 +125,7 @@ def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Loa
     for buffer in buffers:
         if buffer.device in held:
             sums[buffer.kind] += buffer.num_bytes
-    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS] + sums[Kind.RUNTIME])
+    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS] + sums[Kind.RUNTIME], sums[Kind.IMAGES])
 
 
 def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
@@ -132,6 +136,8 @@ def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
     num_slots = int(asked.num_slots * short.cache_share * HINTED_SHARE)
     if num_slots:
         yield f"--parallel {num_slots}"
+    if short.images:
+        yield "--mmproj none"
     if short.room.device != RAM and short.weights:
         yield "a larger --n-cpu-moe" if asked.movable_experts else "a smaller --gpu-layers"
     elif asked.gpu_layers is not None and any(other.missing_bytes < 0 for other in loads if other is not short):

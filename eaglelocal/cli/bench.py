@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
 OF_SETTINGS = frozenset(
-    {"target", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
+    {"target", "mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
     | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
 )
 
@@ -51,6 +51,7 @@ OF_SETTINGS = frozenset(
 def bench(
     context: typer.Context,
     target: flags.Target = None,
+    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     spec: bench_flags.Modes = None,
@@ -95,8 +96,8 @@ def bench(
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
-    rival = Rival(against, against_model, against_key_file)
-    told, result = run(settings, wanted, tasks_of(asked, wanted, repeats), rival=rival, output=output)
+    tasks, rival = tasks_of(asked, wanted, repeats), Rival(against, against_model, against_key_file)
+    told, result = run(settings, wanted, tasks, rival=rival, output=output)
     tell(result, told, output, svg=svg, as_json=as_json)
     result.check_whole()
 

@@ -43,6 +43,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The question.", show_default=False)] = None,
     target: flags.Target = None,
     url: flags.Url = None,
+    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     spec: flags.Spec = None,

@@ -19,6 +19,9 @@ Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this serv
 Draft = Annotated[
     str | None, typer.Option(metavar="REF", help="auto, ngram, mtp, none, or a head or small model: user/repo, a GGUF.")
 ]
+Mmproj = Annotated[
+    str | None, typer.Option(metavar="auto|none|FILE", help="What makes images readable; auto: found beside the model.")
+]
 DraftType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")
 ]

@@ -162,7 +162,8 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
     from eaglelocal.gguf.lighter import AS_IN_FILE
 
     asked = wish_of(settings, Choice())
-    wish = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH, parallel=1)
+    as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)
+    wish = dataclasses.replace(as_file, mmproj="none", parallel=1)
 
     def open_engine(_: Path) -> ChatClient:
         client, _info = start_engine(make_plan(wish, output), output)

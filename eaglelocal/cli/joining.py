@@ -28,7 +28,7 @@ LOADING_S, POLL_S = 300.0, 0.2
 NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 OF_AN_ENGINE = (
-    *("draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
+    *("mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
     *("split", "kv_type", "flash_attn", "ctx", "parallel"),
 )
 

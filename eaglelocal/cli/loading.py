@@ -48,13 +48,14 @@ def sampling_of(settings: Settings) -> SamplingParams:
 
 
 def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
-    """The settings, with what was chosen while chatting. A draft and experts named at the start are its target's."""
+    """The settings, with what was chosen while chatting. What was named beside a first target is its own."""
     from eaglelocal.hub.wish import Wish
 
     draft = choice.draft or ("auto" if choice.target and settings.draft != "none" else settings.draft)
     spec = settings.spec if choice.spec is None else choice.spec
     return Wish(
         target=choice.target or settings.target,
+        mmproj="auto" if choice.target and settings.mmproj != "none" else settings.mmproj,
         draft=draft,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,

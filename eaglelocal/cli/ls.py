@@ -85,7 +85,8 @@ def _kind(entry: Entry) -> str:
         return "outdated"
     if entry.origin != "hub":
         return entry.origin
-    return KINDS.get(entry.described.kind, entry.described.architecture)
+    kind = KINDS.get(entry.described.kind, entry.described.architecture)
+    return f"{kind}, images" if entry.projector else kind
 
 
 def partial_lines(partials: Sequence[Partial]) -> list[str]:
@@ -155,6 +156,7 @@ def entry_object(entry: Entry) -> dict[str, object]:
         "architecture": about.architecture or None,
         "kind": about.kind,
         "is_draft": about.kind == "head",
+        "projector": str(entry.projector) if entry.projector else None,
         "is_outdated": entry.is_outdated,
         "modified_at": entry.modified_at,
         "path": str(entry.path),

@@ -32,7 +32,9 @@ Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once
 Ram = Annotated[
     float | None, typer.Option(metavar="GIB", min=1, max=4096, help="Main memory beside the cards of --machine.")
 ]
-OF_SETTINGS = ("ctx", "parallel", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn")
+OF_SETTINGS = (
+    *("ctx", "parallel", "mmproj", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn"),
+)
 ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
 
 
@@ -44,6 +46,7 @@ def plan(
     parallel: Parallel = None,
     machine: MachineName = None,
     ram: Ram = None,
+    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     gpu_layers: flags.GpuLayers = None,
     n_cpu_moe: flags.NCpuMoe = None,

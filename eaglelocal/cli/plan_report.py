@@ -98,6 +98,8 @@ def sum_text(chosen: Chosen) -> str:
     parts = [("weights", sum.weights_bytes), ("cache", sum.kv_bytes)]
     if sum.draft_bytes:
         parts += [("draft", sum.draft_bytes), ("its cache", sum.draft_kv_bytes)]
+    if sum.images_bytes:
+        parts.append(("images", sum.images_bytes))
     parts.append(("buffers", sum.compute_bytes))
     return ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in parts) + " GiB"
 
@@ -164,6 +166,8 @@ def run_flags(asked: Asked, way: Way) -> Iterator[str]:
         yield f"--n-cpu-moe {way.n_cpu_moe}"
     if draft := draft_flag(asked, way):
         yield f"--draft {shlex.quote(draft)}"
+    if asked.mmproj != "auto":
+        yield f"--mmproj {shlex.quote(asked.mmproj)}"
     if asked.num_slots > 1:
         yield f"--parallel {asked.num_slots}"
     if asked.device is not None:
@@ -246,6 +250,7 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
             "kv_bytes": sum.kv_bytes,
             "draft_bytes": sum.draft_bytes,
             "draft_kv_bytes": sum.draft_kv_bytes,
+            "images_bytes": sum.images_bytes,
             "compute_bytes": sum.compute_bytes,
             "total_bytes": sum.total_bytes,
             "budget_bytes": chosen.weighed.budget_bytes,

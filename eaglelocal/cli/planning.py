@@ -16,7 +16,7 @@ from eaglelocal.catalog.targets import Target
 from eaglelocal.errors import UsageError
 from eaglelocal.fetched import entry_options
 from eaglelocal.hub.wish import Wish
-from eaglelocal.options_here import as_wished, demo_option, found_option, names_draft
+from eaglelocal.options_here import as_wished, demo_option, found_option, names_draft, with_wished_projector
 from eaglelocal.planner.options import Option
 
 SHOWN_DRAFTS = 4
@@ -52,7 +52,7 @@ def _of_entry(target: Target, quant: str | None, wish: Wish, catalog: Catalog) -
 
 def _with_drafts(options: Iterable[Option], wish: Wish) -> tuple[Option, ...]:
     """With the drafts that the wish leaves to them. Raises UsageError on a name that is no draft of any."""
-    options = tuple(options)
+    options = tuple(with_wished_projector(option, wish) for option in options)
     if not names_draft(wish):
         return tuple(as_wished(option, wish) for option in options)
     named = [

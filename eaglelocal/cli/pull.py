@@ -44,12 +44,13 @@ Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8
 Draft = Annotated[
     str, typer.Option(metavar="REF|auto|mtp|none", help="What drafts: user/repo, or as in the catalogue.")
 ]
+Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="What makes images readable, of the repository.")]
 Quant = Annotated[str | None, typer.Option(metavar="Q", help="As behind the colon: Q4_K_M, Q8_0.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = False) -> None:
-    """Fetch a model and its draft from a hub.
+def pull(target: Target, draft: Draft = "auto", mmproj: Mmproj = "auto", quant: Quant = None, yes: Yes = False) -> None:
+    """Fetch a model, its draft and what it reads images with from a hub.
 
     \b
     eaglelocal pull qwen3-8b
@@ -60,7 +61,7 @@ def pull(target: Target, draft: Draft = "auto", quant: Quant = None, yes: Yes = 
     want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
-    orders = ordered(want, output)
+    orders = with_eyes(ordered(want, output), mmproj)
     if orders:
         fetch_all(orders, output, yes=yes)
         check(want, orders, output)
@@ -112,6 +113,13 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
         say_other_copy(want, output)
         return orders
     return [*orders, *ordered_draft(want, patience, output)]
+
+
+def with_eyes(orders: list[Order], mmproj: str) -> list[Order]:
+    """The model's order, with a projector where its repository has one."""
+    from eaglelocal.hub.ordering import with_projector
+
+    return [with_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
 def say_other_copy(want: Wanted, output: Output) -> None:
@@ -255,6 +263,7 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     target = read_target(path_of(orders[0]))
     about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
     output.message(f"checked: {orders[0].reference}, {about}")
+    tell_eyes(target, output)
     try:
         if len(orders) > 1:
             check_draft(orders[1], orders[0], target, output)
@@ -272,6 +281,17 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
         output.message(f"its draft cannot be used: {problem.message}")
     output.message("run it with:")
     return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
+
+
+def tell_eyes(target: FoundTarget, output: Output) -> None:
+    """Whether it reads images, with what is here."""
+    from eaglelocal.hub.projectors import projector_beside
+
+    eyes = projector_beside(target.path, target.header, is_of_hub=True)
+    if eyes.path is not None:
+        output.message(f"checked: {eyes.path.name}, with which it reads images")
+    elif eyes.note:
+        output.message(eyes.note)
 
 
 def say_import(order: Order, target: str, output: Output) -> None:

@@ -42,6 +42,7 @@ DEFAULT_PARALLEL = 4
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
+    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     spec: flags.Spec = None,

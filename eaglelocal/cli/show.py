@@ -17,6 +17,7 @@ from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
 from eaglelocal.gguf.sampling import recommended_sampling
 from eaglelocal.gguf.shape import BLOCK
+from eaglelocal.planner.images import encoding_bytes
 
 if TYPE_CHECKING:
     from eaglelocal.hub.look import KnownDraft, Look
@@ -65,6 +66,7 @@ def facts(look: Look) -> list[tuple[str, str]]:
         ("context", f"{about.context} tokens" if about.context else ""),
         ("size", _size(look)),
         ("memory", _memory(look)),
+        ("images", _images(look)),
         ("template", template_text(look.chat_template) if about.kind == "model" else ""),
         ("sampling", sampling_text(recommended_sampling(look.header))),
         ("licence", look.licence),
@@ -110,6 +112,15 @@ def _memory(look: Look) -> str:
     weights = look.shape.weights_bytes
     total = size_text(weights + cache)
     return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; buffers besides"
+
+
+def _images(look: Look) -> str:
+    """With which projector it reads them, and what that takes; empty where none is here."""
+    path, projector = look.eyes.path, look.eyes.projector
+    if path is None or projector is None:
+        return look.eyes.note
+    computing = size_text(encoding_bytes(projector))
+    return f"read with {path.name}: {size_text(path.stat().st_size)}, and up to {computing} while it encodes one"
 
 
 def _usual_ctx(look: Look) -> int:
@@ -170,6 +181,8 @@ def look_object(look: Look) -> dict[str, object]:
             "cache_bytes": look.cache_bytes(n_ctx),
             "ctx": n_ctx,
         },
+        "projector": _text(look.eyes.path),
+        "images_bytes": _images_bytes(look),
         "template": template_text(look.chat_template) if about.kind == "model" else None,
         "sampling": recommended_sampling(look.header),
         "licence": look.licence or None,
@@ -190,6 +203,11 @@ def look_object(look: Look) -> dict[str, object]:
         "path": str(look.paths[0]),
         "files": [str(path) for path in look.paths],
     }
+
+
+def _images_bytes(look: Look) -> int | None:
+    projector = look.eyes.projector
+    return None if projector is None else projector.weights_bytes + encoding_bytes(projector)
 
 
 def _text(path: Path | None) -> str | None:

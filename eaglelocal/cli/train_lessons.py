@@ -47,7 +47,7 @@ class Lessons:
         from eaglelocal.gguf.lighter import AS_IN_FILE
 
         wish = wish_of(self.settings, Choice(), parallel=parallel)
-        wish = dataclasses.replace(wish, draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
+        wish = dataclasses.replace(wish, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
         return make_plan(wish, self.output)
 
     def reading_plan(self) -> Plan:

@@ -34,6 +34,7 @@ PROMPT = "A draft of several tokens is checked by one decode of the target; what
 def tune(
     context: typer.Context,
     target: flags.Target = None,
+    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     threads: flags.Threads = None,

@@ -23,6 +23,7 @@ class Plan:
     target: Path
     target_label: str
     projector: Path | None = None  # what makes images readable for the target (llama.cpp's mmproj file)
+    projector_note: str = ""  # why what lies beside the target is not taken
     draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
     draft: Path | None = None  # of an MTP layer: mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: it drafts where the copy is gone

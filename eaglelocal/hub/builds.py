@@ -82,6 +82,10 @@ def quant_of(stem: str) -> str:
     return ""
 
 
+def without_quant(text: str) -> str:
+    return _QUANT.sub(" ", text)
+
+
 def canonical(quant: str) -> str:
     upper = quant.upper()
     return _SAME.get(upper, upper)

@@ -94,6 +94,11 @@ def names_in(snapshot: Path) -> list[str]:
     return sorted(path.relative_to(snapshot).as_posix() for path in found)
 
 
+def snapshot_of(path: Path) -> Path:
+    """The snapshot that a model's file lies in; its folder where that is none of a hub's."""
+    return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
+
+
 def main_commit(folder: Path) -> str:
     """The commit that `main` was when it was last asked for; empty where nobody did."""
     try:

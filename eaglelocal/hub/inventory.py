@@ -21,6 +21,7 @@ from eaglelocal.hub.builds import quant_of
 from eaglelocal.hub.cache import CachedModel, all_models
 from eaglelocal.hub.heads.store import TRAINED_HERE
 from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
+from eaglelocal.hub.projectors import projector_of_hub
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.hub.sizes import TYPES
 from eaglelocal.hub.targets import NATIVE, demo_sources
@@ -54,6 +55,7 @@ class Entry:
     described: Described
     repo: str = ""
     commit: str = ""
+    projector: Path | None = None  # what makes images readable for it
     is_outdated: bool = False  # generated from another version of the embedded model
 
     @property
@@ -94,15 +96,17 @@ def reference_of(size: DemoSize) -> str:
 
 
 def of_hub(model: CachedModel) -> Entry:
+    about = described(model.path)
     return Entry(
         reference=model.reference,
         origin=HUB,
         paths=model.paths,
         size_bytes=model.size_bytes,
         modified_at=model.modified_at,
-        described=described(model.path),
+        described=about,
         repo=model.repo,
         commit=model.commit,
+        projector=projector_of_hub(model.path) if about.kind == "model" and not model.build.is_draft else None,
     )
 
 

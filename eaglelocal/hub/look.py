@@ -21,10 +21,13 @@ from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
 from eaglelocal.hub.on_disk import find_cached
+from eaglelocal.hub.projectors import FoundProjector, projector_beside
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.references import any_reference, draft_reference, known_target
 from eaglelocal.hub.sketch import sketch
 from eaglelocal.hub.targets import NATIVE, demo_sources
+
+BLIND = FoundProjector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Look:
     repo: str = ""
     commit: str = ""
     unwritten_bytes: int = 0
+    eyes: FoundProjector = BLIND
 
     @property
     def size_bytes(self) -> int:
@@ -128,7 +132,9 @@ def _look(
 ) -> Look:
     header = read_header(paths[0])
     shards = tuple(shard.path for shard in header.shards)
-    return Look(reference, shards, header, describe(header), own_head, drafts, _shape(header), repo, commit)
+    about = describe(header)
+    eyes = projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
+    return Look(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
 
 
 def _shape(header: Header) -> Shape | None:

@@ -8,9 +8,11 @@ from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.builds import Build, choose
 from eaglelocal.hub.download import Order
 from eaglelocal.hub.on_disk import HubReference
+from eaglelocal.hub.projector_names import called, models_in, named, projectors_in, whose
 from eaglelocal.hub.remote import RemoteRepo, check_access, look_up
 from eaglelocal.hub.troubles import Patience, is_missing
 
+AUTO, NONE = "auto", "none"
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything of it
@@ -59,6 +61,27 @@ def order_draft(reference: HubReference, patience: Patience) -> Order:
             return order_head(reference.repos[0], patience)
         except UsageError:
             raise problem from None
+
+
+def with_projector(order: Order, mmproj: str) -> Order:
+    """With what makes images readable for the model: the best that its repository has for it, or the one that is named.
+
+    Raises UsageError where it has none of that name.
+    """
+    build = next((build for build in order.repo.builds if order.files[0].name in build.names), None)
+    if build is None or build.is_draft or mmproj == NONE:
+        return order
+    names = projectors_in(file.name for file in order.repo.files)
+    if mmproj == AUTO:
+        models = models_in(file.name for file in order.repo.files)
+        found = [one.name for one in whose([*map(named, names)], [called(build)], is_alone=len(models) <= 1)]
+    else:
+        found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
+        if not found:
+            has = f"it has {', '.join(names)}" if names else "it has none; --mmproj none"
+            raise UsageError(f"{order.repo.id} has no projector {mmproj}", hint=has)
+    chosen = [file for file in order.repo.files if file.name in found[:1]]
+    return Order(order.repo, (*order.files, *chosen), order.reference)
 
 
 def needs_import(order: Order) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +20,11 @@ from eaglelocal.hub.cache import (
     Partial,
     first_hop,
     main_commit,
+    names_in,
     repo_folder,
     snapshots_of,
 )
+from eaglelocal.hub.projector_names import projectors_in
 from eaglelocal.hub.troubles import disk_trouble
 
 
@@ -44,10 +46,10 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
     folder = repo_folder(cache, repo)
     stems = {model.build.stem for model in models}
     gone = [model for model in snapshots_of(cache, repo) if model.build.stem in stems]
-    links = {path for model in gone for path in model.paths}
+    links = {path for model in gone for path in model.paths} | set(_useless_projectors(cache, repo, gone))
     users = _users(folder)
     own = Path(os.path.abspath(folder / "blobs"))  # a person may have made links to files elsewhere: those stay
-    blobs = {blob for model in gone for blob in model.blobs if blob.parent == own} - links
+    blobs = {blob for blob in map(first_hop, links) if blob.parent == own} - links
     kept = {blob: _names(users[blob] - links, folder) for blob in blobs if users[blob] - links}
     freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
     return Removal(
@@ -77,6 +79,14 @@ def remove(removal: Removal) -> None:
             _tidy(removal.repo_folder)
     except OSError as problem:
         raise ResourceError(disk_trouble(problem, str(problem.filename)), hint="check who owns the file") from problem
+
+
+def _useless_projectors(cache: Path, repo: str, gone: Sequence[CachedModel]) -> Iterator[Path]:
+    """Those of snapshots in which no other model is left that they could be for."""
+    left = {model.commit for model in snapshots_of(cache, repo) if model not in gone and not model.build.is_draft}
+    for commit in {model.commit for model in gone} - left:
+        snapshot = repo_folder(cache, repo) / "snapshots" / commit
+        yield from (snapshot / name for name in projectors_in(names_in(snapshot)))
 
 
 def _unfinished(partials: Sequence[Partial], repo: str) -> list[str]:

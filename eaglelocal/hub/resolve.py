@@ -13,6 +13,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.hub.drafts import FoundDraft, find_draft, lightened
 from eaglelocal.hub.inflate import Progress
+from eaglelocal.hub.projectors import find_projector
 from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
 
@@ -27,11 +28,14 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     n_ctx = context_size(wish.ctx, target)
     split, shares = divided(wish.split)
     makes_embeddings = is_embedding_model(target.header)
+    projector = find_projector(wish.mmproj, target)
     draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
     draft = lightened(draft, wish.draft_type, on_progress=on_progress)
     return Plan(
         target=target.path,
         target_label=target.label,
+        projector=projector.path,
+        projector_note=projector.note,
         draft_kind=draft.kind,
         draft=draft.path,
         draft_origin=draft.origin,

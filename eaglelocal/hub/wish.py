@@ -13,6 +13,7 @@ class Wish:
     """A target and draft as a person writes them, and what goes into the plan beside them."""
 
     target: str | None = None  # None: the embedded model, or what as_planned.py finds
+    mmproj: str = "auto"  # what makes images readable: auto, none, or the path of a projector
     draft: str = "auto"  # auto, ngram, mtp, none, or the path of a .gguf
     draft_type: str = "auto"  # of a head's weights: auto, q4_0, q8_0, or as in its file
     draft_reason: str = ""  # why it is this one and no better, where that was decided for the person

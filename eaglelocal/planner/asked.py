@@ -23,6 +23,7 @@ class Asked:
     n_cpu_moe        layers whose experts stay in main memory, as in placement.py
     device, split    the GPUs that are used, and how they share, as in core/plan.py
     shares           of each GPU; empty: by what is free there
+    mmproj           what makes images readable, as a person wrote it
     named_draft      as a person wrote it: it is taken even where it is predicted not to pay; empty: none was
     """
 
@@ -38,6 +39,7 @@ class Asked:
     device: str | None = None
     split: str = "layer"
     named_draft: str = ""
+    mmproj: str = "auto"
 
     @property
     def split_text(self) -> str:

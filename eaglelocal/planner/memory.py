@@ -14,6 +14,7 @@ from types import MappingProxyType
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.footprint import cache_bytes_of_layer
+from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.shape import Shape
 from eaglelocal.planner.compute import (
     FLOAT_BYTES,
@@ -22,6 +23,7 @@ from eaglelocal.planner.compute import (
     inputs_bytes,
     layers_bytes,
 )
+from eaglelocal.planner.images import image_buffers
 from eaglelocal.planner.jobs import Job, jobs_of
 from eaglelocal.planner.placement import expert_places, places, shares_of, used_gpus
 
@@ -46,13 +48,17 @@ class Sum:
     draft_bytes: int
     draft_kv_bytes: int
     compute_bytes: int  # buffers of both, features and runtimes
+    images_bytes: int = 0  # of what makes them readable
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.draft_bytes + self.draft_kv_bytes + self.compute_bytes
+        models = self.weights_bytes + self.kv_bytes + self.draft_bytes + self.draft_kv_bytes
+        return models + self.compute_bytes + self.images_bytes
 
 
-def estimate(plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Room]) -> tuple[Buffer, ...]:
+def estimate(
+    plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Room], projector: Projector | None = None
+) -> tuple[Buffer, ...]:
     """What the plan would put where. `rooms`: main memory and each GPU, as llama.cpp names it.
 
     Raises UsageError for a KV type that there is not.
@@ -60,6 +66,7 @@ def estimate(plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Roo
     gpus = used_gpus(rooms, device=plan.device, split=plan.split)
     jobs = jobs_of(plan, target, draft)
     held = [buffer for job in jobs for buffer in buffers_of(job, gpus, plan.shares)]
+    held += image_buffers(projector, gpus, gpu_layers=plan.gpu_layers)
     return (*held, *runtimes(held))
 
 
@@ -185,4 +192,5 @@ def summed(buffers: Iterable[Buffer]) -> Sum:
         draft_bytes=sums.get((Kind.WEIGHTS, True), 0),
         draft_kv_bytes=sums.get((Kind.CACHE, True), 0),
         compute_bytes=sum(size for (kind, _), size in sums.items() if kind in (Kind.BUFFERS, Kind.RUNTIME)),
+        images_bytes=sums.get((Kind.IMAGES, False), 0),
     )

@@ -21,6 +21,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.shape import BLOCK, TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
@@ -75,6 +76,7 @@ class Option:
     age: Age  # and what that makes of them
     drafts: tuple[DraftWay, ...]  # the preferred first; always one that needs no model
     unusable: tuple[Unusable, ...] = ()
+    projector: Projector | None = None  # what makes images readable for it
     max_context: int = 0  # trained for; 0: unknown
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # its size was computed

@@ -114,7 +114,7 @@ class Scale:
 
     def weigh(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Weighed:
         plan = self.plan_of(option, way, setup, offload)
-        buffers = estimate(plan, option.shape, way.shape, self.rooms)
+        buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
         return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
 
     def predict(self, option: Option, way: DraftWay, offload: Offload = WHOLE) -> Prediction:

@@ -21,6 +21,7 @@ from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serv
 from doubles.mtp_models import PARTS as MTP_PARTS
 from doubles.mtp_models import write_assistant, write_gemma, write_mtp
 from doubles.patience import PATIENCE_S, wait_until
+from doubles.projectors import projector_bytes
 
 from eaglelocal.hub.cache import all_models
 
@@ -159,6 +160,48 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     done = person.runs("rm", f"{GUIDE}:BF16", "--yes")
     assert done.returncode == 0 and "freed 11.9 MB" in done.stderr
     assert person.models == []
+
+
+def seeing_repo(person: Person) -> str:
+    """A repository of a model in two quantizations, with a projector in three types."""
+    files = {f"tiny-{quant}.gguf": HubFile(model_bytes(rows=rows)) for quant, rows in (("Q4_K_M", 32), ("Q8_0", 48))}
+    for number, kind in enumerate(("BF16", "F16", "F32")):
+        files[f"mmproj-{kind}.gguf"] = HubFile(projector_bytes(more={"block_count": number}))
+    person.hub.repos["someone/tiny-VL-GGUF"] = HubRepo(files)
+    return "someone/tiny-VL-GGUF"
+
+
+def test_what_makes_images_readable_comes_and_goes_with_the_model(person: Person) -> None:
+    repo = seeing_repo(person)
+    done = person.runs("pull", repo, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "tiny-Q4_K_M.gguf" in done.stderr and "mmproj-BF16" not in done.stderr
+    assert "checked: mmproj-F16.gguf, with which it reads images" in done.stderr
+    [listed] = [model for model in person.sees("ls")["models"] if model["origin"] == "hub"]
+    assert Path(listed["projector"]).name == "mmproj-F16.gguf"
+    assert "llama, images" in person.runs("ls").stdout
+    shown = person.sees("show", repo)
+    assert shown["projector"] == listed["projector"] and shown["images_bytes"] > 0
+    assert "read with mmproj-F16.gguf" in person.runs("show", repo).stdout
+    person.runs("pull", f"{repo}:Q8_0", "--yes")
+    person.runs("rm", f"{repo}:Q4_K_M", "--yes")
+    assert list(person.cache.glob("*/snapshots/*/mmproj-F16.gguf"))  # the other one reads with it
+    person.runs("rm", repo, "--yes")
+    assert not list(person.cache.glob("models--*"))
+
+
+@pytest.mark.parametrize(
+    ("mmproj", "fetched", "words"),
+    [
+        ("none", [], "checked"),
+        ("mmproj-f32.gguf", ["mmproj-F32.gguf"], "mmproj-F32.gguf, with which"),
+        ("other.gguf", [], "has no projector other.gguf"),
+    ],
+)
+def test_which_projector_is_fetched(person: Person, mmproj: str, fetched: list[str], words: str) -> None:
+    done = person.runs("pull", seeing_repo(person), "--mmproj", mmproj, "--yes")
+    assert words in done.stderr
+    assert [path.name for path in person.cache.glob("*/snapshots/*/mmproj*")] == fetched
 
 
 def test_nothing_is_fetched_without_being_asked_for(person: Person) -> None:

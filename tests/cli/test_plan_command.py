@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.projectors import projector_bytes
 from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load
@@ -19,7 +20,7 @@ from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.targets import demo_sources
 
 MACHINES = ("rtx-3090", "rtx-4090", "a6000", "m2-max-32gb", "2x-rtx-3090", "cpu-16gb", "cuda-8gb", "m1-8gb")
-MEMORY_KEYS = ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes", "compute_bytes")
+MEMORY_KEYS = ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes", "compute_bytes", "images_bytes")
 
 
 @pytest.fixture(autouse=True)
@@ -306,3 +307,17 @@ def test_nothing_fits_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert content["chosen"] is None
     assert len(content["rejected"]) >= 6 and all(each["reason"] for each in content["rejected"])
     assert wrong.value.hint == "a smaller model"
+
+
+def test_what_reads_images_is_a_part_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "llama.gguf"
+    write_sketch(path, REAL["llama-3.1-8b"])
+    assert told(capsys, str(path))["chosen"]["memory"]["images_bytes"] == 0
+    width = shape_of(read_header(path)).n_embd
+    (tmp_path / "mmproj-F16.gguf").write_bytes(projector_bytes(width=width))
+    assert ", images 0." in screen(capsys, str(path))
+    assert told(capsys, str(path), "--mmproj", "none")["chosen"]["memory"]["images_bytes"] == 0
+    assert "--mmproj none" in told(capsys, str(path), "--mmproj", "none")["chosen"]["commands"]["run"]
+    (tmp_path / "mmproj-F16.gguf").rename(tmp_path / "eyes.gguf")
+    named = told(capsys, str(path), "--mmproj", str(tmp_path / "eyes.gguf"))
+    assert named["chosen"]["memory"]["images_bytes"] > 0

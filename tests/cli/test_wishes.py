@@ -25,3 +25,18 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
     wish = wish_of(Settings.load(given, {}, tmp_path / "config.toml"), choice)
     assert (wish.draft, wish.n_cpu_moe, wish.gpu_layers) == (draft, n_cpu_moe, 9)
+
+
+@pytest.mark.parametrize(
+    ("choice", "named", "wished"),
+    [
+        (Choice(), "eyes.gguf", "eyes.gguf"),
+        (Choice(target="other.gguf"), "eyes.gguf", "auto"),  # another model has other eyes
+        (Choice(target="other.gguf"), "none", "none"),
+        (Choice(), None, "auto"),
+    ],
+)
+def test_a_projector_named_at_the_start_is_the_first_targets(
+    tmp_path: Path, choice: Choice, named: str | None, wished: str
+) -> None:
+    assert wish_of(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.projectors import projector_bytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.windowed_model import write_windowed
 
@@ -14,7 +15,7 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.backend.library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.fitting import (
     check_experts,
     check_graph,
@@ -82,6 +83,23 @@ def test_a_card_keeps_room_for_what_its_library_takes(
     parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
     with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
         check_memory(plan, sources_of(plan), parts, load_library(), there)
+
+
+def test_what_reads_images_is_counted_before_anything_is_loaded(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eyes = tmp_path / "mmproj-F16.gguf"
+    eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
+    monkeypatch.setattr("eaglelocal.fitting.rehearse", lambda *_, **__: [])
+    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
+    check_memory(plan, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+    seeing = replace(plan, projector=eyes)
+    with pytest.raises(ResourceError, match="for images") as error:
+        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+    assert "--mmproj none" in error.value.hint
+    eyes.write_bytes(projector_bytes(width=32))
+    with pytest.raises(IncompatibleError, match="rows of width 32"):
+        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:

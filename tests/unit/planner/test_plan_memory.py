@@ -17,9 +17,11 @@ from eaglelocal.catalog.catalog import load
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.footprint import CacheSizes, cache_bytes, kv_bytes_of_layer, row_bytes
+from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
 from eaglelocal.planner.compute import inputs_bytes
+from eaglelocal.planner.images import encoding_bytes
 from eaglelocal.planner.jobs import jobs_of
 from eaglelocal.planner.memory import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
 from eaglelocal.planner.options import options_of
@@ -65,6 +67,19 @@ HYBRID = replace(
 )
 PLAN = Plan(target=Path("m.gguf"), target_label="m", n_ctx=8192, flash_attention="on")
 WITH_HEAD = replace(PLAN, draft_kind="eagle3", draft=Path("h.gguf"))
+
+
+EYES = Projector(
+    kind="qwen3vl_merger",
+    width=4096,
+    num_patches=16384,
+    patch_size=16,
+    n_embd=1152,
+    n_ff=4304,
+    n_head=16,
+    has_windows=False,
+    weights_bytes=1_160_000_000,
+)
 
 
 def on(buffers: Sequence[Buffer], device: str, *kinds: Kind) -> int:
@@ -279,3 +294,27 @@ def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tm
 )
 def test_experts_that_there_are_not(shape: Shape, count: int, problem: str) -> None:
     assert shape.experts_problem(count) == problem
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "rooms", "where"), [(None, ONE, "CUDA0"), (3, TWO, "CUDA0"), (0, ONE, RAM), (None, CPU, RAM)]
+)
+def test_images_are_read_where_the_target_lies(gpu_layers: int | None, rooms: tuple[Room, ...], where: str) -> None:
+    held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms, EYES)
+    assert on(held, where, Kind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES)
+    without = summed(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
+    assert summed(held).images_bytes + without.total_bytes == summed(held).total_bytes
+    assert without.images_bytes == 0
+
+
+def test_attention_that_is_not_flash_keeps_all_scores_of_a_picture() -> None:
+    assert encoding_bytes(EYES) < 2 * GIB
+    assert encoding_bytes(EYES, flash_attention=False) > 16 * 16384**2 * 4
+    assert encoding_bytes(replace(EYES, has_windows=True)) - encoding_bytes(EYES) == 6 * 16384**2
+
+
+def test_what_images_take_is_named_with_a_way_out() -> None:
+    held = estimate(PLAN, EIGHT_B, None, (Room(RAM, 6 * GIB),), EYES)
+    with pytest.raises(ResourceError, match=r"[\d.]+ GiB for images and") as error:
+        check_fits(held, (Room(RAM, 6 * GIB),), Asked(n_ctx=PLAN.n_ctx))
+    assert "--mmproj none" in error.value.hint

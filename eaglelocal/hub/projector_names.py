@@ -1,0 +1,78 @@
+"""What names say of projectors: whose they are, and which of several is the best. Pure: on a hub or on disk alike.
+
+Publishers give one in several types, and call it after the model, or after nothing but its type: `mmproj-F16.gguf`,
+`mmproj-gemma-3-4b-it-f16.gguf`. A name of a file is compared with another without its type, signs and case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.hub.builds import SUFFIX, Build, builds_of, quant_of, without_quant
+
+PREFERRED = ("F16", "BF16", "Q8_0", "F32")
+_PROJECTOR = re.compile(r"(?<![a-z])mmproj(?![a-z])", re.IGNORECASE)
+_WORDS_OF_NOBODY = re.compile(r"(?<![a-z])(mmproj|model|gguf|vision|projector)(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A projector under its file's name; `calls`: the models whose names it has."""
+
+    name: str
+    quant: str
+    calls: frozenset[str] = frozenset()
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Sorts the best first: small enough and as exact as the pictures need, and what every machine reads."""
+        return (PREFERRED.index(self.quant) if self.quant in PREFERRED else len(PREFERRED)), self.name
+
+
+def projectors_in(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.lower().endswith(SUFFIX) and _PROJECTOR.search(_last(name)))
+
+
+def named(name: str, *told: str) -> Named:
+    """`told`: what its header calls it."""
+    stem = _last(name)[: -len(SUFFIX)]
+    return Named(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
+
+
+def plain(text: str) -> str:
+    """`gemma34bit` of `mmproj-gemma-3-4b-it-f16` and of `Gemma 3 4b It`; empty where no model is named."""
+    return re.sub(r"[\W_]+", "", _WORDS_OF_NOBODY.sub(" ", without_quant(text))).lower()
+
+
+def models_in(names: Iterable[str]) -> set[str]:
+    """The models among files, whatever their quantizations; what drafts for others is none."""
+    return {plain(_last(build.stem)) for build in builds_of(names) if not build.is_draft}
+
+
+def called(build: Build) -> str:
+    return plain(_last(build.stem))
+
+
+def whose(found: Sequence[Named], calls: Iterable[str], *, is_alone: bool) -> list[Named]:
+    """Those that belong to a model, the best first; none where that is not clear.
+
+    calls     the model's names
+    is_alone  there is no other model beside them, so that what is called after nobody is this one's
+    """
+    wanted = {call for call in map(plain, calls) if call}
+    left = (
+        [each for each in found if each.calls & wanted]
+        or [each for each in found if any(one in other or other in one for one in each.calls for other in wanted)]
+        or (list(found) if is_alone else [])
+    )
+    return sorted(left, key=lambda each: each.rank) if len({plain(_stem(each)) for each in left}) == 1 else []
+
+
+def _stem(each: Named) -> str:
+    return _last(each.name)[: -len(SUFFIX)]
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[-1]

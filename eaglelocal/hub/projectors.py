@@ -1,0 +1,96 @@
+"""A reference to a projector, beside its target -> the file that makes pictures readable for it, or why there is none.
+
+`auto` takes what lies beside the target, in the same snapshot of a hub's repository or the same folder: of several
+types the best, of several models' the one that is called after the target, and nothing that would not load. What a
+person names and does not fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.projector import Projector, check_projector
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.cache import names_in, snapshot_of
+from eaglelocal.hub.files import existing_file, gguf_names
+from eaglelocal.hub.projector_names import Named, models_in, named, projectors_in, whose
+from eaglelocal.hub.quantization import quantization_of
+from eaglelocal.hub.targets import FoundTarget
+
+AUTO, NONE = "auto", "none"
+NAMES = ("general.name", "general.base_model.0.name")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProjector:
+    """`note`: what lies beside the target and is not taken."""
+
+    path: Path | None = None
+    projector: Projector | None = None
+    note: str = ""
+
+
+def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
+    """Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
+    if reference == NONE:
+        return FoundProjector()
+    blind = is_embedding_model(target.header)
+    if reference == AUTO:
+        return FoundProjector() if blind else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
+    if blind:
+        raise UsageError(f"--mmproj {reference}: {target.label} makes embeddings, and of text", hint="--mmproj none")
+    path = existing_file(reference)
+    return FoundProjector(path, projector_at(path, target.header))
+
+
+def projector_at(path: Path, target: Header) -> Projector:
+    """Raises ModelFileError, or IncompatibleError with the widths."""
+    projector = Projector.from_header(read_header(path))
+    check_projector(projector, target, name=path.name)
+    return projector
+
+
+def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
+    """Of a target at `path`. Never raises: what cannot be read, or does not fit, is a note."""
+    folder, names = (snapshot_of(path), names_in(snapshot_of(path))) if is_of_hub else (path.parent, [])
+    names = names or gguf_names(folder)
+    found, notes = [], []
+    for name in projectors_in(names):
+        try:
+            found.append(_read(folder, name, target))
+        except (ModelFileError, IncompatibleError) as problem:
+            notes.append(f"no images: {problem.message}")
+    calls = [path.stem.partition("-00001-of-")[0], *_told_names(target)]
+    left = whose([each for each, _ in found], calls, is_alone=len(models_in(names)) <= 1)
+    if left:
+        return FoundProjector(folder / left[0].name, dict(found)[left[0]])
+    if found:
+        notes = [f"no images: whether {found[0][0].name} is this model's is not clear; --mmproj FILE takes it"]
+    return FoundProjector(note=notes[0] if notes else "")
+
+
+def _read(folder: Path, name: str, target: Header) -> tuple[Named, Projector]:
+    header = read_header(folder / name)
+    projector = Projector.from_header(header)
+    check_projector(projector, target, name=name)
+    one = named(name, *_told_names(header))
+    return Named(one.name, one.quant or quantization_of(header), one.calls), projector
+
+
+def _told_names(header: Header) -> Iterator[str]:
+    yield from (told for name in NAMES if isinstance(told := header.metadata.get(name), str))
+
+
+def projector_of_hub(path: Path) -> Path | None:
+    """Of a model in a hub's cache, for lists; None where it has none, or cannot be read."""
+    if not projectors_in(names_in(snapshot_of(path))):
+        return None
+    with suppress(EagleLocalError):
+        return projector_beside(path, read_header(path), is_of_hub=True).path
+    return None
