@@ -43,6 +43,7 @@ from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.pair import HeadInfo, branch_problem, draft_warnings, read_model
+from eaglelocal.gguf.projector import kind_of_projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.sampling import recommended_sampling
 from eaglelocal.gguf.shape import Shape
@@ -269,12 +270,13 @@ class Builder:
         if plan.projector is None:
             return None
         self._report(LoadProgress(1.0, plan.projector.name))
+        kind = kind_of_projector(read_header(plan.projector))
         params = ReaderParams(
             threads=self._threads,
             on_gpu=on_gpu,
             n_batch=plan.n_batch,
             device=plan.device,
-            max_tokens=max_image_tokens(read_header(plan.projector), n_ctx=plan.n_ctx, n_batch=plan.n_batch),
+            max_tokens=max_image_tokens(kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch),
         )
         reader = LlamaImageReader(library, model, plan.projector, params)
         self._opened.callback(reader.close)

@@ -343,4 +343,4 @@ def images_of(plan: Plan, target: Header, there: Sequence[Room]) -> Iterator[Buf
         gpus = used_gpus(there, device=plan.device, split=plan.split)
         projector = Projector.from_header(read_header(plan.projector))
         check_projector(projector, target, name=plan.projector.name)
-        yield from image_buffers(projector, gpus, gpu_layers=plan.gpu_layers)
+        yield from image_buffers(projector, plan, gpus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
@@ -73,12 +73,14 @@ class Projector:
     kind         of projector, as llama.cpp names it
     width        of the rows that a target reads; None: nobody says
     num_patches  of the largest picture that is encoded at once
+    num_merged   patches that become one token, where a picture's size decides how many it takes
     has_windows  most layers attend to parts of a picture, which takes a mask
     """
 
     kind: str
     width: int | None
     num_patches: int
+    num_merged: int
     patch_size: int
     n_embd: int
     n_ff: int
@@ -86,17 +88,24 @@ class Projector:
     has_windows: bool
     weights_bytes: int
 
+    def within(self, max_tokens: int | None) -> Projector:
+        """For pictures of at most so many tokens."""
+        if max_tokens is None:
+            return self
+        return replace(self, num_patches=min(self.num_patches, max_tokens * self.num_merged))
+
     @classmethod
     def from_header(cls, header: Header) -> Projector:
         """Raises ModelFileError on a file that makes no pictures readable."""
         check_sees(header)
         keys = ArchitectureKeys(header, "clip.vision")
-        kind = _kind(header)
+        kind = kind_of_projector(header)
         patch_size = max(keys.optional_count("patch_size") or 1, 1)
         return cls(
             kind=kind,
             width=_width(header, kind),
             num_patches=_num_patches(keys, kind, patch_size),
+            num_merged=_num_merged(keys, kind),
             patch_size=patch_size,
             n_embd=keys.optional_count("embedding_length") or 0,
             n_ff=keys.optional_count("feed_forward_length") or 0,
@@ -133,7 +142,7 @@ def input_width(target: Header) -> int | None:
     return n_embd * (1 + (keys.optional_count("n_deepstack_layers") or 0))
 
 
-def _kind(header: Header) -> str:
+def kind_of_projector(header: Header) -> str:
     told = header.metadata.get("clip.projector_type") or header.metadata.get("clip.vision.projector_type")
     return told if isinstance(told, str) else ""
 
@@ -163,6 +172,9 @@ def _num_patches(keys: ArchitectureKeys, kind: str, patch_size: int) -> int:
         return -(-pixels // patch_size**2)
     if kind not in MAX_TOKENS:
         return max(usual, 1)
-    tokens, merged = MAX_TOKENS[kind]
+    return MAX_TOKENS[kind][0] * _num_merged(keys, kind)
+
+
+def _num_merged(keys: ArchitectureKeys, kind: str) -> int:
     told = keys.optional_count("spatial_merge_size") or keys.optional_count("projector.scale_factor")
-    return tokens * (told or merged) ** 2
+    return (told or MAX_TOKENS.get(kind, (0, 1))[1]) ** 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.projector import Projector
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
@@ -12,11 +14,12 @@ COLOURS = 3
 ATTENDING_ROWS, FEEDING_ROWS = 8, 3  # rows of a width alive at once in a layer, with those that go past it
 
 
-def image_buffers(projector: Projector | None, gpus: Sequence[Room], *, gpu_layers: int | None) -> Iterator[Buffer]:
+def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[Room]) -> Iterator[Buffer]:
     """On the first GPU, where the target has anything on one, else in main memory; nothing where there is none."""
     if projector is None:
         return
-    device = gpus[0].device if gpus and gpu_layers != 0 else RAM
+    projector = projector.within(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
+    device = gpus[0].device if gpus and plan.gpu_layers != 0 else RAM
     yield Buffer(device, Kind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
     if device != RAM:
         yield Buffer(RAM, Kind.IMAGES, picture_bytes(projector))

@@ -66,7 +66,7 @@ def estimate(
     gpus = used_gpus(rooms, device=plan.device, split=plan.split)
     jobs = jobs_of(plan, target, draft)
     held = [buffer for job in jobs for buffer in buffers_of(job, gpus, plan.shares)]
-    held += image_buffers(projector, gpus, gpu_layers=plan.gpu_layers)
+    held += image_buffers(projector, plan, gpus)
     return (*held, *runtimes(held))
 
 

@@ -91,6 +91,7 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
     eyes = tmp_path / "mmproj-F16.gguf"
     eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
     monkeypatch.setattr("eaglelocal.fitting.rehearse", lambda *_, **__: [])
+    plan = replace(plan, n_ctx=8192)
     parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
     check_memory(plan, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
     seeing = replace(plan, projector=eyes)

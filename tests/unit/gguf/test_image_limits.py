@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 import pytest
 
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.image_limits import RESERVED, max_image_tokens
-
-
-def header(**metadata: str) -> Header:
-    named = {f"clip.{key.replace('__', '.')}": value for key, value in metadata.items()}
-    return Header(3, MappingProxyType(named), MappingProxyType({}), MappingProxyType({}), MappingProxyType({}), ())
 
 
 @pytest.mark.parametrize(
@@ -30,5 +22,4 @@ def header(**metadata: str) -> Header:
     ],
 )
 def test_limits(kind: str, n_ctx: int, n_batch: int, wanted: int | None) -> None:
-    assert max_image_tokens(header(projector_type=kind), n_ctx=n_ctx, n_batch=n_batch) == wanted
-    assert max_image_tokens(header(vision__projector_type=kind), n_ctx=n_ctx, n_batch=n_batch) == wanted
+    assert max_image_tokens(kind, n_ctx=n_ctx, n_batch=n_batch) == wanted
