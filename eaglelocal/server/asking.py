@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol
@@ -74,9 +73,12 @@ class Line:
 
 
 class Asking:
-    """The requests of one call, and their events in the order in which they came."""
+    """The requests of one call, and their events in the order in which they came.
 
-    def __init__(self, line: Line, requests: Sequence[AnyRequest]) -> None:
+    requests  emptied when they are on their way: the engine has them then, and there may be pictures in them
+    """
+
+    def __init__(self, line: Line, requests: list[AnyRequest]) -> None:
         self._line, self._requests = line, requests
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[RequestEvent] = deque()
@@ -115,6 +117,7 @@ class Asking:
     async def __aenter__(self) -> Asking:
         for request in self._requests:
             self._line.submit(self, request)
+        self._requests.clear()
         return self
 
     async def __aexit__(

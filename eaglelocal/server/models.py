@@ -152,6 +152,10 @@ class Models:
             return bool(self._loaded.info.embedding_size)
         return self._planned(self._references[name])
 
+    def sees_images(self, name: str) -> bool:
+        """As far as is known: it has been loaded."""
+        return name in self.infos and self.infos[name].sees_images
+
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:
         """The model, loaded, and kept so meanwhile. Raises Problem.

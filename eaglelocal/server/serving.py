@@ -11,9 +11,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.asking import Asking
@@ -21,6 +21,7 @@ from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.models import Loaded, Models
+from eaglelocal.server.sight import as_seen
 
 NUM_RECENT = 50
 
@@ -56,27 +57,32 @@ class Serving:
         return "draining" if self.is_draining else self.models.state
 
     @asynccontextmanager
-    async def ask(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[Call]:
-        """Room, a model, and answers on their way; who leaves cancels them. Raises Problem."""
+    async def ask(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[Call]:
+        """Room, a model, and answers on their way; who leaves cancels them. `requests` is emptied. Raises Problem."""
         async with self.hold(model, requests) as (call, loaded), Asking(loaded.line, requests) as asking:
             call.begin(asking)
             yield call
 
     @asynccontextmanager
-    async def hold(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[tuple[Call, Loaded]]:
-        """Room and a model, loaded, for requests that are not on their way. Raises Problem."""
+    async def hold(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[tuple[Call, Loaded]]:
+        """Room and a model, loaded, for requests that are not on their way, and become what it can see.
+
+        Raises Problem.
+        """
         if self.is_draining:
             raise Problem(503, "the server is being stopped", code="draining", headers={"Connection": "close"})
         name, owner = self.models.name_of(model), requests[0].owner
         with self.admission.place(owner, len(requests)), contextlib.closing(Call(self, name, requests)) as call:
             async with contextlib.AsyncExitStack() as left:
-                yield call, await self._enter(call, left)
+                yield call, await self._enter(call, requests, left)
 
-    async def _enter(self, call: Call, left: contextlib.AsyncExitStack) -> Loaded:
+    async def _enter(self, call: Call, requests: list[AnyRequest], left: contextlib.AsyncExitStack) -> Loaded:
         """Wait for the model, no longer than an answer may take."""
         try:
             async with asyncio.timeout(self.limits.request_s) as call.waits:
-                return await left.enter_async_context(self.models.use(call.model))
+                loaded = await left.enter_async_context(self.models.use(call.model))
+            requests[:] = as_seen(requests, loaded.info)
+            return loaded
         except TimeoutError:
             raise call.why_cancelled or too_long(self.limits.request_s) from None
         except Problem:
@@ -96,8 +102,8 @@ class Call:
 
     def __init__(self, serving: Serving, model: str, requests: Sequence[AnyRequest]) -> None:
         asked_at = time.perf_counter()
-        self.model, self.requests = model, requests
-        self.choices = [Choice(i, request, asked_at) for i, request in enumerate(requests)]
+        self.model = model
+        self.choices = [Choice(i, without_messages(request), asked_at) for i, request in enumerate(requests)]
         self._serving = serving
         self._asking: Asking | None = None
         self.waits: asyncio.Timeout | None = None  # for its model
@@ -168,6 +174,11 @@ class Call:
             if choice.finished is not None:
                 serving.num_answered += 1
                 serving.admission.took(time.perf_counter() - choice.asked_at)
+
+
+def without_messages(request: AnyRequest) -> AnyRequest:
+    """What is still of interest when it is on its way; there may be pictures in them."""
+    return request if isinstance(request, EmbedRequest) else replace(request, messages=())
 
 
 def too_long(limit_s: float) -> Problem:

@@ -46,7 +46,9 @@ CACHED_TOKENS = 3
 
 
 def plan(label: str = "actor", target: Path = Path("none")) -> Plan:
-    return Plan(target=target, target_label=label, n_ctx=4096, num_slots=4)
+    """A `seer` reads images."""
+    projector = Path("eyes") if label == "seer" else None
+    return Plan(target=target, target_label=label, projector=projector, n_ctx=4096, num_slots=4)
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class DirectedEngine:
             model_bytes=0,
             load_s=0.0,
             library="none",
+            sees_images=plan.projector is not None,
         )
 
     @property
@@ -218,6 +221,8 @@ def shown(request: ChatRequest) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, bytes):
+        return value.hex()
     return value.value if isinstance(value, enum.Enum) else str(value)
 
 

@@ -1,4 +1,5 @@
-"""Two servers for all tests that leave them as they were: one over the real engine, one that does as it is told."""
+"""Servers for all tests that leave them as they were: over the real engine, over one that does as it is told, and over
+one that reads images too."""
 
 from __future__ import annotations
 
@@ -19,4 +20,11 @@ def typist() -> Iterator[Server]:
 def actor() -> Iterator[Server]:
     """An engine that does what the last message says."""
     with served(directed()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seer() -> Iterator[Server]:
+    """The same, and it reads images."""
+    with served(directed("seer")) as server:
         yield server

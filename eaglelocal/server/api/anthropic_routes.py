@@ -16,17 +16,20 @@ from eaglelocal.server.api.anthropic_schema import (
     CountBody,
     MessagesBody,
     OutputConfig,
+    Source,
     Turn,
 )
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
+from eaglelocal.server.api.content import NOT_FETCHED, check_kind, from_base64, joined, no_image
 from eaglelocal.server.api.exchange import Exchange, Whole, conversation
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, as_json, chat_question
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.routing import BodyRoute
-from eaglelocal.server.api.translation import UNSEEN_IMAGE, Names, as_chat
+from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
 from eaglelocal.server.serving import Serving
+from eaglelocal.server.sight import UNSEEN_IMAGE
 
 router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
@@ -135,8 +138,7 @@ def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     """The system's message and the turns, with their places in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
     if system := system_of(body.system or ""):
-        content = system if isinstance(system, str) else text_in(system, "system")
-        placed.append(("system", {"role": "system", "content": content}))
+        placed.append(("system", {"role": "system", "content": joined(pieces_of(system, "system"))}))
     for i, turn in enumerate(body.messages):
         place = f"messages.{i}"
         placed += [(place, message) for message in messages_of(turn, place)]
@@ -164,23 +166,22 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
     """Results of tools are messages of their own, before what the person says beside them."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
-    results, calls, said, thought = [], [], [], []
+    results, calls, said, thought = [], [], list[str | bytes](), []
     for i, block in enumerate(turn.content):
         at = f"{place}.content.{i}"
         match block.type:
             case "tool_result":
-                content = block.content or ""
-                text = content if isinstance(content, str) else result_in(content, at)
-                text = f"Error: {text}" if block.is_error else text  # templates have no other way to say so
-                results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": text})
+                failure = "Error: " if block.is_error else ""  # templates have no other way to say so
+                content = joined([failure, *pieces_of(readable(block.content or ""), f"{at}.content")])
+                results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
                 function = {"name": block.name or "", "arguments": as_json(block.input or {}, at)}
                 calls.append({"id": block.id or "", "type": "function", "function": function})
             case "thinking" | "redacted_thinking":
                 thought.append(block.thinking or "")
             case _:
-                said.append(text_in([block], at))
-    message: dict[str, Any] = {"role": turn.role, "content": "".join(said)}
+                said.append(piece_of(block, at))
+    message: dict[str, Any] = {"role": turn.role, "content": joined(said)}
     if calls:
         message["tool_calls"] = calls
     if any(thought):
@@ -188,22 +189,38 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
     return [*results, message] if said or calls or not results else results
 
 
-def text_in(blocks: list[Block], place: str) -> str:
-    for block in blocks:
-        if block.type != "text" or block.text is None:
-            raise unsupported(place, f"only text can be read here, not blocks of type {block.type!r}")
-    return "".join(block.text or "" for block in blocks)
+def pieces_of(content: str | list[Block], place: str) -> list[str | bytes]:
+    if isinstance(content, str):
+        return [content]
+    return [piece_of(block, f"{place}.{i}") for i, block in enumerate(content)]
 
 
-def result_in(blocks: list[Block], place: str) -> str:
+def piece_of(block: Block, place: str) -> str | bytes:
+    if block.type == "image":
+        return image_in(block.source, f"{place}.source")
+    if block.type != "text" or block.text is None:
+        raise unsupported(place, f"only texts and images can be read here, not blocks of type {block.type!r}")
+    return block.text
+
+
+def image_in(source: Source | None, place: str) -> bytes:
+    if source is None:
+        raise no_image(place)
+    if source.type != "base64":
+        raise unsupported(place, NOT_FETCHED)
+    check_kind(source.media_type or "image/", place)
+    return from_base64(source.data or "", f"{place}.data")
+
+
+def readable(content: str | list[Block]) -> str | list[Block]:
     """What a tool gave. What cannot be read there is said instead of refused: it would end the session with all that
     it asks from then on, and nobody could take it back."""
-    return text_in([stand_in(block) for block in blocks], place)
+    return content if isinstance(content, str) else [stand_in(block) for block in content]
 
 
 def stand_in(block: Block) -> Block:
     match block.type:
-        case "image":
+        case "image" if block.source is None or block.source.type != "base64":
             text = UNSEEN_IMAGE
         case "document":
             text = "[a document, which this model cannot read]"

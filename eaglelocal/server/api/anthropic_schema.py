@@ -23,10 +23,19 @@ from eaglelocal.server.api.schema import (
 )
 
 
+class Source(Body):
+    """Of an image, where it can be read as base64, or of what cannot be read."""
+
+    type: Word
+    media_type: Name | None = None
+    data: Annotated[str | None, Field(repr=False)] = None
+
+
 class Block(Body):
     """A piece of a message. `type` decides which of the fields count."""
 
     type: Word
+    source: Source | None = None
     text: Text | None = None
     thinking: Text | None = None
     id: CallId | None = None

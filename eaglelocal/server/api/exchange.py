@@ -16,6 +16,7 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.api.reading import Question
 from eaglelocal.server.api.tellers import Teller, compact
@@ -102,12 +103,14 @@ class Conversation:
     def __init__(
         self, serving: Serving, question: Question, teller: Teller, names: Names, *, stream_type: str = EVENTS
     ) -> None:
-        self._serving, self._question, self._teller, self._names = serving, question, teller, names
+        self._serving, self._teller, self._names = serving, teller, names
+        self._model, self._is_streamed = question.model, question.is_streamed
+        self._requests: list[AnyRequest] = [*question.requests]
         self._stream_type = stream_type
 
     async def answer(self, wire: Wire) -> None:
-        async with self._serving.ask(self._question.model, self._question.requests) as call:
-            if self._question.is_streamed:
+        async with self._serving.ask(self._model, self._requests) as call:
+            if self._is_streamed:
                 await self._stream(call, wire)
             else:
                 await wire.json(200, self._teller.whole(await call.complete()))

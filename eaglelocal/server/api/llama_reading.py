@@ -101,7 +101,7 @@ def prompts_in(given: str | WrittenPrompt | list[Any]) -> list[Parts]:
 def parts_of(given: str | WrittenPrompt | list[Any]) -> Parts:
     if isinstance(given, WrittenPrompt):
         if given.multimodal_data:
-            raise unsupported("prompt.multimodal_data", "only text can be read here")
+            raise unsupported("prompt.multimodal_data", "images are read in messages only: /v1/chat/completions")
         given = given.prompt_string
     parts = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(part, str | int) for part in parts):

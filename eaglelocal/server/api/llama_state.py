@@ -25,7 +25,7 @@ async def props(serving: There) -> PropsReply:
         total_slots=info.num_slots,
         model_alias=name,
         model_path=name,
-        modalities={"vision": False, "audio": False, "video": False},
+        modalities={"vision": info.sees_images, "audio": False, "video": False},
         endpoint_slots=True,
         endpoint_props=False,
         endpoint_metrics=True,

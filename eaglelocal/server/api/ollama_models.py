@@ -76,7 +76,7 @@ async def tags(serving: There) -> TagsReply:
 async def show(body: ShowBody, serving: There) -> ShowReply:
     """One model."""
     name = name_of(body.model or body.name, serving)
-    info, capabilities = info_of(serving, name), capabilities_of(serving.models.makes_embeddings(name))
+    info, capabilities = info_of(serving, name), capabilities_of(serving.models, name)
     return ShowReply(
         template=TEMPLATE if "tools" in capabilities else "",
         details=details_of(name, info),
@@ -143,7 +143,7 @@ def card_of(serving: Serving, listed: str) -> OllamaCard:
         size=info.model_bytes if info else 0,
         digest=digest_of(name),
         details=details_of(name, info),
-        capabilities=capabilities_of(serving.models.makes_embeddings(name)),
+        capabilities=capabilities_of(serving.models, name),
     )
 
 
@@ -158,11 +158,13 @@ def details_of(name: str, info: EngineInfo | None) -> Details:
     return Details(family=family, families=[family] if family else [], quantization_level=quant_of(name))
 
 
-def capabilities_of(makes_embeddings: bool | None) -> list[str]:
+def capabilities_of(models: Models, name: str) -> list[str]:
     """Of a model that talks, what this server can do with it: a template that knows no thoughts thinks none."""
+    makes_embeddings = models.makes_embeddings(name)
     if makes_embeddings is None:
         return []
-    return ["embedding"] if makes_embeddings else ["completion", "tools", "thinking"]
+    sight = ["vision"] if models.sees_images(name) else []
+    return ["embedding"] if makes_embeddings else ["completion", "tools", "thinking", *sight]
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:

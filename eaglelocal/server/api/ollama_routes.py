@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embedded
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.server.api.content import Content, from_base64, from_url, is_data, joined
 from eaglelocal.server.api.embedding_routes import floats, vectors, vectors_of
 from eaglelocal.server.api.exchange import Conversation, Exchange, Whole
 from eaglelocal.server.api.ollama_models import OLLAMA_ERRORS, model_of, name_of
@@ -57,7 +58,7 @@ PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
 }
-NO_IMAGES = "only text can be read here, no images"
+NO_IMAGES = "beside raw or a suffix no images can be read, for the template is what gives them a place"
 NO_TEMPLATE = "this server uses the model's own chat template; raw: true goes on with the prompt as it stands"
 NO_CONTEXT = "this server gives no context: /api/chat takes a whole conversation"
 NO_SYSTEM = "beside raw or a suffix nothing but the prompt is said"
@@ -80,13 +81,13 @@ async def generate(body: GenerateBody, serving: There, owner: Owner) -> Response
     """Answer one question, or go on with a text (`raw`, `suffix`)."""
     goes_on = bool(body.raw or body.suffix)
     refuse(body, goes_on=goes_on)
-    if not body.prompt and not body.suffix:
+    if not (body.prompt or body.suffix or body.images):
         return unasked(body, serving, owner, as_response)
     if goes_on:
         question, names = completion_asked(body, serving, owner)
     else:
         system = [("system", {"role": "system", "content": body.system})] if body.system else []
-        prompt = ("prompt", {"role": "user", "content": body.prompt})
+        prompt = ("prompt", {"role": "user", "content": shown(body.images, "images", body.prompt)})
         question, names = chat_asked(body, [*system, prompt], None, serving, owner)
     return answered(body, serving, question, as_response, names)
 
@@ -205,8 +206,8 @@ def thinking_of(given: bool | str | None) -> Values:
 
 def refuse(body: GenerateBody, *, goes_on: bool) -> None:
     """Raises Problem for what would change the answer."""
-    refused = {"images": NO_IMAGES, "template": NO_TEMPLATE, "context": NO_CONTEXT}
-    for name, why in (refused | ({"system": NO_SYSTEM} if goes_on else {})).items():
+    refused = {"template": NO_TEMPLATE, "context": NO_CONTEXT}
+    for name, why in (refused | ({"system": NO_SYSTEM, "images": NO_IMAGES} if goes_on else {})).items():
         if getattr(body, name):
             raise unsupported(name, why)
 
@@ -220,16 +221,23 @@ def placed_messages(given: Iterable[OllamaMessage]) -> Placed:
     placed: Placed = []
     waiting: list[Values] = []  # calls of the last message with any, without a result
     for i, message in enumerate(given):
-        if message.images:
-            raise unsupported(f"messages.{i}.images", NO_IMAGES)
+        content = shown(message.images, f"messages.{i}.images", message.content)
         calls = [call_of(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())]
-        values: Values = {"role": message.role, "content": message.content or "", "reasoning_content": message.thinking}
+        values: Values = {"role": message.role, "content": content, "reasoning_content": message.thinking}
         if calls:
             values["tool_calls"], waiting = calls, list(calls)
         if message.role == "tool":
             values |= result_of(message, waiting)
         placed.append((f"messages.{i}", values))
     return placed
+
+
+def shown(images: list[str] | None, place: str, text: str | None) -> Content:
+    """Images stand before the text, where Ollama's own server has them."""
+    files = [
+        (from_url if is_data(image) else from_base64)(image, f"{place}.{i}") for i, image in enumerate(images or ())
+    ]
+    return joined([*files, text or ""])
 
 
 def call_of(call: OllamaCall, id: str) -> Values:

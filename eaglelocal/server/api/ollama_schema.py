@@ -24,6 +24,7 @@ from eaglelocal.server.api.schema import (
     Word,
 )
 
+Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 NO_TIME = (0, "0", "0s", "0m")
 
 
@@ -46,7 +47,7 @@ class OllamaMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | None = None
     thinking: Text | None = None
-    images: list[Any] | None = None
+    images: Images = None
     tool_calls: Annotated[list[OllamaCall], Field(max_length=MAX_TOOLS)] | None = None
     tool_name: Name | None = None
     tool_call_id: CallId | None = None
@@ -95,7 +96,7 @@ class GenerateBody(AnswerAsked):
     raw: bool | None = None
     template: Text | None = None
     context: list[Any] | None = None
-    images: list[Any] | None = None
+    images: Images = None
 
 
 class EmbedBody(Body):

@@ -15,6 +15,7 @@ from eaglelocal.server.api.replies import STREAMED, ChatReply, CompletionReply, 
 from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import ChatBody, CompletionBody
 from eaglelocal.server.api.translation import Names
+from eaglelocal.server.models import Models
 from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
@@ -80,12 +81,21 @@ async def model(name: str, serving: There) -> ModelCard:
 
 def card_of(serving: Serving, name: str) -> ModelCard:
     """Of a model under one of its names."""
-    loaded = serving.models.loaded
-    is_loaded = loaded is not None and loaded.name == serving.models.name_of(name)
+    loaded, own = serving.models.loaded, serving.models.name_of(name)
+    is_loaded = loaded is not None and loaded.name == own
     return ModelCard(
         id=name,
         created=int(serving.started_at),
         loaded=is_loaded,
         max_model_len=loaded.info.n_ctx if loaded is not None and is_loaded else None,
         draft=loaded.info.draft if loaded is not None and is_loaded else None,
+        capabilities=capabilities_of(serving.models, own),
     )
+
+
+def capabilities_of(models: Models, name: str) -> list[str]:
+    """In llama-server's words; none where they are not known."""
+    makes_embeddings = models.makes_embeddings(name)
+    if makes_embeddings is None:
+        return []
+    return ["embedding"] if makes_embeddings else ["completion", *(["multimodal"] if models.sees_images(name) else [])]

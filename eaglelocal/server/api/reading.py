@@ -1,6 +1,6 @@
 """What was asked in OpenAI's shapes -> requests of the engine. Pure; raises Problem or RequestError.
 
-Message texts are joined from their parts; what cannot be honoured (images, audio, LoRA) is refused, not dropped.
+Message texts are joined from their parts; what cannot be honoured (audio, files, LoRA) is refused, not dropped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.server.api.content import Content, check_images, from_url, joined
 from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.schema import (
     MAX_STOPS_CHARS,
@@ -25,6 +26,7 @@ from eaglelocal.server.api.schema import (
     CallGiven,
     ChatBody,
     CompletionBody,
+    ImageUrl,
     JsonSchema,
     MessageGiven,
     Part,
@@ -36,6 +38,7 @@ from eaglelocal.server.errors import Problem, unsupported
 
 ONLY_FUNCTIONS = "only functions of the caller's can be called here"
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
+IMAGES = ("image_url", "input_image")
 MAX_ANSWERS = 128  # of a call
 RANDOM_SEED = -1  # as llama-server and vLLM have it
 LOOK_BACK = 1_000_000  # tokens: further than any context reaches
@@ -87,6 +90,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
         reuses_cache=body.cache_prompt is not False,
     )
     check_size(texts_of(request), "messages")
+    check_images(request.messages, body.n or 1)
     return _question(body, _choices(request, body.n or 1))
 
 
@@ -236,10 +240,14 @@ def message_of(given: MessageGiven, index: int) -> Message:
         raise Problem(400, f"a {given.role} calls no tools", parameter=f"messages.{index}.tool_calls")
     if given.content is None and not calls and given.role != "assistant":
         raise Problem(400, "the message has no content", parameter=f"messages.{index}.content")
+    place = f"messages.{index}.content"
+    is_said = given.role == "assistant"
+    content = Content(text_of(given.content, place)) if is_said else content_of(given.content, place)
     role = {"developer": "system", "function": "tool"}.get(given.role, given.role)
     return Message(
         role=role,
-        content=text_of(given.content, f"messages.{index}.content"),
+        content=content.text,
+        images=content.images,
         reasoning=given.reasoning_content or "",
         tool_calls=tuple(call_of(call, f"messages.{index}.tool_calls.{i}") for i, call in enumerate(calls)),
         tool_call_id=given.tool_call_id or "",
@@ -254,17 +262,36 @@ def call_of(given: CallGiven, place: str) -> ToolCall:
     return ToolCall(given.id or "", given.function.name, arguments)
 
 
-def text_of(content: str | list[Part] | None, place: str) -> str:
-    """The text of a message; what is not text is refused, with its place."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for i, part in enumerate(content):
-        text = part.text if part.type in TEXTS else part.refusal
-        if text is None:
-            raise unsupported(f"{place}.{i}", f"only text can be read here, not parts of type {part.type!r}")
-        texts.append(text)
-    return "".join(texts)
+def content_of(given: str | list[Part] | Content | None, place: str) -> Content:
+    """Of a message; what is neither text nor image is refused, with its place."""
+    if isinstance(given, Content):
+        return given
+    if isinstance(given, list):
+        return joined(piece_of(part, f"{place}.{i}") for i, part in enumerate(given))
+    return Content(given or "")
+
+
+def text_of(given: str | list[Part] | Content | None, place: str) -> str:
+    """Of what the model has said or thought."""
+    content = content_of(given, place)
+    if content.images:
+        raise unsupported(place, "images can be shown to the model; it has made none")
+    return content.text
+
+
+def piece_of(part: Part, place: str) -> str | bytes:
+    if part.type in IMAGES:
+        return from_url(url_of(part), f"{place}.image_url")
+    text = part.text if part.type in TEXTS else part.refusal
+    if text is None:
+        raise unsupported(place, f"only text, image_url and the like can be read here, not {part.type!r}")
+    return text
+
+
+def url_of(part: Part) -> str:
+    """Where its image is; empty where it has none, or only the id of a file, of which this server keeps none."""
+    given = part.image_url
+    return given.url if isinstance(given, ImageUrl) else given or ""
 
 
 def tool_of(given: ToolGiven, index: int) -> Tool:

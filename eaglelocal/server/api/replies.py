@@ -44,6 +44,7 @@ class ModelCard(BaseModel):
     loaded: bool = False
     max_model_len: int | None = None
     draft: str | None = None
+    capabilities: list[str] = []
 
 
 class ModelList(BaseModel):

@@ -58,11 +58,13 @@ class Memory:
     items: Recent = field(default_factory=Recent)
     responses: Recent = field(default_factory=Recent)
 
-    def keep(self, id: str, previous: str | None, asked: Items, told: Items) -> None:
-        """A response with what was asked in it (beyond the previous one) and what was told."""
+    def keep(self, id: str, previous: str | None, asked: Items | None, told: Items) -> None:
+        """A response with what was asked in it (beyond the previous one) and what was told; without what was asked
+        (it was too large) only the items that were told."""
         for item in told:
             self.items.keep(item["id"], item)
-        self.responses.keep(id, {"previous": previous, "items": [*asked, *told]})
+        if asked is not None:
+            self.responses.keep(id, {"previous": previous, "items": [*asked, *told]})
 
     def conversation(self, id: str | None) -> list[dict[str, Any]] | None:
         """All items up to the end of this response; None where it, or one before it, is gone."""

@@ -11,11 +11,12 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from eaglelocal.server.api.content import is_data
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
-from eaglelocal.server.api.reading import chat_question, text_of
+from eaglelocal.server.api.reading import Question, chat_question, content_of, text_of, url_of
 from eaglelocal.server.api.replies import STREAMED
-from eaglelocal.server.api.responses_memory import Memory
+from eaglelocal.server.api.responses_memory import MAX_BYTES, Memory
 from eaglelocal.server.api.responses_schema import (
     AllowedTool,
     Functions,
@@ -29,8 +30,9 @@ from eaglelocal.server.api.responses_schema import (
 from eaglelocal.server.api.responses_teller import ResponsesTeller
 from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import Part, SamplingGiven
-from eaglelocal.server.api.translation import UNSEEN_IMAGE, Names, as_chat
+from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import NOT_FOUND, Problem, unsupported
+from eaglelocal.server.sight import UNSEEN_IMAGE
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
@@ -47,10 +49,7 @@ FIELDS = {
 }
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
 LATEST = "only the latest are, in memory, and none with store: false"
-UNSEEN = {
-    "input_image": UNSEEN_IMAGE,
-    "input_file": "[a file, which this model cannot read]",
-}
+UNREAD_FILE = "[a file, which this model cannot read]"
 Placed = list[tuple[str, Item]]  # with their places in the body
 
 
@@ -77,14 +76,14 @@ class Remembered:
     teller: ResponsesTeller
     memory: Memory
     previous: str | None
-    asked: list[Item]
+    asked: list[Item] | None  # None: too large to be remembered, so it is not held while it is answered either
 
     async def answer(self, wire: Wire) -> None:
         try:
             await self.talk.answer(wire)
         finally:  # who hangs up in the middle may name what came until then
             if self.teller.is_told:
-                asked = [item.model_dump(exclude_none=True) for item in self.asked]
+                asked = None if self.asked is None else [item.model_dump(exclude_none=True) for item in self.asked]
                 self.memory.keep(self.teller.id, self.previous, asked, self.teller.items())
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
@@ -108,11 +107,18 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
     with names.told():
         chat = as_chat(chat_of(body, [message for _, message in placed]))
         question = chat_question(chat, serving.defaults, owner)
-    teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), body)
+    told_of = body.model_copy(update={"input": ""})  # which is not told again, and there may be pictures in it
+    teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), told_of)
     talk: Talk = Conversation(serving, question, teller, names)
     if body.is_kept:
-        talk = Remembered(talk, teller, memory, body.previous_response_id, [item for _, item in asked])
+        kept = [item for _, item in asked] if fits(question) else None
+        talk = Remembered(talk, teller, memory, body.previous_response_id, kept)
     return Exchange(talk, serving.limits)
+
+
+def fits(question: Question) -> bool:
+    """Have its pictures room in the memory?"""
+    return sum(len(image.data) for message in question.requests[0].messages for image in message.images) < MAX_BYTES
 
 
 def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
                 raise Problem(400, "a message needs a role", parameter=f"{place}.role")
             if item.content is None:
                 raise Problem(400, "a message needs content", parameter=f"{place}.content")
-            return {"role": item.role, "content": text_of(item.content, f"{place}.content")}
+            return {"role": item.role, "content": content_of(item.content, f"{place}.content")}
         case "function_call":
             function = {"name": shown_name(item.namespace, item.name or ""), "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
@@ -245,16 +251,22 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
             return {
                 "role": "tool",
                 "tool_call_id": item.call_id or "",
-                "content": text_of(shown(item.output), f"{place}.output"),
+                "content": content_of(readable(item.output), f"{place}.output"),
             }
     raise unsupported(f"{place}.type", f"items of type {item.type!r} cannot be read here")
 
 
-def shown(output: str | list[Part] | None) -> str | list[Part] | None:
-    """What a call gave; where that is a picture it is said so, for one picture must not end a session."""
-    if not isinstance(output, list):
-        return output
-    return [Part(type="input_text", text=UNSEEN[part.type]) if part.type in UNSEEN else part for part in output]
+def readable(output: str | list[Part] | None) -> str | list[Part] | None:
+    """What a call gave; what of it cannot be read is said instead, for one file must not end a session."""
+    return [stand_in(part) for part in output] if isinstance(output, list) else output
+
+
+def stand_in(part: Part) -> Part:
+    if part.type == "input_file":
+        return Part(type="input_text", text=UNREAD_FILE)
+    if part.type == "input_image" and not is_data(url_of(part)):
+        return Part(type="input_text", text=UNSEEN_IMAGE)
+    return part
 
 
 def format_of(given: TextFormat | None) -> dict[str, Any] | None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from eaglelocal.server.api.content import Content
 
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
@@ -88,12 +91,17 @@ class Body(BaseModel):
         return {name: whole(value) for name, value in given.items()}
 
 
+class ImageUrl(Body):
+    url: Annotated[str, Field(repr=False)]  # as long as a body may be
+
+
 class Part(Body):
-    """A piece of a message. Only text can be read."""
+    """A piece of a message: a text, or an image as a `data:` URL."""
 
     type: Word
     text: Text | None = None
     refusal: Text | None = None
+    image_url: Annotated[ImageUrl | str | None, Field(repr=False)] = None
 
 
 Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
@@ -110,9 +118,12 @@ class CallGiven(Body):
     function: FunctionCall
 
 
+Read = SkipJsonSchema[InstanceOf[Content]]  # by who translates a body; JSON cannot spell it
+
+
 class MessageGiven(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Parts | None = None
+    content: Text | Parts | Read | None = None
     name: Name | None = None
     tool_calls: Annotated[list[CallGiven], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: CallId | None = None

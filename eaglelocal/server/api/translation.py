@@ -14,8 +14,6 @@ from eaglelocal.server.api.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiv
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.invalid import told
 
-UNSEEN_IMAGE = "[an image, which this model cannot see]"
-
 
 class TranslatedBody(ChatBody):
     """A chat with more tools than OpenAI's limit."""

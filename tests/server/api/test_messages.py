@@ -185,6 +185,10 @@ def test_a_tool_s_failure_is_told_as_one(actor: Server, is_error: bool) -> None:
 
 IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 DOCUMENT: Any = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}
+WORDS: Any = {
+    "type": "document",
+    "source": {"type": "file", "media_type": "application/vnd.openxmlformats-officedocument.wordprocessingml.document"},
+}
 
 
 def with_result(content: list[Any]) -> list[Any]:
@@ -200,6 +204,7 @@ def with_result(content: list[Any]) -> list[Any]:
     ("content", "text"),
     [
         ([IMAGE], "[an image, which this model cannot see]"),
+        ([WORDS], "[a document, which this model cannot read]"),
         ([{"type": "text", "text": "Page 1: "}, DOCUMENT], "Page 1: [a document, which this model cannot read]"),
         ([{"type": "tool_reference", "tool_name": "weather"}], "[the tool weather]"),
     ],
@@ -327,9 +332,9 @@ def test_stop_sequences_end_the_answer(typist: Server) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"extra_body": {"temperature": 1.5}}, "temperature"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "there is no image"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "only text"),
-        ({"system": [{"type": "image"}]}, "only text"),
+        ({"system": [{"type": "document"}]}, "only text"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"tools": [{"name": "a"}]}, "input_schema"),

@@ -33,7 +33,7 @@ def post(server: Server, body: str | bytes, path: str = "/v1/chat/completions") 
         ('"messages": [{"role": "user", "content": 5}]', "messages.0.content"),
         ('"messages": [{"role": "user", "content": null}]', "messages.0.content"),
         ('"messages": [{"role": "user", "content": "\\ud800"}]', "messages.0.content"),
-        ('"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages.0.content.0"),
+        ('"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages.0.content.0.image_url"),
         ('"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]', "messages.0.content.0.text"),
         ('"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}]}]', "messages.0.tool_calls"),
         ('"model": 5', "model"),

@@ -206,7 +206,7 @@ def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": [{"type": "message", "content": "x"}]}, "input.0.role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.image_url"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
         ({"tools": [{"type": "web_search"}, {"type": "function"}]}, "tools.1.name"),
         ({"tools": [{"name": "a"}]}, "tools.0.type"),
