@@ -36,7 +36,7 @@ from eaglelocal.server.api import (
 )
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.api.responses_memory import Memory
-from eaglelocal.server.doors import MAX_BODY_BYTES, BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor, shaped
+from eaglelocal.server.doors import BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor, shaped
 from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.metrics import Gauges
 from eaglelocal.server.serving import Serving
@@ -52,7 +52,7 @@ IDLE_CHECK_S = 5.0
 _log = logging.getLogger("eaglelocal.server")
 
 
-def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BODY_BYTES) -> ASGIApp:
+def create_app(serving: Serving, access: Access) -> ASGIApp:
     """Everything that answers HTTP. Who runs it loads the first model (`serving.models.start`)."""
     app = FastAPI(
         title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
@@ -66,7 +66,7 @@ def create_app(serving: Serving, access: Access, *, max_body_bytes: int = MAX_BO
         app.include_router(routes.router)
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
-    reading = BodyDoor(app, max_bytes=max_body_bytes, is_shared=len(access.keys.by_name) > 1)
+    reading = BodyDoor(app, is_shared=len(access.keys.by_name) > 1)
     behind: ASGIApp = KeyDoor(reading, access)
     if access.origins:  # whom HostDoor has let in
         behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])

@@ -26,8 +26,16 @@ ANTHROPIC_PATHS = ("/v1/messages",)
 OLLAMA_PATHS = ("/api/",)
 VERSIONS = ("1.0", "1.1")
 MAX_BODY_BYTES = 32 * 2**20
+MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of pictures are 90 MiB as base64 in lines; and there are texts
+CONVERSATION_PATHS = frozenset(
+    (
+        *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+        *("/api/chat", "/api/generate", "/apply-template"),
+    )
+)
 LARGE_BYTES = 4 * 2**20  # what is larger has pictures in it
-MAX_LARGE = 8  # such bodies at once, from their first byte to the end of the answer
+MAX_LARGE = 8  # places for such bodies, from their first byte to the end of the answer
+PLACE_BYTES = 32 * 2**20  # so many places does a body take as it has such pieces
 MAX_VALUES = 2**20  # of JSON, in a large one: as many take a tenth of a second to read, and 100 MB
 BODY_TIMEOUT_S = 20.0  # for what is not large
 MAX_LOGGED_BYTES = 200
@@ -95,8 +103,8 @@ class KeyDoor:
 class BodyDoor:
     """Reads the whole body first, in bounded memory and time, so that no route waits for a slow sender.
 
-    Large bodies tell their length, are few at once, and hold long texts rather than many values: JSON is read in the
-    event loop, for in a thread it would hold the interpreter as long.
+    Large bodies tell their length, are few at once (the larger, the fewer), and hold long texts rather than many
+    values: JSON is read in the event loop, for in a thread it would hold the interpreter as long.
 
     is_shared  several keys: none holds more than half of the places for large bodies
     """
@@ -105,36 +113,38 @@ class BodyDoor:
         self,
         app: ASGIApp,
         *,
-        max_bytes: int = MAX_BODY_BYTES,
         timeout_s: float = BODY_TIMEOUT_S,
         is_shared: bool = False,
     ) -> None:
-        self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
+        self._app, self._timeout_s = app, timeout_s
         self._share = MAX_LARGE // 2 if is_shared else MAX_LARGE
-        self._large: Counter[str] = Counter()  # bodies that are here, by owner
+        self._large: Counter[str] = Counter()  # places that are taken, by owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
         length = int_of(Headers(scope=scope).get("content-length", "0"))
-        if not LARGE_BYTES < length <= self._max_bytes:
-            await self._pass(scope, receive, send, length)
-            return
-        owner = state(scope).get("owner", LOCAL)
-        if self._large.total() >= MAX_LARGE or self._large[owner] >= self._share:
-            most = min(self._share, self._large.total())
-            problem = unavailable(f"{most} requests of more than {LARGE_BYTES} bytes are being answered")
+        owner, places = state(scope).get("owner", LOCAL), num_places(length)
+        if problem := self._problem(length, max_bytes_at(scope["path"]), owner):
             await refuse(scope, send, problem, close=True)
             return
-        self._large[owner] += 1
+        self._large[owner] += places
         try:
             await self._pass(scope, receive, send, length)
         finally:
-            self._large[owner] -= 1
+            self._large[owner] -= places
+
+    def _problem(self, length: int, max_bytes: int, owner: str) -> Problem | None:
+        if length > max_bytes:
+            return too_large(f"the body is larger than {max_bytes} bytes")
+        places = num_places(length)
+        if places and (self._large.total() + places > MAX_LARGE or self._large[owner] + places > self._share):
+            return unavailable(f"too many requests of more than {LARGE_BYTES} bytes are being answered")
+        return None
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, length: int) -> None:
-        timeout_s = self._timeout_s * max(1, min(length, self._max_bytes) / LARGE_BYTES)
+        timeout_s = self._timeout_s * max(1, length / LARGE_BYTES)
         try:
             async with asyncio.timeout(timeout_s):
                 body = await self._read(length, receive)
@@ -150,9 +160,7 @@ class BodyDoor:
 
     async def _read(self, length: int, receive: Receive) -> bytes | None:
         """The body; None when the client has gone."""
-        if length > self._max_bytes:
-            raise too_large(f"the body is larger than {self._max_bytes} bytes")
-        parts, size, max_bytes = [], 0, max(length, min(LARGE_BYTES, self._max_bytes))
+        parts, size, max_bytes = [], 0, max(length, LARGE_BYTES)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -214,6 +222,15 @@ def routed_path(path: str) -> str:
 
 def too_large(what: str) -> Problem:
     return Problem(413, what, code="request_too_large")
+
+
+def max_bytes_at(path: str) -> int:
+    return MAX_CONVERSATION_BYTES if path in CONVERSATION_PATHS else MAX_BODY_BYTES
+
+
+def num_places(length: int) -> int:
+    """Of those for large bodies: none for others."""
+    return -(-length // PLACE_BYTES) if length > LARGE_BYTES else 0
 
 
 def num_values(body: bytes) -> int:

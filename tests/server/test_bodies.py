@@ -17,37 +17,69 @@ from doubles.running_server import Server, directed, served
 from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.api.content import MAX_IMAGES_BYTES
 from eaglelocal.server.api.schema import MAX_TEXT_CHARS
-from eaglelocal.server.doors import LARGE_BYTES, MAX_BODY_BYTES, MAX_LARGE, MAX_VALUES, BodyDoor
+from eaglelocal.server.app import PATHS
+from eaglelocal.server.doors import (
+    CONVERSATION_PATHS,
+    LARGE_BYTES,
+    MAX_BODY_BYTES,
+    MAX_CONVERSATION_BYTES,
+    MAX_LARGE,
+    MAX_VALUES,
+    PLACE_BYTES,
+    BodyDoor,
+    num_places,
+)
 
 JSON = {"content-type": "application/json"}
 
 
+NUM_PICTURES = 3
+MAX_PICTURE = MAX_IMAGES_BYTES // NUM_PICTURES // 3 * 4  # characters of base64
+
+
 def with_pictures(size: int) -> bytes:
-    """A session of so many bytes, of which a tool's screenshot takes the most."""
+    """A session of so many bytes, of which a tool's screenshots take as much as they may."""
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    result = {"type": "tool_result", "tool_use_id": "a", "content": [picture]}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [picture] * NUM_PICTURES}
     asked = [{"type": "text", "text": "say well"}]
     turns = [{"role": "user", "content": [result]}, {"role": "user", "content": asked}]
     body = json.dumps({"max_tokens": 9, "messages": turns})
-    return body.replace('"data": ""', f'"data": "{"A" * (size - len(body))}"').encode()
+    length = min((size - len(body)) // NUM_PICTURES // 4 * 4, MAX_PICTURE)
+    return body.replace('"data": ""', f'"data": "{"A" * length}"').encode().ljust(size)
 
 
 def post(server: Server, path: str, body: bytes) -> httpx.Response:
     return server.http.post(path, content=body, headers=JSON)
 
 
-@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1, MAX_BODY_BYTES])
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1, MAX_CONVERSATION_BYTES])
 def test_a_session_with_pictures_is_answered(actor: Server, size: int) -> None:
     answer = post(actor, "/v1/messages", with_pictures(size))
     assert answer.status_code == 200
     assert answer.json()["content"][0]["text"] == "well"
 
 
-def test_a_byte_more_is_refused_before_it_comes(actor: Server) -> None:
-    head = request("/v1/messages", b"", f"Content-Length: {MAX_BODY_BYTES + 1}")
-    answer = exchange(actor.port, head)
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("/v1/messages", MAX_CONVERSATION_BYTES),
+        ("/v1/chat/completions", MAX_CONVERSATION_BYTES),
+        ("//v1/v1/messages", MAX_CONVERSATION_BYTES),
+        ("/v1/completions", MAX_BODY_BYTES),  # has no pictures
+        ("/v1/embeddings", MAX_BODY_BYTES),
+        ("/nowhere", MAX_BODY_BYTES),
+    ],
+)
+def test_a_byte_more_is_refused_before_it_comes(actor: Server, path: str, size: int) -> None:
+    answer = exchange(actor.port, request(path, b"", f"Content-Length: {size + 1}"))
     assert (answer.status, answer.error["type"]) == (413, "invalid_request_error")
+    assert f"larger than {size} bytes" in answer.error["message"]
+
+
+def test_bodies_with_pictures_go_where_pictures_are_read() -> None:
+    assert CONVERSATION_PATHS <= PATHS
 
 
 @pytest.mark.parametrize(("size", "status"), [(LARGE_BYTES, 200), (LARGE_BYTES + 1, 413)])
@@ -142,6 +174,29 @@ def test_few_large_bodies_are_here_at_once() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("length", "places"),
+    [
+        *((0, 0), (LARGE_BYTES, 0), (LARGE_BYTES + 1, 1), (PLACE_BYTES, 1), (PLACE_BYTES + 1, 2)),
+        *((MAX_CONVERSATION_BYTES, 3), (2**63, 2**63 // PLACE_BYTES)),
+    ],
+)
+def test_the_larger_a_body_the_more_places_it_takes(length: int, places: int) -> None:
+    assert num_places(length) == places
+
+
+def test_few_bodies_of_the_largest_are_here_at_once() -> None:
+    """So many as would take no more memory than the many of before."""
+    lengths = (MAX_CONVERSATION_BYTES, MAX_CONVERSATION_BYTES, 2 * PLACE_BYTES)
+    heads = [request("/v1/messages", b"", f"Content-Length: {length}") for length in lengths]
+    refused = request("/v1/messages", b"", f"Content-Length: {LARGE_BYTES + 1}")
+    with served(directed()) as server, contextlib.ExitStack() as held:
+        for head in heads:
+            held.enter_context(connected(server.port)).sendall(head + b"{")
+        wait_until(lambda: exchange(server.port, refused).status == 503, "no more are taken")
+        assert server.ask("say x").status_code == 200
+
+
 KEYS = Keys((("anna", "a-key-that-anna-has"), ("bert", "a-key-that-bert-has")))
 
 
@@ -165,27 +220,42 @@ def test_nobody_holds_all_places_for_large_bodies_where_several_share_them() -> 
                 assert read_answer(one).status == 400  # it was read
 
 
-def test_a_body_is_gone_while_its_answer_is_told() -> None:
-    """Its bytes, and what JSON made of them: a picture that nobody looks at."""
-    body = (
-        with_pictures(2 * LARGE_BYTES)
-        .replace(b"say well", b"forever")
-        .replace(b'"max_tokens"', b'"stream": true, "max_tokens"')
-    )
-    ollama = json.dumps({"prompt": "forever", "unread": "A" * 2 * LARGE_BYTES}).encode()
-    with served(directed()) as server:
-        for path, sent in (("/v1/messages", body), ("/api/generate", ollama)):
-            gc.collect()
-            tracemalloc.start()
-            try:
-                with server.http.stream("POST", path, content=sent, headers=JSON) as answer:
-                    parts = answer.iter_raw()
-                    assert answer.status_code == 200 and next(parts)
-                    wait_until(lambda: tracemalloc.get_traced_memory()[0] < LARGE_BYTES, "nobody keeps it")
-                    assert tracemalloc.get_traced_memory()[1] > 2 * LARGE_BYTES  # it was there
-                    assert next(parts)
-            finally:
-                tracemalloc.stop()
+LONG = "A" * 3 * LARGE_BYTES
+LONG_URL = f"data:image/png;base64,{LONG}"
+SHOWN = [
+    {"role": "user", "content": [{"type": "image_url", "image_url": LONG_URL}]},
+    {"role": "user", "content": "forever"},
+]
+STREAMED = json.dumps({"messages": SHOWN, "stream": True}).encode()
+GIVEN = with_pictures(2 * LARGE_BYTES).replace(b"say well", b"forever").replace(b"{", b'{"stream": true, ', 1)
+
+
+@pytest.mark.parametrize(
+    ("label", "path", "body"),
+    [
+        ("actor", "/v1/messages", GIVEN),
+        ("actor", "/api/generate", json.dumps({"prompt": "forever", "unread": LONG}).encode()),
+        ("seer", "/v1/messages", GIVEN),
+        ("seer", "/api/generate", json.dumps({"prompt": "forever", "images": [LONG]}).encode()),
+        ("seer", "/v1/chat/completions", STREAMED),
+        ("seer", "/v1/responses", STREAMED.replace(b'"messages"', b'"input"', 1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_body_is_gone_while_its_answer_is_told(label: str, path: str, body: bytes) -> None:
+    """Its bytes, what JSON made of them, and its pictures, whether the engine has them or nobody looks at them."""
+    with served(directed(label)) as server:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            with server.http.stream("POST", path, content=body, headers=JSON) as answer:
+                parts = answer.iter_raw()
+                assert answer.status_code == 200 and next(parts)
+                wait_until(lambda: tracemalloc.get_traced_memory()[0] < LARGE_BYTES, "nobody keeps it")
+                assert tracemalloc.get_traced_memory()[1] > 2 * LARGE_BYTES  # it was there
+                assert next(parts)
+        finally:
+            tracemalloc.stop()
 
 
 def test_nothing_is_read_of_who_has_no_key() -> None:

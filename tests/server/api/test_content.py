@@ -22,6 +22,7 @@ from eaglelocal.server.api.content import (
 )
 from eaglelocal.server.api.reading import chat_question, content_of
 from eaglelocal.server.api.schema import ChatBody, Part
+from eaglelocal.server.doors import LARGE_BYTES, MAX_CONVERSATION_BYTES
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.sight import UNSEEN_IMAGE, in_words
 
@@ -128,6 +129,11 @@ def test_images_of_a_request_are_bounded(images: list[Image], num_answers: int, 
     with pytest.raises(Problem, match=words) as caught:
         check_images(messages, num_answers)
     assert (caught.value.status, caught.value.parameter) == (400, "messages")
+
+
+def test_a_body_has_room_for_them_in_lines_and_for_texts() -> None:
+    line = 76 * 3 // 4
+    assert MAX_IMAGES_BYTES // line * len("x" * 76 + r"\r\n") + LARGE_BYTES < MAX_CONVERSATION_BYTES
 
 
 def test_nothing_prints_an_image() -> None:

@@ -13,7 +13,7 @@ import openai
 import pytest
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.api.content import MAX_IMAGES
+from eaglelocal.server.api.content import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 from eaglelocal.server.sight import UNSEEN_IMAGE
 
 FIRST, SECOND = b"\x89PNG\r\n\x1a\n first", b"\xff\xd8\xff\xfb second"
@@ -304,6 +304,14 @@ def test_every_answer_is_a_request_with_all_images(
 ) -> None:
     said = [user([chat_part(FIRST)] * num_images), user("say x")]
     assert ask(seer, CHAT, said, n=num_answers).status_code == status
+
+
+@pytest.mark.parametrize(("more", "words"), [([], ""), ([b"x"], "together")])
+def test_as_much_as_there_may_be_fits_through_all_doors(seer: Server, more: list[bytes], words: str) -> None:
+    files = [bytes(MAX_IMAGE_BYTES), bytes(MAX_IMAGES_BYTES - MAX_IMAGE_BYTES), *more]
+    answer = ask(seer, CHAT, [user([*map(chat_part, files), text("say x")])])
+    assert answer.status_code == (400 if words else 200)
+    assert words in answer.text
 
 
 # ---- models that do not see
