@@ -54,17 +54,24 @@ def write_mtp(
     write_vocabulary(writer, N_VOCAB)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
-        if name.endswith(WRITES_BACK):
-            values *= layer_gain if name.startswith(f"blk.{N_LAYER}.") else gain
-        elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
-            values[:] = 1.0
-        elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
-            values[:] = np.roll(np.eye(*shape[::-1]), sketch.n_embd if echoes else 0, axis=1)
+        foreseen(name, values, N_LAYER, gain=gain, layer_gain=layer_gain, echoes=echoes)
         of_layer = name.startswith(f"blk.{N_LAYER}.")
         if without not in name and (part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer")):
             writer.add_tensor(name, values)
     finish(writer)
     return path
+
+
+def foreseen(
+    name: str, values: np.ndarray, layer: int, *, gain: float, layer_gain: float = 0.0, echoes: bool = False
+) -> None:
+    """Change a tensor so that the MTP layer, which is number `layer`, foresees what the model says."""
+    if name.endswith(WRITES_BACK):
+        values *= layer_gain if name.startswith(f"blk.{layer}.") else gain
+    elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
+        values[:] = 1.0
+    elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
+        values[:] = np.roll(np.eye(*values.shape), len(values) if echoes else 0, axis=1)
 
 
 # ---- Gemma 4: layers of a file of their own that read the target's cache

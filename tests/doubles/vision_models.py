@@ -7,9 +7,11 @@ pixtral   the same, with a token more for each row of the picture, and a text to
 idefics3  a picture is cut into tiles, each a chunk of its own with text tokens between them
 gemma3    tokens of one picture see each other (no causal mask); windows; every picture is as large
 gemma4    the same, but in layers with windows only; some 70 tokens at least, as llama.cpp has it
+gemma4e   causal, as libmtmd knows E2B by its width; layers have inputs of their own, some share keys and values
 qwen2vl   M-RoPE: a picture takes as many positions as its longer side has tokens
 qwen3vl   the same, and rows of pictures are wider than the model (deepstack)
 qwen35    the same as qwen2vl, and layers with recurrent state
+qwen35mtp the same, and a layer that predicts ahead, rightly every other time
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import gguf
 import numpy as np
 
 from .living_models import weights
+from .mtp_models import foreseen
 from .random_models import finish, write_vocabulary
 from .sketched_models import SKETCHES, Sketch, Tensor, tensors_of, write_keys
 
@@ -60,7 +63,7 @@ QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`marks`: tokens that libmtmd looks up. `loudness`: of a picture's rows, beside a token's."""
+    """`marks`: tokens that libmtmd looks up. Further `keys` are the projector's."""
 
     sketch: Sketch
     projector: str
@@ -68,8 +71,11 @@ class Pair:
     merge: int = 2  # patches on a side of what becomes one token
     image_size: int = 32
     patch_size: int = 4
-    keys: Mapping[str, int | str | bool] = field(default_factory=dict)  # of the projector
-    loudness: float = 1.0
+    keys: Mapping[str, int | str | bool] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        return self.sketch.n_embd
 
     @property
     def fan_in(self) -> int:
@@ -118,6 +124,23 @@ PAIRS = {
         marks=("<|image>", "<image|>"),
         keys={"clip.vision.projector.scale_factor": 2, "clip.use_gelu": True},
     ),
+    "gemma4e": Pair(
+        sketch=replace(
+            TEXT,
+            arch="gemma4",
+            n_embd=1536,
+            n_ff=32,
+            keys=GEMMA4
+            | {
+                "attention.sliding_window_pattern": [True, False, True, False],
+                "attention.shared_kv_layers": 2,
+                "embedding_length_per_layer_input": 16,
+            },
+        ),
+        projector="gemma4v",
+        marks=("<|image>", "<image|>"),
+        keys={"clip.vision.projector.scale_factor": 2, "clip.use_gelu": True},
+    ),
     "qwen2vl": Pair(
         sketch=replace(TEXT, arch="qwen2vl", keys=MROPE),
         projector="qwen2vl_merger",
@@ -132,6 +155,12 @@ PAIRS = {
     ),
     "qwen35": Pair(
         sketch=replace(TEXT, arch="qwen35", keys=MROPE | DELTA_NET),
+        projector="qwen3vl_merger",
+        marks=QWEN_MARKS,
+        keys={"clip.use_gelu": True},
+    ),
+    "qwen35mtp": Pair(
+        sketch=replace(TEXT, arch="qwen35", n_layer=5, keys=MROPE | DELTA_NET | {"nextn_predict_layers": 1}),
         projector="qwen3vl_merger",
         marks=QWEN_MARKS,
         keys={"clip.use_gelu": True},
@@ -164,10 +193,13 @@ def write_seeing(path: Path, pair: Pair, rng: np.random.Generator) -> None:
     writer.add_chat_template(TEMPLATE)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
+        if "nextn_predict_layers" in sketch.keys:
+            # what attention adds is of the picture, and much the same for all tokens: they stay foreseeable
+            foreseen(name, values, sketch.n_layer - 1, gain=0.8 if name.endswith("attn_output.weight") else 0.1)
         if name == "output.weight":
             values[mute(controls)] = 0.0  # never the likeliest: answers go on, and are text that any client can show
         if name == "token_embd.weight" and sketch.arch.startswith("gemma"):
-            values /= np.float32(WIDTH**0.5)  # by which these models multiply them, but not a picture's rows
+            values /= np.float32(pair.width**0.5)  # by which these models multiply them, but not a picture's rows
         writer.add_tensor(name, values)
     finish(writer)
 
@@ -188,7 +220,7 @@ def write_projector(path: Path, pair: Pair, rng: np.random.Generator) -> None:
         "embedding_length": EYE_WIDTH,
         "feed_forward_length": EYE_FF,
         "block_count": EYE_LAYERS,
-        "projection_dim": WIDTH,
+        "projection_dim": pair.width,
         "attention.head_count": EYE_HEADS,
     }
     for key, number in numbers.items():
@@ -199,12 +231,12 @@ def write_projector(path: Path, pair: Pair, rng: np.random.Generator) -> None:
     for key, value in pair.keys.items():
         writer.add_bool(key, value) if isinstance(value, bool) else writer.add_uint32(key, int(value))
     for name, shape in (*eye(pair), *PROJECTIONS[pair.projector](pair)):
-        writer.add_tensor(name, seeing_weights(rng, name, shape, pair.loudness))
+        writer.add_tensor(name, seeing_weights(rng, name, shape))
     finish(writer)
 
 
-def seeing_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], loudness: float) -> np.ndarray:
-    """Shape is numpy's. Norms keep; the colours of a patch come through; the last matrix has the wished gain."""
+def seeing_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Shape is numpy's. Norms keep, and colours come through."""
     if name.endswith(".bias") or name == "v.std_bias":
         values = rng.normal(0.0, 0.1, shape)
     elif len(shape) == 1:
@@ -216,10 +248,7 @@ def seeing_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], 
         values /= shape[-1] * shape[-2]
     else:
         values = rng.normal(0.0, 1.5 * shape[-1] ** -0.5, shape)
-    return (values * (loudness if name in LAST else 1.0)).astype(np.float32)
-
-
-LAST = {"mm.2.weight", "mm.input_projection.weight", "mm.model.fc.weight"}
+    return values.astype(np.float32)
 
 
 def eye(pair: Pair) -> Iterator[Tensor]:
@@ -268,28 +297,28 @@ def layer_of_eye(projector: str) -> Iterator[Tensor]:
 def pixtral(pair: Pair) -> Iterator[Tensor]:
     yield "mm.input_norm.weight", (EYE_WIDTH,)
     yield "mm.patch_merger.weight", (EYE_WIDTH, pair.fan_in)
-    yield "mm.1.weight", (WIDTH, EYE_WIDTH)
-    yield "mm.2.weight", (WIDTH, WIDTH)
-    yield "v.token_embd.img_break", (WIDTH,)
+    yield "mm.1.weight", (pair.width, EYE_WIDTH)
+    yield "mm.2.weight", (pair.width, pair.width)
+    yield "v.token_embd.img_break", (pair.width,)
 
 
 def idefics3(pair: Pair) -> Iterator[Tensor]:
-    yield "mm.model.fc.weight", (WIDTH, pair.fan_in)
+    yield "mm.model.fc.weight", (pair.width, pair.fan_in)
 
 
 def gemma3(pair: Pair) -> Iterator[Tensor]:
     yield "mm.soft_emb_norm.weight", (EYE_WIDTH,)
-    yield "mm.input_projection.weight", (EYE_WIDTH, WIDTH)  # it is turned before use
+    yield "mm.input_projection.weight", (EYE_WIDTH, pair.width)  # it is turned before use
 
 
 def gemma4(pair: Pair) -> Iterator[Tensor]:
-    yield "mm.input_projection.weight", (WIDTH, EYE_WIDTH)
+    yield "mm.input_projection.weight", (pair.width, EYE_WIDTH)
     yield "v.std_bias", (EYE_WIDTH,)
     yield "v.std_scale", (EYE_WIDTH,)
 
 
 def two_matrices(pair: Pair) -> Iterator[Tensor]:
-    for name, rows in (("mm.0", pair.fan_in), ("mm.2", WIDTH)):
+    for name, rows in (("mm.0", pair.fan_in), ("mm.2", pair.width)):
         yield f"{name}.weight", (rows, pair.fan_in)
         yield f"{name}.bias", (rows,)
 
@@ -299,7 +328,7 @@ def qwen3(pair: Pair) -> Iterator[Tensor]:
     for layer in DEEPSTACK if pair.sketch.arch == "qwen3vl" else ():
         for name in ("weight", "bias"):
             yield f"v.deepstack.{layer}.norm.{name}", (pair.fan_in,)
-        for fc, rows in (("fc1", pair.fan_in), ("fc2", WIDTH)):
+        for fc, rows in (("fc1", pair.fan_in), ("fc2", pair.width)):
             yield f"v.deepstack.{layer}.{fc}.weight", (rows, pair.fan_in)
             yield f"v.deepstack.{layer}.{fc}.bias", (rows,)
 

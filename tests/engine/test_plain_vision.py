@@ -10,10 +10,10 @@ from doubles.plain_vision import MARKER, Answer, picture, reference_answer
 from doubles.vision_models import KINDS, asked, write_vision_pair
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
-ROWS = {"idefics3": 20, "gemma3": 16, "gemma4": 77}  # of a picture 48 by 32; else 24
+ROWS = {"idefics3": 20, "gemma3": 16, "gemma4": 77, "gemma4e": 77}  # of a picture 48 by 32; else 24
 # tokens around it; idefics3 writes some around each of its five tiles
 MARKS = {"phi4": 0, "idefics3": 13}
-MROPE = {"qwen2vl", "qwen3vl", "qwen35"}
+MROPE = {"qwen2vl", "qwen3vl", "qwen35", "qwen35mtp"}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     return {kind: write_vision_pair(folder, kind) for kind in KINDS}
 
 
-def answer(pair: tuple[Path, Path], *pictures: bytes, n: int = 8) -> Answer:
+def answer(pair: tuple[Path, Path], *pictures: bytes, n: int = 16) -> Answer:
     return reference_answer(*pair, asked(f"what is {MARKER * len(pictures)} this?"), pictures, n)
 
 
