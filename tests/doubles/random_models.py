@@ -125,7 +125,7 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
     width = shape.n_embd
     heads = width // HEAD_SIZE
     write_shape(writer, n_embd=width, n_layer=1, n_ff=shape.n_ff, heads=heads, n_ctx=shape.n_ctx)
-    write_vocabulary(writer, shape.n_vocab)
+    write_vocabulary(writer, shape.n_vocab, shape.controls)
     writer.add_array("eagle3.target_layers", [1, 2, 3])
     writer.add_uint32("eagle3.target_hidden_size", width)
     token_half = np.eye(width, 2 * width, dtype=np.float32)

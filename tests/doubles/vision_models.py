@@ -25,7 +25,7 @@ import numpy as np
 
 from .living_models import weights
 from .mtp_models import foreseen
-from .random_models import finish, write_vocabulary
+from .random_models import TargetShape, finish, write_vocabulary
 from .sketched_models import SKETCHES, Sketch, Tensor, tensors_of, write_keys
 
 N_VOCAB, WIDTH = 320, 64
@@ -63,7 +63,7 @@ QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`marks`: tokens that libmtmd looks up. Further `keys` are the projector's."""
+    """`marks`: tokens that libmtmd looks up. `keys` are the projector's."""
 
     sketch: Sketch
     projector: str
@@ -71,7 +71,19 @@ class Pair:
     merge: int = 2  # patches on a side of what becomes one token
     image_size: int = 32
     patch_size: int = 4
-    keys: Mapping[str, int | str | bool] = field(default_factory=dict)
+    keys: Mapping[str, int | bool] = field(default_factory=dict)
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        return (TURN_BEGINS, TURN_ENDS, *self.marks)
+
+    @property
+    def shape(self) -> TargetShape:
+        """For heads that are written for the target."""
+        s = self.sketch
+        return TargetShape(
+            n_embd=s.n_embd, n_layer=s.n_layer, n_ff=64, n_vocab=N_VOCAB, n_ctx=s.n_ctx, controls=self.controls
+        )
 
     @property
     def width(self) -> int:
@@ -188,8 +200,7 @@ def write_seeing(path: Path, pair: Pair, rng: np.random.Generator) -> None:
     sketch = pair.sketch
     writer = gguf.GGUFWriter(str(path), sketch.arch)
     write_keys(writer, sketch)
-    controls = (TURN_BEGINS, TURN_ENDS, *pair.marks)
-    write_vocabulary(writer, N_VOCAB, controls)
+    write_vocabulary(writer, N_VOCAB, pair.controls)
     writer.add_chat_template(TEMPLATE)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
@@ -197,7 +208,9 @@ def write_seeing(path: Path, pair: Pair, rng: np.random.Generator) -> None:
             # what attention adds is of the picture, and much the same for all tokens: they stay foreseeable
             foreseen(name, values, sketch.n_layer - 1, gain=0.8 if name.endswith("attn_output.weight") else 0.1)
         if name == "output.weight":
-            values[mute(controls)] = 0.0  # never the likeliest: answers go on, and are text that any client can show
+            values[mute(pair.controls)] = (
+                0.0  # never the likeliest: answers go on, and are text that any client can show
+            )
         if name == "token_embd.weight" and sketch.arch.startswith("gemma"):
             values /= np.float32(pair.width**0.5)  # by which these models multiply them, but not a picture's rows
         writer.add_tensor(name, values)
@@ -229,7 +242,8 @@ def write_projector(path: Path, pair: Pair, rng: np.random.Generator) -> None:
     for key in ("image_mean", "image_std"):
         writer.add_array(f"clip.vision.{key}", [0.5, 0.5, 0.5])
     for key, value in pair.keys.items():
-        writer.add_bool(key, value) if isinstance(value, bool) else writer.add_uint32(key, int(value))
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        add(key, value)
     for name, shape in (*eye(pair), *PROJECTIONS[pair.projector](pair)):
         writer.add_tensor(name, seeing_weights(rng, name, shape))
     finish(writer)
