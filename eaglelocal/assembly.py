@@ -60,6 +60,7 @@ from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
 MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # at most, and of what is free
+ROW_END = "v.token_embd.img_break"  # of a projector of Pixtral's kind
 MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
 
 
@@ -270,12 +271,14 @@ class Builder:
         if plan.projector is None:
             return None
         self._report(LoadProgress(1.0, plan.projector.name))
-        kind = kind_of_projector(read_header(plan.projector))
+        header = read_header(plan.projector)
+        kind = kind_of_projector(header)
         params = ReaderParams(
             threads=self._threads,
             on_gpu=on_gpu,
             n_batch=plan.n_batch,
             device=plan.device,
+            row_end=read_tensor(header.path, header, ROW_END) if ROW_END in header.tensors else None,
             max_tokens=max_image_tokens(kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch),
         )
         reader = LlamaImageReader(library, model, plan.projector, params)

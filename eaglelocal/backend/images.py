@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as C
+import functools
 import hashlib
 import os
 import weakref
@@ -20,14 +21,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from eaglelocal.backend.library import NO_ROOM, Library
 from eaglelocal.backend.model import Model, device_array
-from eaglelocal.backend.pictures import pixels_of, unreadable
+from eaglelocal.backend.pictures import Pixels, pixels_of, unreadable
+from eaglelocal.core.batch import Floats
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
-from eaglelocal.errors import LibraryError, ModelFileError, ResourceError
+from eaglelocal.errors import IncompatibleError, LibraryError, ModelFileError, ResourceError
 
+GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
 BAD_IMAGE = 2  # what mtmd_tokenize gives when it cannot prepare one
+DEBUG = 1  # ggml_log_level
+HINT = "the projector of this very model, or `--mmproj none`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class ReaderParams:
     n_batch     rows that one pass of the target takes
     max_tokens  of an image, see gguf/image_limits.py; None: as llama.cpp has it
     device      the target's, of several the first; None: llama.cpp chooses
+    row_end     of Pixtral's kind: what each row of an image ends with; see `mend`
     """
 
     threads: int
@@ -44,13 +52,26 @@ class ReaderParams:
     n_batch: int
     max_tokens: int | None = None
     device: str | None = None
+    row_end: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Pixels, and what tells the file that they come from."""
+
+    pixels: Pixels
+    name: bytes
 
 
 class LlamaImageReader:
-    """Implements core.ports.ImageReader. To be closed before its model."""
+    """Implements core.ports.ImageReader. To be closed before its model.
+
+    Raises ModelFileError or IncompatibleError for a file that is none, or the projector of another model.
+    """
 
     def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
         self._mtmd, self._params = load_mtmd(library), params
+        self._width: int = library.api.llama_model_n_embd_inp(model.handle)
         native = self._mtmd.mtmd_context_params_default()
         native.use_gpu, native.n_threads = params.on_gpu, params.threads
         native.print_timings = False
@@ -62,15 +83,23 @@ class LlamaImageReader:
         library.log.begin()
         self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(projector), model.handle, native)
         if not self._handle:
-            raise ModelFileError(
-                f"llama.cpp cannot load the projector {projector}: {library.log.reason()}",
-                hint="the projector of this very model, or `--mmproj none`",
-            )
-        if not self._mtmd.mtmd_support_vision(self._handle):
+            raise ModelFileError(f"llama.cpp cannot load the projector {projector}: {library.log.reason()}", hint=HINT)
+        if problem := self._problem():
             self.close()
-            raise ModelFileError(f"the projector {projector} reads no images", hint="`--mmproj none`")
+            raise IncompatibleError(f"the projector {projector} {problem}", hint=HINT)
+
+    def _problem(self) -> str:
+        """A projector that is as wide as another model's loads with that model too."""
+        if not self._mtmd.mtmd_support_vision(self._handle):
+            return "reads no images"
+        marks = [piece for piece in self._tokenize([Picture(GREY, b"grey")]) if isinstance(piece, int)]
+        is_foreign = any(mark < 0 for mark in marks)
+        return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
+        return self._tokenize([picture_of(part) if isinstance(part, bytes) else part for part in parts], add_special)
+
+    def _tokenize(self, parts: Sequence[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
         mtmd = self._mtmd
         with native_parts(mtmd, parts) as native, contextlib.ExitStack() as owned:
             chunks = mtmd.mtmd_input_chunks_init()
@@ -95,13 +124,26 @@ class LlamaImageReader:
 
     def _image(self, chunk: object, key: bytes) -> ImageChunk:
         """A copy, which outlives the prompt's chunks."""
-        mtmd = self._mtmd
-        is_whole = bool(mtmd.mtmd_decode_use_non_causal(self._handle, chunk))
-        image = ImageChunk(mtmd, self._handle, mtmd.mtmd_input_chunk_copy(chunk), key)
-        if is_whole and image.num_rows > self._params.n_batch:
-            what = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {self._params.n_batch}"
+        mtmd, most = self._mtmd, self._params.n_batch
+        image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
+        if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
+            what = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
             raise unreadable(what, hint="a smaller image")
         return image
+
+    def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
+        """Encode a chunk, and let the target take the rows: its llama_context, sequence, position, rows of a pass.
+
+        Raises ResourceError.
+        """
+        mtmd, (context, sequence, position, n_batch) = self._mtmd, target
+        if mtmd.mtmd_encode_chunk(self._handle, image):
+            raise ResourceError("an image could not be encoded", hint="a smaller image")
+        rows, end = mtmd.mtmd_get_output_embd(self._handle), C.c_int32()
+        mend(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
+        asked = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
+        if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *asked):
+            raise failure(code, num_rows)
 
     def close(self) -> None:
         if self._handle:
@@ -112,51 +154,58 @@ class LlamaImageReader:
 class ImageChunk:
     """Implements core.image.ImageRows: an image, or a slice of one, made ready for the projector. Owns its pixels."""
 
-    def __init__(self, mtmd: ModuleType, reader: object, handle: object, key: bytes) -> None:
-        self._mtmd, self._reader, self._handle = mtmd, reader, handle
+    def __init__(self, reader: LlamaImageReader, mtmd: ModuleType, handle: object, key: bytes) -> None:
+        self._reader, self._handle = reader, handle
         weakref.finalize(self, mtmd.mtmd_input_chunk_free, handle)
         self.num_rows: int = mtmd.mtmd_input_chunk_get_n_tokens(handle)
         self.num_positions: int = mtmd.mtmd_input_chunk_get_n_pos(handle)
         self.key = b"%b/%d" % (key, self.num_rows)
 
     def decode(self, context: object, sequence: int, position: int, n_batch: int) -> None:
-        """Let the projector read it, and a llama_context take what that says. Raises ResourceError."""
-        mtmd = self._mtmd
-        if mtmd.mtmd_encode_chunk(self._reader, self._handle):
-            raise ResourceError("an image could not be encoded", hint="a smaller image")
-        rows, end = mtmd.mtmd_get_output_embd(self._reader), C.c_int32()
-        none = mtmd.mtmd_helper_post_decode_callback()
-        target = (context, self._handle, rows, position, sequence, n_batch, C.byref(end), none, None)
-        if code := mtmd.mtmd_helper_decode_image_chunk(self._reader, *target):
-            raise failure(code, self.num_rows)
+        """Into a llama_context. Raises ResourceError."""
+        self._reader.decode(self._handle, self.num_rows, (context, sequence, position, n_batch))
+
+
+def mend(rows: Floats, row_end: Floats | None) -> None:
+    """Rows that are no numbers, in place [rows, width]. Raises ResourceError where nobody knows what they should be.
+
+    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory which it
+    does not clear but multiplies by nought. What was not finite there stays so, for as long as the projector is loaded.
+    """
+    broken = ~np.isfinite(rows).all(axis=1)
+    if broken.any():
+        if row_end is None:
+            raise ResourceError("the projector makes what is no numbers of an image", hint=HINT)
+        rows[broken] = row_end
+
+
+def picture_of(data: bytes) -> Picture:
+    """Of a file. Raises RequestError."""
+    return Picture(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
 
 
 @contextlib.contextmanager
-def native_parts(mtmd: ModuleType, parts: Sequence[TextPart | bytes]) -> Iterator[C.Array[Any]]:
-    """An array of pointers to mtmd_input_part. Raises RequestError."""
-    kept: list[object] = []
+def native_parts(mtmd: ModuleType, parts: Sequence[TextPart | Picture]) -> Iterator[C.Array[Any]]:
+    """An array of pointers to mtmd_input_part, which owns what they point to."""
     with contextlib.ExitStack() as owned:
         natives = []
         for part in parts:
             native = mtmd.mtmd_input_part()
-            if isinstance(part, bytes):
+            if isinstance(part, Picture):
                 native.bitmap = bitmap_of(mtmd, part)
                 owned.callback(mtmd.mtmd_bitmap_free, native.bitmap)
             else:
-                raw = part.text.encode("utf-8", "replace")
-                text = mtmd.mtmd_input_text(raw, len(raw), False, part.parse_special)
-                native.text = C.pointer(text)
-                kept += [raw, text]
+                text = part.text.encode("utf-8", "replace")
+                native.text = C.pointer(mtmd.mtmd_input_text(text, len(text), False, part.parse_special))
             natives.append(native)
         yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
 
 
-def bitmap_of(mtmd: ModuleType, data: bytes) -> object:
-    """A picture file for libmtmd, which copies the pixels. Raises RequestError."""
-    pixels = pixels_of(data)
-    copied = (C.c_uint8 * len(pixels.data)).from_buffer_copy(pixels.data)
-    bitmap = mtmd.mtmd_bitmap_init(pixels.width, pixels.height, copied)
-    mtmd.mtmd_bitmap_set_id(bitmap, hashlib.sha256(data).hexdigest().encode())
+def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
+    """libmtmd copies the pixels."""
+    width, height, data = picture.pixels
+    bitmap = mtmd.mtmd_bitmap_init(width, height, (C.c_uint8 * len(data)).from_buffer_copy(data))
+    mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
     return bitmap
 
 
@@ -172,5 +221,16 @@ def load_mtmd(library: Library) -> ModuleType:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without it, or another build
         raise LibraryError(f"this llama.cpp was built without images: {error}", hint="`--mmproj none`") from None
-    mtmd_cpp.mtmd_helper_log_set(library.log_callback, C.c_void_p(0))
+    mtmd_cpp.mtmd_helper_log_set(quiet_log(library), C.c_void_p(0))
     return mtmd_cpp
+
+
+@functools.cache  # llama.cpp holds only its address
+def quiet_log(library: Library) -> Any:
+    """Without what it tells to debug by: people's texts are among that."""
+
+    def tell(level: int, text: bytes, user_data: object) -> None:
+        if level != DEBUG:
+            library.log_callback(level, text, user_data)
+
+    return library.api.llama_log_callback(tell)
