@@ -55,7 +55,7 @@ class Asker:
 
     def ask(self, question: str) -> Outcome:
         """Ask, show, record. Old turns that no longer fit are left out, and said so."""
-        asked = ask(self.session, question, self._follow)
+        asked = ask(self.session, question, self._follow, self.session.take_attached())
         self._tell(asked)
         return asked.outcome
 

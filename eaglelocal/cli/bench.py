@@ -21,7 +21,7 @@ import typer
 
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
-from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, tell
+from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, finish
 from eaglelocal.cli.joining import key_of
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
@@ -98,8 +98,7 @@ def bench(
     check_folder(svg)
     tasks, rival = tasks_of(asked, wanted, repeats), Rival(against, against_model, against_key_file)
     told, result = run(settings, wanted, tasks, rival=rival, output=output)
-    tell(result, told, output, svg=svg, as_json=as_json)
-    result.check_whole()
+    finish(result, told, output, svg=svg, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,12 @@ class Told:
     tie_bound: float  # gap of logits up to which a choice may flip
 
 
+def finish(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+    """Tell what there is, then raise what kept it from being all."""
+    tell(result, told, output, svg=svg, as_json=as_json)
+    result.check_whole()
+
+
 def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """The table, the chart and the object of what there is."""
     from eaglelocal.bench.findings import findings_of

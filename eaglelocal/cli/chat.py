@@ -33,6 +33,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.conversation import Conversation
+from eaglelocal.talk.pictures import Pictures, pictures_of
 from eaglelocal.talk.report import model_line
 from eaglelocal.talk.session import Choice, Garage, Session
 from eaglelocal.talk.voice import Voice
@@ -44,6 +45,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     target: flags.Target = None,
     url: flags.Url = None,
     mmproj: flags.Mmproj = None,
+    image: flags.Images = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     spec: flags.Spec = None,
@@ -77,18 +79,26 @@ def chat(  # many parameters: typer reads the flags from the signature
     """
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
+    pictures = pictures_of(image or [])
     question = question_of(prompt, output, as_json=as_json)
     if question is None and not plain and has_screen(output):
-        raise typer.Exit(show_screen(settings, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, Choice(), is_brief=question is not None)
+        raise typer.Exit(show_screen(settings, pictures, keeps=save, tint=bool(tint)))
+    session = open_session(settings, output, Choice(), pictures=pictures, is_brief=question is not None)
     try:
-        if question is None:
-            raise typer.Exit(converse(session, output, tint=tint is not False))
-        if not as_json:
-            tell_model(session, output)
-        answer_once(Asker(session, output, tint=tint is not False, quiet=as_json), question)
+        session.check_attached()
+        raise typer.Exit(talk(session, output, question, as_json=as_json, tint=tint is not False))
     finally:
         session.close()
+
+
+def talk(session: Session, output: Output, question: str | None, *, as_json: bool, tint: bool) -> int:
+    """One answer, or as many as are wanted. Returns the exit code."""
+    if question is None:
+        return converse(session, output, tint=tint)
+    if not as_json:
+        tell_model(session, output)
+    answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
+    return 0
 
 
 def tell_model(session: Session, output: Output) -> None:
@@ -106,7 +116,7 @@ def has_screen(output: Output) -> bool:
     return output.is_terminal and knows_terminal
 
 
-def show_screen(settings: Settings, *, keeps: bool, tint: bool) -> int:
+def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
     """The chat screen until the person leaves. It is there before the model is."""
     from eaglelocal.tui.chat import ChatApp, ChatPlaces, run_chat
     from eaglelocal.tui.keys import check_look
@@ -115,7 +125,7 @@ def show_screen(settings: Settings, *, keeps: bool, tint: bool) -> int:
     look = look_of(settings)
     check_look(look)
     places = ChatPlaces(conversations=locations.conversations_dir(), history=locations.question_history_file())
-    return run_chat(ChatApp(partial(open_session, settings), places, look, keeps=keeps, tint=tint))
+    return run_chat(ChatApp(partial(open_session, settings, pictures=pictures), places, look, keeps=keeps, tint=tint))
 
 
 def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:
@@ -128,9 +138,12 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
     return joined(prompt or "", read_stdin(sys.stdin, output))
 
 
-def open_session(settings: Settings, voice: Voice, choice: Choice, *, is_brief: bool = False) -> Session:
+def open_session(
+    settings: Settings, voice: Voice, choice: Choice, *, pictures: Pictures = (), is_brief: bool = False
+) -> Session:
     """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say.
 
+    pictures  that go with the first question
     is_brief  it is over after one answer
     """
     joined = joined_model(settings, voice) if choice.target is None else None
@@ -152,4 +165,5 @@ def open_session(settings: Settings, voice: Voice, choice: Choice, *, is_brief: 
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else spec_of(settings, joined),
         choice=choice,
+        attached=pictures,
     )

@@ -14,9 +14,10 @@ from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question, unseen_typing
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.talk.pictures import dropped_pictures
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.session import Session
-from eaglelocal.talk.slash import COMMANDS, is_command, parse
+from eaglelocal.talk.slash import COMMANDS, Command, is_command, parse
 from eaglelocal.talk.slash_actions import Desk, Leave, act, copied_line, no_clipboard
 from eaglelocal.tui import clipboard
 
@@ -63,7 +64,9 @@ class Loop:
     def _once(self) -> None:
         line = self.read_question()
         self.presses = 0
-        if is_command(line):
+        if dropped_pictures(line):
+            act(self.desk, Command("/image", line))
+        elif is_command(line):
             question = act(self.desk, parse(line))
             if question is not None:
                 self.asker.output.aside(question)

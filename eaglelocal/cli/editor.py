@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from eaglelocal.talk.pictures import completions
+
 try:
     import readline
 except ImportError:  # a Python without line editing still chats
@@ -24,6 +26,7 @@ except ImportError:  # not a Unix
     termios = None  # type: ignore[assignment]
 
 QUOTES = '"""'
+IMAGE = "/image "  # behind it a path is typed
 PROMPT, MORE = "> ", ". "
 MAX_HISTORY = 1000
 ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter: the text goes on
@@ -102,6 +105,8 @@ class LineEditor:
             readline.clear_history()
 
     def _complete(self, text: str, state: int) -> str | None:
+        if readline.get_line_buffer().startswith(IMAGE):
+            return next(iter(completions(text)[state:]), None)
         matches = [word for word in self._completions if text and word.startswith(text)]
         return matches[state] + " " if state < len(matches) else None
 

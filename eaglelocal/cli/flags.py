@@ -22,6 +22,9 @@ Draft = Annotated[
 Mmproj = Annotated[
     str | None, typer.Option(metavar="auto|none|FILE", help="What makes images readable; auto: found beside the model.")
 ]
+Images = Annotated[
+    list[str] | None, typer.Option("--image", metavar="FILE", help="A picture to ask about; can be repeated.")
+]
 DraftType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")
 ]

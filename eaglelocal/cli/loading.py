@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
 NOT_SETTINGS = frozenset(
-    {"prompt", "plain", "as_json", "tint", "save", "no_tui", "web", "head", "out", "type", "no_trial"}
+    {"prompt", "image", "plain", "as_json", "tint", "save", "no_tui", "web", "head", "out", "type", "no_trial"}
 )
 
 

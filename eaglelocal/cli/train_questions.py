@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,9 +63,10 @@ def _saved() -> Iterator[tuple[Message, ...]]:
     for name in names(folder):
         with suppress(EagleLocalError):
             chat = load(folder, name)
-            for number, turn in enumerate(chat.turns):
+            heard = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)  # a head learns without eyes
+            for number, turn in enumerate(heard):
                 system = (Message("system", chat.system),) if chat.system else ()
-                past = tuple(message for before in chat.turns[:number] for message in before.messages)
+                past = tuple(message for before in chat.turns[:number] for message in before.messages())
                 yield (*system, *past, Message("user", turn.question))
 
 

@@ -55,6 +55,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         load_s=number(info, "load_s"),
         library=url,
         embedding_size=int(number(info, "embedding_size")),
+        sees_images=info.get("sees_images") is not False,  # who does not tell refuses them, or not
         sampling={name: value for name in RECOMMENDED if is_possible(name, value := number(sampling, name, math.nan))},
     )
 

@@ -6,12 +6,14 @@ first token too, so the rate is (predicted_n - 1) / predicted_ms and not its own
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.core.events import Finished, Piece
-from eaglelocal.core.request import ChatRequest, Drafting, Spec
+from eaglelocal.core.picture_kinds import media_type
+from eaglelocal.core.request import ChatRequest, Drafting, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
@@ -60,9 +62,25 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
     if request.messages:
         return "/chat/completions", {
             **body,
-            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "messages": [{"role": message.role, "content": content_of(message)} for message in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
+
+
+def content_of(message: Message) -> str | list[dict[str, object]]:
+    """Text, or parts: pictures as data URLs, each where it stands in the text."""
+    if not message.images:
+        return message.content
+    parts: list[dict[str, object]] = []
+    ends = [*(image.at for image in message.images[1:]), len(message.content)]
+    if before := message.content[: message.images[0].at]:
+        parts.append({"type": "text", "text": before})
+    for image, end in zip(message.images, ends, strict=True):
+        url = f"data:{media_type(image.data)};base64,{base64.b64encode(image.data).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+        if behind := message.content[image.at : end]:
+            parts.append({"type": "text", "text": behind})
+    return parts
 
 
 def _not_open(params: SamplingParams, *names: str) -> dict[str, object]:

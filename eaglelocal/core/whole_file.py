@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Beside its place, then moved there; makes the folder. Raises OSError, and leaves nothing behind then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(made, path)
     except BaseException:
         os.unlink(made)

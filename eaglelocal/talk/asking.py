@@ -20,6 +20,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.context_window import turns_to_forget
+from eaglelocal.talk.pictures import Pictures
 from eaglelocal.talk.session import Answer, Outcome, Session
 
 Listener = Callable[[RequestEvent], None]
@@ -34,15 +35,15 @@ class Asked:
     num_left_out: int  # more old turns than before that were not sent
 
 
-def ask(session: Session, question: str, follow: Follow) -> Asked:
+def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> Asked:
     """Ask and record. Turns that no longer fit are left out, oldest first, as many as the engine makes necessary."""
     before = session.conversation.num_forgotten
-    num_forgotten = _forgettable(session, question)
-    outcome = _try(session, question, num_forgotten, follow)
+    num_forgotten = _forgettable(session, question, pictures)
+    outcome = _try(session, question, pictures, num_forgotten, follow)
     while outcome.refused and num_forgotten < len(session.conversation.turns):
         num_forgotten += 1
-        outcome = _try(session, question, num_forgotten, follow)
-    session.record(question, outcome, num_forgotten)
+        outcome = _try(session, question, pictures, num_forgotten, follow)
+    session.record(question, outcome, num_forgotten, pictures)
     return Asked(outcome, 0 if outcome.refused else num_forgotten - before)
 
 
@@ -74,16 +75,17 @@ def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
             return outcome  # the line after the answer says how drafting ended
 
 
-def _try(session: Session, question: str, num_forgotten: int, follow: Follow) -> Outcome:
-    return follow(session.model.client.stream(session.request(question, num_forgotten)))
+def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> Outcome:
+    return follow(session.model.client.stream(session.request(question, num_forgotten, pictures)))
 
 
-def _forgettable(session: Session, question: str) -> int:
+def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
     if not session.model.info.n_ctx:  # a server that does not tell: it will say what is too long
         return session.conversation.num_forgotten
     return turns_to_forget(
         session.conversation,
         question,
+        pictures,
         estimate=session.estimate,
         n_ctx=session.model.info.n_ctx,
         max_tokens=session.params.max_tokens,

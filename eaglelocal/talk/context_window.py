@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 from eaglelocal.core.request import Message
 from eaglelocal.talk.conversation import Conversation
+from eaglelocal.talk.pictures import Pictures
 
 TOKENS_PER_CHAR = 0.35  # small vocabularies write English at about three characters a token
 KEPT_SHARE = 0.75  # of the room, once something has to go
 TOKENS_PER_MESSAGE = 6.0  # role markers of the template
+TOKENS_PER_IMAGE = 300.0  # most models: 256 of a square, more of a large one
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class TokenEstimate:
 
     def of(self, messages: tuple[Message, ...]) -> int:
         num_chars = sum(len(message.content) for message in messages)
-        return round(num_chars * self.tokens_per_char + len(messages) * TOKENS_PER_MESSAGE)
+        return round(num_chars * self.tokens_per_char + _beside_text(messages))
 
 
 def calibrated(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
@@ -36,7 +38,14 @@ def calibrated(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
     num_chars = sum(len(message.content) for message in messages)
     if num_chars < 200:
         return TokenEstimate()
-    return TokenEstimate(max(0.0, num_tokens - len(messages) * TOKENS_PER_MESSAGE) / num_chars)
+    if any(message.images for message in messages):  # what is theirs of the tokens is not known
+        return TokenEstimate()
+    return TokenEstimate(max(0.0, num_tokens - _beside_text(messages)) / num_chars)
+
+
+def _beside_text(messages: tuple[Message, ...]) -> float:
+    """Tokens of what is not text."""
+    return len(messages) * TOKENS_PER_MESSAGE + sum(len(message.images) for message in messages) * TOKENS_PER_IMAGE
 
 
 def answer_room(n_ctx: int, max_tokens: int | None) -> int:
@@ -45,7 +54,13 @@ def answer_room(n_ctx: int, max_tokens: int | None) -> int:
 
 
 def turns_to_forget(
-    conversation: Conversation, question: str, *, estimate: TokenEstimate, n_ctx: int, max_tokens: int | None
+    conversation: Conversation,
+    question: str,
+    pictures: Pictures = (),
+    *,
+    estimate: TokenEstimate,
+    n_ctx: int,
+    max_tokens: int | None,
 ) -> int:
     """The number of oldest turns, not less than now, without which the question fits.
 
@@ -54,7 +69,7 @@ def turns_to_forget(
     """
     room = n_ctx - answer_room(n_ctx, max_tokens)
     counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
-    needs = {count: estimate.of(conversation.messages(question, num_forgotten=count)) for count in counts}
+    needs = {count: estimate.of(conversation.messages(question, pictures, num_forgotten=count)) for count in counts}
     fitting = [count for count in counts if needs[count] <= room]
     if not fitting or fitting[0] == conversation.num_forgotten:
         return fitting[0] if fitting else len(conversation.turns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eaglelocal.core.request import Message
+from eaglelocal.talk.pictures import Pictures, message_of, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,15 @@ class Turn:
         ""  # what the model thought; templates leave thoughts of earlier turns out, so it is not sent again
     )
 
+    pictures: Pictures = ()  # that went with the question
+
     @property
-    def messages(self) -> tuple[Message, Message]:
-        return Message("user", self.question), Message("assistant", self.answer)
+    def shown_question(self) -> str:
+        return shown(self.question, self.pictures)
+
+    def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
+        """sees: the model reads images."""
+        return message_of(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
 
 
 @dataclass(slots=True)
@@ -35,14 +42,17 @@ class Conversation:
     turns: list[Turn] = field(default_factory=list)
     num_forgotten: int = 0
     unanswered: str = ""  # the question whose answer failed, for /retry
+    unanswered_pictures: Pictures = ()  # that went with it
     name: str = ""  # under which it was saved or loaded
 
-    def messages(self, question: str, *, num_forgotten: int | None = None) -> tuple[Message, ...]:
-        """What to send: the system message, the turns still in the context, the question."""
+    def messages(
+        self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
+    ) -> tuple[Message, ...]:
+        """What to send: the system message, the turns still in the context, the question. sees: as in Turn."""
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
-        past = tuple(message for turn in self.turns[first:] for message in turn.messages)
-        return (*system, *past, Message("user", question))
+        past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
+        return (*system, *past, message_of(question, pictures, sees=sees))
 
     @property
     def num_sent(self) -> int:
@@ -51,7 +61,14 @@ class Conversation:
 
     def add(self, turn: Turn) -> None:
         self.turns.append(turn)
-        self.unanswered = ""
+        self.unanswered, self.unanswered_pictures = "", ()
+
+    @property
+    def last_pictures(self) -> Pictures:
+        """Of the question that `take_last_question` takes."""
+        if self.unanswered:
+            return self.unanswered_pictures
+        return self.turns[-1].pictures if self.turns else ()
 
     def take_last_question(self) -> str:
         """For asking again: the failed question, or the last one, whose answer is then forgotten."""
@@ -67,5 +84,5 @@ class Conversation:
         """Forget the turns; the system message stays."""
         self.turns.clear()
         self.num_forgotten = 0
-        self.unanswered = ""
+        self.unanswered, self.unanswered_pictures = "", ()
         self.name = ""

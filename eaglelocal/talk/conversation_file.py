@@ -1,6 +1,7 @@
 """Conversations on disk: one JSON file each, written whole or not at all, readable by the owner only.
 
-Knows names, the format and its checks. Does not know when to save. A name is a plain word, never a path.
+Knows names, the format and its checks. Does not know when to save. A name is a plain word, never a path. Pictures lie
+in a folder beside them (picture_store.py): a file of its own each, written once however often the talk goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.talk import picture_store
 from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.talk.nearest import nearest
 
@@ -70,8 +72,10 @@ def rename(folder: Path, old: str, new: str) -> str:
 def delete(folder: Path, name: str) -> None:
     """Remove a saved conversation for good. Raises UsageError, ResourceError."""
     path = _existing(folder, name)
+    pictures = picture_store.named_in(path)
     try:
         path.unlink()
+        picture_store.drop(folder, pictures)
     except OSError as problem:
         raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
 
@@ -88,6 +92,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write the file beside its place, then move it there: a crash leaves the old one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -142,7 +147,8 @@ def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
 
 def _turn_to_json(turn: Turn) -> dict[str, object]:
     said: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
-    return {**said, "reasoning": turn.reasoning} if turn.reasoning else said
+    said |= {"reasoning": turn.reasoning} if turn.reasoning else {}
+    return said | ({"pictures": picture_store.as_json(turn.pictures)} if turn.pictures else {})
 
 
 def _from_json(content: object, path: Path) -> Conversation:
@@ -169,5 +175,8 @@ def _turn(content: object, number: int, path: Path) -> Turn:
         and isinstance(reasoning, str)
         and isinstance(stopped, bool)
     ):
-        return Turn(question, answer, stopped, reasoning)
+        pictures = picture_store.from_json(path.parent, fields.get("pictures", []))
+        if pictures is not None:
+            return Turn(question, answer, stopped, reasoning, pictures)
+        raise UsageError(f"{path}: turn {number} has pictures that are none")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")

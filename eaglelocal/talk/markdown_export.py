@@ -38,7 +38,7 @@ def _turn(turn: Turn) -> list[str]:
         f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
     )
     stopped = "*(stopped here)*" if turn.stopped else ""
-    return [part for part in ("---", _quoted(turn.question), thought, turn.answer.strip(), stopped) if part]
+    return [part for part in ("---", _quoted(turn.shown_question), thought, turn.answer.strip(), stopped) if part]
 
 
 def _quoted(text: str) -> str:

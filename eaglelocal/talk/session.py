@@ -6,7 +6,7 @@ from (it is given a loader), nor terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,11 +14,13 @@ from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, Request
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.talk.context_window import TokenEstimate, calibrated
 from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.pictures import Picture, Pictures, joined
 
 DEAD = ("failed", "closed")  # states of a client that will not answer any more
+BLIND_HINT = "`eaglelocal pull REF` fetches what makes them readable, if there is any; --mmproj FILE names it"
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -59,6 +61,15 @@ class Model:
     @property
     def speculates(self) -> bool:
         return self.info.draft != "none" if self.plan is None else self.plan.speculates
+
+
+def check_sees(model: Model) -> None:
+    """Raises UsageError, with what would help, where a model reads no images."""
+    if model.info.sees_images:
+        return
+    if model.plan is None:
+        raise UsageError(f"{model.info.target} reads no images", hint="ask a server whose model does")
+    raise UsageError(f"{model.info.target} reads no images", hint=model.plan.projector_note or BLIND_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +122,49 @@ class Session:
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
+    attached: Pictures = ()  # they go with the next question
 
-    def request(self, question: str, num_forgotten: int) -> ChatRequest:
+    def attach(self, pictures: Iterable[Picture]) -> None:
+        """Raises UsageError where the model reads none, or they become too many."""
+        check_sees(self.model)
+        self.attached = joined(self.attached, pictures)
+
+    def attach_again(self) -> None:
+        """What went with the last question, which is about to be asked once more. Raises as `attach`."""
+        if last := self.conversation.last_pictures:
+            check_sees(self.model)
+            self.attached = joined(last, self.attached)
+
+    def check_attached(self) -> None:
+        """Raises UsageError where what is attached cannot be read."""
+        if self.attached:
+            check_sees(self.model)
+
+    def take_attached(self) -> Pictures:
+        """Raises UsageError where another model was loaded meanwhile, which reads none; `/image none` lets go."""
+        self.check_attached()
+        taken, self.attached = self.attached, ()
+        return taken
+
+    def request(self, question: str, num_forgotten: int, pictures: Pictures = ()) -> ChatRequest:
         self.num_asked += 1
         return ChatRequest(
             id=f"chat-{self.num_asked}",
-            messages=self.conversation.messages(question, num_forgotten=num_forgotten),
+            messages=self.conversation.messages(
+                question, pictures, num_forgotten=num_forgotten, sees=self.model.info.sees_images
+            ),
             params=self.params,
             spec=self.spec,
             is_split=True,  # thoughts are neither the answer nor sent again
         )
 
-    def record(self, question: str, outcome: Outcome, num_forgotten: int) -> None:
+    def record(self, question: str, outcome: Outcome, num_forgotten: int, pictures: Pictures = ()) -> None:
         """Keep what was said. A question without an answer waits for /retry."""
         if outcome.stopped and not outcome.text:
-            self.conversation.unanswered = question
+            self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
             return
         self.conversation.num_forgotten = num_forgotten
-        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning))
+        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._learn(outcome.finished, num_forgotten)
@@ -167,5 +203,5 @@ class Session:
         *turns, last = self.conversation.turns
         past = Conversation(self.conversation.system, turns)
         answer = Message("assistant", last.reasoning + last.answer)  # all that was generated
-        messages = (*past.messages(last.question, num_forgotten=num_forgotten), answer)
+        messages = (*past.messages(last.question, last.pictures, num_forgotten=num_forgotten), answer)
         self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

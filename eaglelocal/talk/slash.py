@@ -30,6 +30,7 @@ COMMANDS: dict[str, Slash] = {
     "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
     "/clear": Slash("", "forget the conversation, keep the system message"),
     "/retry": Slash("", "ask the last question again"),
+    "/image": Slash("[PATH|none]", "a picture for the next question"),
     "/copy": Slash("[code]", "copy the last answer, or its last code block"),
     "/save": Slash("[NAME]", "write the conversation to disk"),
     "/load": Slash("[NAME]", "go on with a saved conversation, or list them"),

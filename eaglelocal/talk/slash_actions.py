@@ -17,9 +17,10 @@ from eaglelocal.errors import UsageError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.code_blocks import last_code
 from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.pictures import paths_in, read_picture
 from eaglelocal.talk.report import ahead, model_lines, total_lines
 from eaglelocal.talk.sampling_form import FIELDS, changed, text_of
-from eaglelocal.talk.session import Choice, Session
+from eaglelocal.talk.session import Choice, Session, check_sees
 from eaglelocal.talk.slash import LINE_KEYS, Command, help_lines
 from eaglelocal.talk.voice import Voice
 
@@ -135,10 +136,23 @@ def _clear(desk: Desk, argument: str) -> None:
 
 
 def _retry(desk: Desk, argument: str) -> str:
+    """With its pictures, and what was attached since."""
+    desk.session.attach_again()
     question = desk.session.conversation.take_last_question()
     if not question:
         raise UsageError("nothing was asked yet")
     return question
+
+
+def _image(desk: Desk, argument: str) -> None:
+    session = desk.session
+    if argument == "none":
+        session.attached = ()
+    elif argument:
+        check_sees(session.model)  # before files are read
+        session.attach(read_picture(path) for path in paths_in(argument))
+    labels = " ".join(picture.label for picture in session.attached)
+    desk.say(f"with the next question: {labels}" if labels else "no picture is attached")
 
 
 def _copy(desk: Desk, argument: str) -> None:
@@ -178,7 +192,7 @@ def _load_conversation(desk: Desk, argument: str) -> None:
     turns = len(conversation.turns)
     desk.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
     if conversation.turns:
-        desk.voice.aside(f"last question: {conversation.turns[-1].question}")
+        desk.voice.aside(f"last question: {conversation.turns[-1].shown_question}")
     return None
 
 
@@ -239,6 +253,7 @@ ACTIONS: dict[str, Action] = {
     "/system": _system,
     "/clear": _clear,
     "/retry": _retry,
+    "/image": _image,
     "/copy": _copy,
     "/save": _save,
     "/load": _load_conversation,

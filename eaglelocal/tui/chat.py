@@ -26,6 +26,7 @@ from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.talk.conversation import Turn
+from eaglelocal.talk.pictures import dropped_pictures
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.slash import is_command
@@ -51,6 +52,7 @@ from eaglelocal.tui.transcript import Transcript
 BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
 ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
 FIGURES_S = 0.5  # between frames of figures: digits that change more often cannot be read, and cost what text does
+EDITING = "the last question; enter asks again, esc leaves it as it is"
 INTERRUPTED = 130
 LEAVE_WITHIN_S = 2.0  # a second ctrl-c
 
@@ -122,6 +124,7 @@ class ChatApp(EagleApp[int]):
         self._frame, self._framed_at = Frame(), float("-inf")
         self._interrupted_at = float("-inf")
         self._edited: news.LastQuestion | None = None
+        self._attached: tuple[str, ...] = ()  # what goes with the next question
         self._is_composed = False
         self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
         self._tint = tint
@@ -218,6 +221,9 @@ class ChatApp(EagleApp[int]):
                 self._on_turned(turns, name)
             case news.Copied(text):
                 self._copy(text)
+            case news.Attached(labels):
+                self._attached = labels
+                self._retitle()
             case news.StateChanged(state, restarts):
                 self._on_state(state, restarts)
             case news.Left():
@@ -259,11 +265,20 @@ class ChatApp(EagleApp[int]):
         if self._edited is not None:
             self.partner.ask_instead(text.strip(), self._edited)
             self._end_editing()
+        elif dropped_pictures(text):
+            self.partner.act(f"/image {text}")
         elif is_command(text):
             self.partner.act(text)
         else:
             self.partner.ask(text.strip())
         self._tick(time.monotonic())
+
+    def on_prompt_dropped(self, message: Prompt.Dropped) -> None:
+        """Pictures; for a model that reads none they may be meant as text."""
+        if self._model is None or self._model.model.info.sees_images:
+            self.partner.act(f"/image {message.text}")
+        else:
+            self.prompt.replace_text(message.text)
 
     def on_prompt_leaving(self) -> None:
         self.exit(0)
@@ -316,11 +331,16 @@ class ChatApp(EagleApp[int]):
             return
         self._edited = last
         self.prompt.replace_text(last.text)
-        self.prompt.border_title = "the last question; enter asks again, esc leaves it as it is"
+        self._retitle()
 
     def _end_editing(self) -> None:
         self._edited = None
-        self.prompt.border_title = None
+        self._retitle()
+
+    def _retitle(self) -> None:
+        """Above what is typed: what is special about it."""
+        editing = [EDITING] if self._edited is not None else []
+        self.prompt.show_title("  ".join([*editing, *self._attached]))
 
     def action_panel(self) -> None:
         self._panel_wish = not self.panel.display

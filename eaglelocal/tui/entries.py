@@ -76,7 +76,7 @@ def error_entry(error: EagleLocalError) -> Entry:
 def _entries_of_turn(turn: Turn) -> list[Entry]:
     thought = [Entry(Kind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
     stopped = [Entry(Kind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
-    return [Entry(Kind.QUESTION, turn.question), *thought, *answer_blocks(turn.answer), *stopped]
+    return [Entry(Kind.QUESTION, turn.shown_question), *thought, *answer_blocks(turn.answer), *stopped]
 
 
 def answer_blocks(text: str) -> list[Entry]:

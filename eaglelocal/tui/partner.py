@@ -19,6 +19,7 @@ from eaglelocal.talk import conversation_file
 from eaglelocal.talk.asking import Asked, ask, listen
 from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.pictures import shown
 from eaglelocal.talk.session import Answer, Choice, Model, Outcome, Session
 from eaglelocal.talk.slash import Command, parse
 from eaglelocal.talk.slash_actions import Desk, Leave, act
@@ -102,6 +103,13 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
+class Attached:
+    """What goes with the next question."""
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateChanged:
     state: str  # of the engine, as client.port.Client has it
     restarts: int
@@ -123,6 +131,7 @@ News = (
     | Progressed
     | TookBack
     | Turned
+    | Attached
     | StateChanged
     | Left
 )
@@ -268,6 +277,8 @@ class Partner:
     def _open(self, choice: Choice) -> None:
         self._session = self._open_session(self._voice, choice)
         self._model_changed(self._session)
+        self._tell_attached(self._session)
+        self._session.check_attached()
 
     def _opened(self) -> Session:
         """Raises UsageError while there is no model."""
@@ -282,9 +293,11 @@ class Partner:
 
     def _ask(self, question: str) -> None:
         session = self._opened()
+        pictures = session.take_attached()
+        self._tell_attached(session)
         self._live = LiveAnswer()
-        self._tell(Asking(question, self._live))
-        asked = ask(session, question, self._follow)
+        self._tell(Asking(shown(question, pictures), self._live))
+        asked = ask(session, question, self._follow, pictures)
         self._keep(session)
         self._tell(Answered(asked, session.model.info.n_ctx, session.conversation.name))
 
@@ -317,6 +330,7 @@ class Partner:
                 "the question that was edited is not the last one any more, so nothing was replaced",
                 hint="up brings back what was typed",
             )
+        self._opened().attach_again()
         conversation.take_last_question()
         conversation.unanswered = ""
         self._tell(TookBack())
@@ -356,6 +370,10 @@ class Partner:
             self._tell(Turned(tuple(now.turns), now.name))
         if (session.model, now.system, session.params) != told:
             self._model_changed(session)
+        self._tell_attached(session)
+
+    def _tell_attached(self, session: Session) -> None:
+        self._tell(Attached(tuple(picture.label for picture in session.attached)))
 
     def _set_up(self, params: SamplingParams, system: str) -> None:
         session = self._opened()

@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
+from eaglelocal.talk.pictures import completions, dropped_pictures
 from eaglelocal.talk.question_history import QuestionHistory
 from eaglelocal.talk.slash import COMMANDS
 from eaglelocal.tui.folding import Folding
@@ -23,6 +24,7 @@ from eaglelocal.tui.history_search import HistorySearch
 from eaglelocal.tui.rows import harmless
 
 QUOTES = '"""'
+IMAGE = "/image "
 SEARCH_KEYS = "again: older, enter takes it, esc leaves"
 # What most terminals send for alt+enter, and some were told to send for shift+enter. Textual reads enter alone.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
@@ -57,6 +59,13 @@ class Prompt(TextArea):
     ]
 
     class Submitted(Message):
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Dropped(Message):
+        """Pictures, by their paths."""
+
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
@@ -134,6 +143,8 @@ class Prompt(TextArea):
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)
+        elif not self.text and dropped_pictures(text):
+            self.post_message(self.Dropped(text.strip()))
         else:
             self.replace(self._folding.folded(text), *self.selection)
 
@@ -178,7 +189,7 @@ class Prompt(TextArea):
     def _end_search(self) -> None:
         """What it shows stays, to be changed or sent."""
         if self._search is not None:
-            self._search, self.border_title = None, self._title
+            self._search, self.border_title = None, Content(self._title) if self._title else None
             self.move_cursor(self.document.end)
             self.update_suggestion()
 
@@ -192,6 +203,14 @@ class Prompt(TextArea):
             self._tell(_usage(matches[0]) if len(matches) == 1 else " ".join(matches))
         else:
             self._tell(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
+
+    def show_title(self, text: str) -> None:
+        """Above the text; behind a search, where one is going on."""
+        title = harmless(text) if text else None
+        if self._search is not None:
+            self._title = title
+        else:
+            self.border_title = Content(title) if title else None
 
     def show_waiting(self, questions: tuple[str, ...]) -> None:
         """What was sent, and is not in the transcript yet."""
@@ -228,11 +247,19 @@ class Prompt(TextArea):
         self.insert("\n")
 
     def action_complete(self) -> None:
+        if self.text.startswith(IMAGE):
+            self._complete_path(self.text.removeprefix(IMAGE))
+            return
         matches, typed = self._matches(), len(self.text)
         if len(matches) == 1:
             self.insert(matches[0][typed:] + (" " if COMMANDS[matches[0]].takes else ""))
         elif matches:
             self.insert(os.path.commonprefix(matches)[typed:])  # noqa: RUF071 # no paths: characters are meant
+
+    def _complete_path(self, begun: str) -> None:
+        found = completions(begun)
+        self.insert(os.path.commonprefix(found)[len(begun) :])  # noqa: RUF071 # characters are meant
+        self._tell(" ".join(name.removesuffix("/").rpartition("/")[2] for name in found) if len(found) > 1 else "")
 
     def action_older(self) -> None:
         if not self.cursor_at_first_line:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from doubles.pictures import write_picture
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
@@ -88,8 +89,9 @@ def talk(tmp_path: Path) -> Start:
         scripts: tuple[Script, ...] = (says("hello there", 1),),
         n_ctx: int = 2048,
         spec: Spec = AUTO,
+        sees_images: bool = False,
     ) -> Talk:
-        client = ScriptedClient(scripts, n_ctx=n_ctx)
+        client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images)
         return Talk(client, tmp_path / "conversations", list(lines), spec)
 
     return start
@@ -414,3 +416,56 @@ def test_a_question_too_long_by_itself_is_an_error_and_forgets_nothing(talk: Sta
     assert "error: the prompt has 500 tokens, the context 200" in chat.stderr.getvalue()
     assert chat.session.conversation.num_forgotten == 0
     assert [turn.question for turn in chat.turns] == ["a", "c"]
+
+
+def sent_pictures(chat: Talk) -> list[list[int]]:
+    """Of each request, how many each of its messages has."""
+    return [[len(message.images) for message in request.messages] for request in chat.client.requests]
+
+
+def test_a_picture_goes_with_the_next_question_only(talk: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "my cat.png", size=(40, 30))
+    lines = (f"/image {tmp_path}/my\\ cat.png", "what is it?", "/image", str(cat), "and now?", "thanks")
+    chat = talk(*lines, sees_images=True)
+    chat.run()
+    assert sent_pictures(chat) == [[1], [1, 0, 1], [1, 0, 1, 0, 0]]
+    assert chat.client.requests[0].messages[0].images[0].data == cat.read_bytes()
+    said = chat.stderr.getvalue()
+    assert said.count("with the next question: [image: my cat.png, 40x30]") == 2
+    assert said.count("no picture is attached") == 1
+
+
+def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    (tmp_path / "notes.txt").write_text("text")
+    chat = talk(f"/image {cat}", f"/image {tmp_path}/notes.txt", "/image none", "hi", sees_images=True)
+    chat.run()
+    assert sent_pictures(chat) == [[0]]
+    assert "notes.txt is no picture" in chat.stderr.getvalue()
+
+
+def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    chat = talk(f"/image {cat}", str(cat), "hi")
+    chat.run()
+    assert sent_pictures(chat) == [[0]]
+    assert chat.stderr.getvalue().count("scripted model reads no images") == 2
+    assert "--mmproj FILE" in chat.stderr.getvalue()
+
+
+def test_a_question_is_asked_again_with_its_pictures(talk: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    failing = Script(fails=EngineError("gone"))
+    chat = talk(f"/image {cat}", "what?", "/retry", "/retry", scripts=(failing, says("a cat")), sees_images=True)
+    chat.run()
+    assert sent_pictures(chat) == [[1], [1], [1]]
+    assert [turn.shown_question for turn in chat.turns] == ["[image: cat.png, 4x3]\nwhat?"]
+
+
+def test_a_model_that_follows_and_sees_nothing_is_told_what_was_shown(talk: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    chat = talk(f"/image {cat}", "what?", "/model blind", "and?", "/retry", sees_images=True)
+    chat.run()
+    [request, _] = chat.session.model.client.requests  # type: ignore[attr-defined]
+    assert request.messages[0].content == "[image: cat.png, 4x3]\nwhat?"
+    assert not request.messages[0].images

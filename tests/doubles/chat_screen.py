@@ -17,6 +17,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
+from eaglelocal.talk.pictures import Pictures
 from eaglelocal.talk.session import Choice, Garage, Model, Session
 from eaglelocal.talk.voice import Voice
 from eaglelocal.tui.chat import ChatApp, ChatPlaces
@@ -36,6 +37,8 @@ class Stage:
     keeps: bool = False
     tint: bool = False
     n_ctx: int = 2048
+    sees_images: bool = False
+    attached: Pictures = ()
     is_held: bool = False  # loading waits until `gate` is set
     gate: threading.Event = field(default_factory=threading.Event)
     clients: list[ScriptedClient] = field(default_factory=list)
@@ -59,7 +62,9 @@ class Stage:
         if self.is_broken and choice.target is None:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
         garage = Garage(self._plan, self._load)
-        return Session(garage, garage.load(garage.plan(choice)), SamplingParams(), choice=choice)
+        return Session(
+            garage, garage.load(garage.plan(choice)), SamplingParams(), choice=choice, attached=self.attached
+        )
 
     def _plan(self, choice: Choice) -> Plan:
         if choice.target == "missing":
@@ -68,8 +73,11 @@ class Stage:
         return scripted_plan(choice.target or "scripted model", spec=parse_spec(choice.spec or "auto"))
 
     def _load(self, plan: Plan) -> Model:
-        self.clients.append(ScriptedClient(self.scripts, label=plan.target_label, n_ctx=self.n_ctx))
+        self.clients.append(self._client(plan.target_label))
         return Model(self.client, plan, self.client.info)
+
+    def _client(self, label: str) -> ScriptedClient:
+        return ScriptedClient(self.scripts, label=label, n_ctx=self.n_ctx, sees_images=self.sees_images)
 
 
 class Spectator:

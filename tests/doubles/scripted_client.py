@@ -108,6 +108,7 @@ class ScriptedClient:
     scripts: tuple[Script, ...]
     label: str = "scripted model"
     n_ctx: int = 2048
+    sees_images: bool = False
     requests: list[ChatRequest] = field(default_factory=list)
     restarts: int = 0
     looked_at: list[int] = field(default_factory=list)  # questions so far, at each snapshot
@@ -129,6 +130,7 @@ class ScriptedClient:
             model_bytes=1000,
             load_s=0.1,
             library="no llama.cpp",
+            sees_images=self.sees_images,
         )
 
     def stream(self, request: ChatRequest) -> ScriptedAnswer:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from doubles.chat_screen import Spectator, Stage, play
+from doubles.pictures import write_picture
 from doubles.scripted_client import Script, says
+from textual import events
 
 from eaglelocal.errors import EngineError
 from eaglelocal.talk import conversation_file
 from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.pictures import read_picture
 
 
 def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
     ],
 )
 def test_commands_do_what_they_do_in_line_mode(tmp_path: Path, line: str, expected: str) -> None:
-    stage = Stage(tmp_path, size=(100, 60))
+    stage = Stage(tmp_path, size=(100, 62))
 
     async def scenario(person: Spectator) -> None:
         await person.ask(line)
@@ -429,3 +432,80 @@ def test_leaving_ends_the_answer_and_the_engine(tmp_path: Path) -> None:
     play(stage, scenario)
     assert stage.client.num_closed
     assert not stage.client.busy
+
+
+def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> None:
+    write_picture(tmp_path / "cat.png", size=(40, 30))
+    stage = Stage(tmp_path, sees_images=True, size=(120, 40))
+
+    async def scenario(person: Spectator) -> None:
+        person.app.prompt.post_message(events.Paste(f"{tmp_path}/cat.png "))
+        await person.sees("with the next question: [image: cat.png, 40x30]", "─ [image: cat.png, 40x30] ")
+        assert person.app.prompt.text == ""
+        await person.ask("what is it")
+        await person.sees("❯ [image: cat.png, 40x30]", "the first answer")
+        await person.no_longer_sees("─ [image: cat.png, 40x30] ")
+        await person.pilot.press("f3")
+        await person.sees("the last question; enter asks again")
+        await person.ask(" really")
+        await person.sees("what is it really", "and another one")
+
+    play(stage, scenario)
+    assert [[len(message.images) for message in request.messages] for request in stage.client.requests] == [[1], [1]]
+
+
+def test_what_was_attached_at_the_start_is_shown_at_once(tmp_path: Path) -> None:
+    cat = read_picture(write_picture(tmp_path / "cat.png"))
+    stage = Stage(tmp_path, sees_images=True, attached=(cat,))
+
+    async def scenario(person: Spectator) -> None:
+        await person.sees("─ [image: cat.png, 4x3] ")
+        await person.ask("/image none")
+        await person.no_longer_sees("─ [image: cat.png, 4x3] ")
+        await person.ask("hi")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    assert not stage.client.requests[0].messages[0].images
+
+
+def test_a_path_for_a_model_without_eyes_stays_text_until_it_is_sent(tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    stage = Stage(tmp_path, size=(120, 40))
+
+    async def scenario(person: Spectator) -> None:
+        person.app.prompt.post_message(events.Paste(str(cat)))
+        await person.until(lambda: person.app.prompt.text == str(cat), "the path in the prompt")
+        await person.pilot.press("enter")
+        await person.sees("scripted model reads no images")
+
+    play(stage, scenario)
+    assert stage.client.requests == []
+
+
+def test_a_kept_conversation_shows_its_pictures_again(tmp_path: Path) -> None:
+    cat = read_picture(write_picture(tmp_path / "cat.png"))
+    talk = Conversation(turns=[Turn("what is it", "a cat", pictures=(cat,))])
+    conversation_file.save(talk, tmp_path / "conversations" / "talk.json", target="m")
+    stage = Stage(tmp_path, sees_images=True)
+
+    async def scenario(person: Spectator) -> None:
+        await person.ask("/load talk")
+        await person.sees("[image: cat.png, 4x3]", "what is it", "a cat")
+        await person.ask("and now")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    assert [len(message.images) for message in stage.client.requests[0].messages] == [1, 0, 0]
+
+
+def test_tab_completes_the_path_of_a_picture(tmp_path: Path) -> None:
+    write_picture(tmp_path / "catalogue.png")
+    stage = Stage(tmp_path)
+
+    async def scenario(person: Spectator) -> None:
+        person.app.prompt.replace_text(f"/image {tmp_path}/cata")
+        await person.pilot.press("tab")
+        assert person.app.prompt.text == f"/image {tmp_path}/catalogue.png"
+
+    play(stage, scenario)

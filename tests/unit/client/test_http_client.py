@@ -12,9 +12,10 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 
 from eaglelocal.client.answer import Reply, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
+from eaglelocal.client.http_server import info_of
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
 from eaglelocal.core.events import Tokens
-from eaglelocal.core.request import ChatRequest, Message, fixed, parse_spec
+from eaglelocal.core.request import ChatRequest, Image, Message, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
@@ -413,3 +414,34 @@ def test_a_busy_server_may_be_asked_again() -> None:
     found = refusal("http://x", 429, b'{"error": {"message": "the queue is full"}}')
     assert isinstance(found, EngineError)
     assert "ask again" in found.hint
+
+
+PNG, GIF = b"\x89PNG\r\n\x1a\n", b"GIF89a"
+PNG_URL, GIF_URL = "data:image/png;base64,iVBORw0KGgo=", "data:image/gif;base64,R0lGODlh"
+
+
+@pytest.mark.parametrize(
+    ("text", "images", "parts"),
+    [
+        ("hi", (), "hi"),
+        ("hi", (Image(PNG),), [PNG_URL, "hi"]),
+        ("", (Image(GIF),), [GIF_URL]),
+        ("ab", (Image(PNG, 1),), ["a", PNG_URL, "b"]),
+        ("ab", (Image(PNG, 1), Image(GIF, 1), Image(PNG, 2)), ["a", PNG_URL, GIF_URL, "b", PNG_URL]),
+    ],
+)
+def test_pictures_are_sent_as_data_urls_where_they_stand(
+    text: str, images: tuple[Image, ...], parts: str | list[str]
+) -> None:
+    asked_with = question(messages=(Message("user", text, images=images),))
+    [message] = chat_body(asked_with, "m", Dialect())[1]["messages"]  # type: ignore[misc]
+    told = message["content"]
+    if isinstance(told, list):
+        told = [part["text"] if part["type"] == "text" else part["image_url"]["url"] for part in told]
+    assert told == parts
+
+
+@pytest.mark.parametrize(("told", "sees"), [({}, True), ({"sees_images": True}, True), ({"sees_images": False}, False)])
+def test_a_server_that_does_not_tell_may_read_images(told: dict[str, bool], sees: bool) -> None:
+    snapshot = {"model": {"name": "m", **told}}
+    assert info_of({"id": "m"}, snapshot, "url").sees_images is sees

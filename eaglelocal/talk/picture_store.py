@@ -1,0 +1,76 @@
+"""Pictures of saved conversations: one file each, named after its bytes, in a folder beside the conversations.
+
+So a picture is written once, whichever conversations show it; it goes with the last of them. What is not there any
+more, or is not what it was, is told as gone and keeps no conversation from being read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES
+from eaglelocal.core.whole_file import write_whole
+from eaglelocal.errors import UsageError
+from eaglelocal.talk.pictures import Picture, Pictures, picture_of
+
+FOLDER = "pictures"
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def keep(folder: Path, pictures: Iterable[Picture]) -> None:
+    """Raises OSError."""
+    for picture in pictures:
+        path = folder / FOLDER / picture.digest
+        if picture.data and not path.is_file():
+            write_whole(path, picture.data)
+
+
+def as_json(pictures: Pictures) -> list[dict[str, str]]:
+    return [{"name": picture.name, "sha256": picture.digest} for picture in pictures]
+
+
+def from_json(folder: Path, told: object) -> Pictures | None:
+    """None: that is no list of pictures."""
+    if not isinstance(told, list) or len(told) > MAX_PICTURES:
+        return None
+    found = []
+    for entry in told:
+        match entry:
+            case {"name": str(name), "sha256": str(digest)} if DIGEST.fullmatch(digest):
+                found.append(_read(folder, name, digest))
+            case _:
+                return None
+    return tuple(found)
+
+
+def named_in(conversation: Path) -> set[str]:
+    """The digests that a file mentions."""
+    try:
+        return set(DIGEST.findall(conversation.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return set()
+
+
+def drop(folder: Path, digests: set[str]) -> None:
+    """Remove those that no conversation mentions any more."""
+    if digests:
+        left = digests.difference(*map(named_in, folder.glob("*.json")))
+        for digest in left:
+            with suppress(OSError):
+                (folder / FOLDER / digest).unlink()
+
+
+def _read(folder: Path, name: str, digest: str) -> Picture:
+    path = folder / FOLDER / digest
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PICTURE_BYTES + 1)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return picture_of(name, data)
+    except (OSError, UsageError):
+        pass
+    return Picture(name, b"", digest=digest)

@@ -1,0 +1,159 @@
+"""Pictures that go with a question: from paths, as people type, paste and drop them, to checked bytes with a name.
+
+Reads files; what cannot be a picture is refused here, with its name, before a model is asked. Knows no model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shlex
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, media_type
+from eaglelocal.core.request import Image, Message
+from eaglelocal.errors import UsageError
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
+MAX_PATHS_CHARS = 8192  # a longer text is no path that was dropped
+BEGINNING_BYTES = 16
+MAX_COMPLETIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`data` is empty where the file of a saved conversation has gone."""
+
+    name: str
+    data: bytes = field(repr=False)
+    width: int = 0
+    height: int = 0
+    digest: str = ""  # SHA-256 of the bytes, under which they are kept
+
+    @property
+    def label(self) -> str:
+        name = "".join(char if char.isprintable() else "?" for char in self.name)
+        return f"[image: {name}, {self.width}x{self.height}]" if self.data else f"[image: {name}, gone]"
+
+
+Pictures = tuple[Picture, ...]
+
+
+def picture_of(name: str, data: bytes) -> Picture:
+    """Raises UsageError on bytes that are no picture of ours."""
+    from PIL import Image as Pillow  # only who has pictures waits for it
+
+    if not media_type(data):
+        raise UsageError(f"{name} is no picture", hint=f"{NAMES} can be read")
+    try:
+        with warnings.catch_warnings(action="ignore"), Pillow.open(io.BytesIO(data), formats=FORMATS) as opened:
+            width, height = opened.size
+    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as problem:
+        raise UsageError(f"{name} is a picture that cannot be read: {problem}") from None
+    return Picture(name, data, width, height, hashlib.sha256(data).hexdigest())
+
+
+def read_picture(path: Path) -> Picture:
+    """Raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PICTURE_BYTES + 1)
+    except (OSError, ValueError) as problem:  # a name that no file can have is a ValueError
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise UsageError(f"cannot read {path}: {reason}") from None
+    if len(data) > MAX_PICTURE_BYTES:
+        raise UsageError(f"{path.name} has more than {MAX_PICTURE_BYTES // 2**20} MiB", hint="make the picture smaller")
+    return picture_of(path.name, data)
+
+
+def pictures_of(paths: Iterable[str]) -> Pictures:
+    """Raises UsageError."""
+    return joined((), (read_picture(_path(path)) for path in paths))
+
+
+def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
+    """Raises UsageError where they become too many for one question."""
+    together = (*attached, *more)
+    if len(together) > MAX_PICTURES:
+        raise UsageError(f"{len(together)} pictures are too many for one question", hint=f"at most {MAX_PICTURES}")
+    return together
+
+
+# ---- paths
+def paths_in(text: str) -> tuple[Path, ...]:
+    """The files that a text names: one path as it stands, or several, as terminals paste what is dropped on them.
+
+    >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
+    (PosixPath('my cat.png'), PosixPath('/tmp/a b.png'), PosixPath('my dog.png'))
+    """
+    whole = _path(text.strip())
+    if _is_file(whole):
+        return (whole,)
+    try:
+        return tuple(map(_path, shlex.split(text)))
+    except ValueError:  # a quote that is still open: an apostrophe, most likely
+        return (whole,)
+
+
+def dropped_pictures(text: str) -> tuple[Path, ...]:
+    """The pictures of a text that names nothing else; empty for any other text."""
+    if not text.strip() or len(text) > MAX_PATHS_CHARS:
+        return ()
+    paths = paths_in(text)
+    return paths if all(map(_is_picture, paths)) else ()
+
+
+def completions(begun: str) -> list[str]:
+    """Folders and pictures that a path may become."""
+    folder, _, name = begun.rpartition("/")
+    place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
+    try:
+        found = sorted(place.iterdir())[:MAX_COMPLETIONS]
+    except (OSError, ValueError):
+        return []
+    head = begun[: len(begun) - len(name)]
+    return [
+        f"{head}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(name) and (name or not path.name.startswith("."))
+        if path.is_dir() or path.suffix.lower() in SUFFIXES
+    ]
+
+
+def _path(text: str) -> Path:
+    if text.startswith("file://"):
+        return Path(unquote(urlsplit(text).path))
+    return Path(os.path.expanduser(text))
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # unlike Path.is_file, also false on a name that no file can have
+
+
+def _is_picture(path: Path) -> bool:
+    if not _is_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            return bool(media_type(file.read(BEGINNING_BYTES)))
+    except OSError:
+        return False
+
+
+# ---- messages
+def shown(text: str, pictures: Pictures) -> str:
+    """A question as a transcript has it: what is attached, then the words."""
+    return "\n".join([*(picture.label for picture in pictures), text])
+
+
+def message_of(question: str, pictures: Pictures, *, sees: bool = True) -> Message:
+    """Pictures stand before the words. A model that reads none, and whatever has gone, is told their names."""
+    seen = tuple(picture for picture in pictures if picture.data and sees)
+    told = tuple(picture for picture in pictures if picture not in seen)
+    return Message("user", shown(question, told), images=tuple(Image(picture.data) for picture in seen))
