@@ -48,15 +48,22 @@ class Problem(Exception):
 
     def anthropic_body(self) -> dict[str, object]:
         """Clients know a prompt that does not fit by the words that Anthropic has for it, and shorten it then."""
-        is_too_long = self.code == "context_length_exceeded"
-        message = f"prompt is too long: {self.message}" if is_too_long else self.message
+        message = f"prompt is too long: {self.message}" if self.is_too_long else self.placed_message
         return {"type": "error", "error": {"type": self.type, "message": message}}
 
     def ollama_body(self) -> dict[str, object]:
-        """One text, which has to say the place as well; but clients know by its first words that they must shorten."""
-        is_too_long = self.code == "context_length_exceeded"
-        is_said = self.parameter is None or self.parameter in self.message or is_too_long
-        return {"error": self.message if is_said else f"{self.parameter}: {self.message}"}
+        """Clients know by its first words that they must shorten."""
+        return {"error": self.message if self.is_too_long else self.placed_message}
+
+    @property
+    def is_too_long(self) -> bool:
+        return self.code == "context_length_exceeded"
+
+    @property
+    def placed_message(self) -> str:
+        """With the place, where there is one text for both."""
+        is_said = self.parameter is None or self.parameter in self.message
+        return self.message if is_said else f"{self.parameter}: {self.message}"
 
 
 def unsupported(parameter: str, why: str) -> Problem:

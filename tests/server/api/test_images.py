@@ -209,9 +209,9 @@ def cut(url: str) -> Any:
         *(
             (CHAT, [user([text("a"), cut(url)])], "messages.0.content.1.image_url", words)
             for url, words in (
-                (URL, "no address is looked at for a caller"),
+                (URL, "nothing is fetched for callers"),
                 ("http://169.254.169.254/latest", "data:image/png;base64"),
-                ("file:///etc/passwd", "no address is looked at for a caller"),
+                ("file:///etc/passwd", "nothing is fetched for callers"),
                 (encoded(FIRST), "data:image/png;base64"),
                 ("", "there is no image"),
                 ("data:image/png;base64,", "there is no image"),
@@ -234,7 +234,12 @@ def cut(url: str) -> Any:
         (CHAT, [{"role": "assistant", "content": [chat_part(FIRST)]}], "messages.0.content", "it has made none"),
         (CHAT, [user([chat_part(FIRST)] * (MAX_IMAGES + 1))], "messages", "at most 64"),
         (RESPONSES, [user([{"type": "input_image", "file_id": "f"}])], "input.0.content.0.image_url", "no image"),
-        (RESPONSES, [user([{"type": "input_image", "image_url": URL}])], "input.0.content.0.image_url", "no address"),
+        (
+            RESPONSES,
+            [user([{"type": "input_image", "image_url": URL}])],
+            "input.0.content.0.image_url",
+            "nothing is fetched",
+        ),
         (RESPONSES, given([input_part(b"")]), "input.1.output.0.image_url", "there is no image"),
         (RESPONSES, [user([{"type": "input_file"}])], "input.0.content.0", "only text"),
         (RESPONSES, [user([input_part(FIRST)] * (MAX_IMAGES + 1))], "input", "at most 64"),
@@ -259,9 +264,9 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ({"type": "url", "url": URL}, "no address is looked at for a caller"),
-        ({"type": "file", "file_id": "f"}, "no address is looked at for a caller"),
-        ({"type": "base64", "media_type": "image/png", "data": "a*=="}, "not base64"),
+        ({"type": "url", "url": URL}, "messages.0.content.1.source: nothing is fetched for callers"),
+        ({"type": "file", "file_id": "f"}, "nothing is fetched for callers"),
+        ({"type": "base64", "media_type": "image/png", "data": "a*=="}, "content.1.source.data: this is not"),
         ({"type": "base64", "media_type": "image/png", "data": ""}, "there is no image"),
         ({"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "only text"),
         ({"type": "base64"}, "there is no image"),
@@ -269,7 +274,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     ],
 )
 def test_sources_that_cannot_be_read(seer: Server, source: Any, words: str) -> None:
-    messages: Any = [user([{"type": "image", "source": source}, text("show")])]
+    messages: Any = [user([text("show"), {"type": "image", "source": source}])]
     with pytest.raises(anthropic.BadRequestError, match=words):
         seer.anthropic().messages.create(model="", max_tokens=9, messages=messages)
 
