@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.projectors import AUTO, NONE
 from eaglelocal.hub.resolve import DEFAULT_CTX, divided
 from eaglelocal.hub.targets import NATIVE, find_target
 from eaglelocal.hub.wish import Wish
@@ -27,6 +28,7 @@ from eaglelocal.planner.way import Way, offload_text
 from eaglelocal.probe.probe import probe
 
 EMBEDDED = "demo"
+WORTH_OF_IMAGES = 0.9  # of its speed a model may lose for them, where nobody asked for them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,10 +42,11 @@ class Settled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Planned:
-    """`without`: why the draft that is here is left out."""
+    """`without`: why the draft that is here is left out. `is_blind`: the projector that is here is, for want of room."""
 
     way: Way
     without: str = ""
+    is_blind: bool = False
 
 
 def as_planned(wish: Wish) -> Settled:
@@ -97,7 +100,25 @@ def this_rig(catalog: Catalog) -> Rig:
 
 
 def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None = None) -> Planned | None:
-    """With what the wish settles; None where nothing fits. Raises UsageError on GPUs that there are not."""
+    """With what the wish settles; None where nothing fits. Raises UsageError on GPUs that there are not.
+
+    A projector that merely lies beside its model is left out where the model would be slow, or another, for its sake.
+    """
+    seeing = _best_of(options, rig, wish, most_ctx)
+    if wish.mmproj != AUTO or not any(option.projector for option in options):
+        return seeing
+    blind = _best_of([dataclasses.replace(option, projector=None) for option in options], rig, wish, most_ctx)
+    if blind is None or (seeing is not None and costs_little(seeing.way, blind.way)):
+        return seeing
+    return dataclasses.replace(blind, is_blind=True)
+
+
+def costs_little(seeing: Way, blind: Way) -> bool:
+    is_same = seeing.option.reference == blind.option.reference
+    return is_same and seeing.prediction.spec_tok_s >= WORTH_OF_IMAGES * blind.prediction.spec_tok_s
+
+
+def _best_of(options: list[Option], rig: Rig, wish: Wish, most_ctx: int | None) -> Planned | None:
     asked = asked_by(wish)
     # on a processor long contexts are for those who ask: behind them each drafted row attends more slowly
     on_processor = not rig_with(rig, asked).gpus or wish.gpu_layers == 0
@@ -134,6 +155,7 @@ def applied(wish: Wish, planned: Planned | None) -> Settled:
         wish,
         draft=LOOKUP if planned.without else wish.draft,
         draft_reason=planned.without or wish.draft_reason,
+        mmproj=NONE if planned.is_blind else wish.mmproj,
         ctx=way.setup.n_ctx if wish.ctx is None else wish.ctx,
         kv_type=way.setup.kv_type if wish.kv_type is None else wish.kv_type,
         gpu_layers=way.gpu_layers if wish.gpu_layers is None else wish.gpu_layers,
@@ -148,5 +170,7 @@ def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:
         yield f"{offload_text(planned.way)}: the GPU cannot hold all"
     if wish.kv_type is None and settled.kv_type not in (None, "f16"):
         yield f"a cache of {settled.kv_type}, for want of memory"
+    if planned.is_blind:
+        yield "no images, for want of memory (--mmproj FILE insists)"
     if planned.without:
         yield planned.without

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.projectors import projector_bytes
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal import as_planned as module
@@ -306,3 +307,25 @@ def test_what_cannot_be_read_is_left_to_whoever_reads_it(tmp_path: Path, monkeyp
     path = tmp_path / "m.gguf"
     path.write_bytes(b"no model")
     assert on(CPU_ONLY, monkeypatch, Wish(target=str(path))) == Settled(Wish(target=str(path)))
+
+
+# ---- what reads images, where it merely lies beside its model
+@pytest.fixture
+def seeing(hub: Path) -> str:
+    """A model of 8.1 GiB whose projector computes in 0.4 GiB."""
+    target = pulled(hub, "qwen3-8b")
+    width = REAL["qwen3-8b"].n_embd
+    eyes = projector_bytes(width=width, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(width,))
+    next(hub.rglob("snapshots/*")).joinpath("mmproj-F16.gguf").write_bytes(eyes)
+    return target
+
+
+@pytest.mark.parametrize(("gib", "sees"), [(8, False), (9.5, False), (10, True), (24, True)])
+def test_images_are_done_without_before_layers_leave_the_card(
+    seeing: str, monkeypatch: pytest.MonkeyPatch, gib: float, sees: bool
+) -> None:
+    found = on(with_card(gib), monkeypatch, Wish(target=seeing, draft="ngram"))
+    assert found.wish.mmproj == ("auto" if sees else "none")
+    assert ("no images, for want of memory" in found.note) == (not sees)
+    plan = resolve(found.wish, on_progress=lambda fraction, what: None)
+    assert (plan.projector is not None) == sees
