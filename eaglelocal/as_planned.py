@@ -42,7 +42,7 @@ class Settled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Planned:
-    """`without`: why the draft that is here is left out. `is_blind`: the projector that is here is, for want of room."""
+    """`without`: why the draft that is here is left out. `is_blind`: what reads images is, for want of room."""
 
     way: Way
     without: str = ""
