@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.projectors import AUTO, NONE
 from eaglelocal.hub.resolve import DEFAULT_CTX, divided
@@ -171,6 +172,6 @@ def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:
     if wish.kv_type is None and settled.kv_type not in (None, "f16"):
         yield f"a cache of {settled.kv_type}, for want of memory"
     if planned.is_blind:
-        yield "no images, for want of memory (--mmproj FILE insists)"
+        yield NO_ROOM_FOR_IMAGES
     if planned.without:
         yield planned.without

@@ -10,6 +10,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from eaglelocal.backend.block_head import Block, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
@@ -33,7 +34,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import EagleLocalError, ModelFileError
 from eaglelocal.fitting import Fitted, fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.block_info import BlockInfo
@@ -105,15 +106,15 @@ class Builder:
         self._opened.callback(context.close)
         drafters = self._drafters(library, context, draft, model)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
+        images, no_images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
         notes = (
             *notes_on(model),
-            *filter(None, [plan.projector_note, plan.draft_note]),
+            *filter(None, [no_images, plan.draft_note]),
             *notes_on_draft(draft, target.header, info),
             *notes_on_trees(plan, parts.shape),
             *parts.notes,
             *notes_on_layouts(library, target.header),
         )
-        images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
         engine = self._engine(library, model, target.header, context, drafters, controller, images, notes=notes)
         wait_for_constraints()  # steps are measured undisturbed
         self._calibrate(engine, controller, parts, library)
@@ -266,12 +267,22 @@ class Builder:
             image_reader=images,
         )
 
-    def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> LlamaImageReader | None:
+    def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> tuple[LlamaImageReader | None, str]:
+        """And why there is none; what merely lies beside a model does not keep it from loading."""
         plan = self._plan
         if plan.projector is None:
-            return None
-        self._report(LoadProgress(1.0, plan.projector.name))
-        header = read_header(plan.projector)
+            return None, plan.projector_note
+        try:
+            return self._opened_reader(library, model, plan.projector, on_gpu=on_gpu), ""
+        except EagleLocalError as error:
+            if plan.projector_is_asked:
+                raise
+            return None, f"no images: {error.message}"
+
+    def _opened_reader(self, library: Library, model: Model, projector: Path, *, on_gpu: bool) -> LlamaImageReader:
+        plan = self._plan
+        self._report(LoadProgress(1.0, projector.name))
+        header = read_header(projector)
         kind = kind_of_projector(header)
         params = ReaderParams(
             threads=self._threads,
@@ -281,7 +292,7 @@ class Builder:
             row_end=read_tensor(header.path, header, ROW_END) if ROW_END in header.tensors else None,
             max_tokens=max_image_tokens(kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch),
         )
-        reader = LlamaImageReader(library, model, plan.projector, params)
+        reader = LlamaImageReader(library, model, projector, params)
         self._opened.callback(reader.close)
         return reader
 

@@ -21,7 +21,7 @@ from eaglelocal.backend.model import Placement
 from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
-from eaglelocal.core.plan import Plan, shares_cache
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import Drafting
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
@@ -195,8 +195,16 @@ def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
 
 def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     """What takes memory and could take less: the most first."""
-    for candidate in window_choices(plan, target):
-        yield from rollback_choices(candidate, target)
+    for sighted in image_choices(plan):
+        for candidate in window_choices(sighted, target):
+            yield from rollback_choices(candidate, target)
+
+
+def image_choices(plan: Plan) -> Iterator[Plan]:
+    """Without what reads images only where nobody asked for it."""
+    yield plan
+    if plan.projector is not None and not plan.projector_is_asked:
+        yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
 def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
+NO_ROOM_FOR_IMAGES = "no images, for want of memory (--mmproj FILE insists)"
 MAX_SLOTS = 16
 MAX_UNIFIED_SLOTS_ON_GPU = 2
 MAX_BRANCHES = 4  # of a slot's tree: second choices that are verified beside its chain
@@ -23,6 +24,7 @@ class Plan:
     target: Path
     target_label: str
     projector: Path | None = None  # what makes images readable for the target (llama.cpp's mmproj file)
+    projector_is_asked: bool = False  # else the target is loaded without it where that is what it takes
     projector_note: str = ""  # why what lies beside the target is not taken
     draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
     draft: Path | None = None  # of an MTP layer: mostly the target itself

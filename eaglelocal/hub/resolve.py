@@ -13,7 +13,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.hub.drafts import FoundDraft, find_draft, lightened
 from eaglelocal.hub.inflate import Progress
-from eaglelocal.hub.projectors import find_projector
+from eaglelocal.hub.projectors import AUTO, NONE, find_projector
 from eaglelocal.hub.targets import FoundTarget, find_target
 from eaglelocal.hub.wish import Wish
 
@@ -35,6 +35,7 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         target=target.path,
         target_label=target.label,
         projector=projector.path,
+        projector_is_asked=wish.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
         draft_kind=draft.kind,
         draft=draft.path,

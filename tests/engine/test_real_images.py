@@ -179,7 +179,17 @@ def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, wor
 def test_a_projector_of_another_model_is_refused(folder: Path, target: str, projector: str, words: str) -> None:
     write_target(folder / "model.gguf")
     with pytest.raises((IncompatibleError, ModelFileError), match=words):
-        real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf")
+        real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf", projector_is_asked=True)
+
+
+def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: Path) -> None:
+    engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-idefics3.gguf")
+    assert not engine.info.sees_images
+    (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]
+    assert "the target has not" in note
+    told = drive(engine, [asked("a", message(MARKER, RED)), asked("b", message("text"))])
+    assert told["a"].failed is not None and told["b"].finished is not None
+    engine.close()
 
 
 def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:

@@ -13,7 +13,7 @@ from doubles.windowed_model import write_windowed
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.backend.library import load_library
-from eaglelocal.core.plan import MAX_BRANCHES, Plan
+from eaglelocal.core.plan import MAX_BRANCHES, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.fitting import (
@@ -21,6 +21,7 @@ from eaglelocal.fitting import (
     check_graph,
     check_memory,
     check_shares,
+    image_choices,
     parts_of,
     placement_of,
     placements_of,
@@ -101,6 +102,15 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
     eyes.write_bytes(projector_bytes(width=32))
     with pytest.raises(IncompatibleError, match="rows of width 32"):
         check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+
+
+@pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
+def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, wanted: list[bool]) -> None:
+    seeing = replace(plan, projector=Path("mmproj.gguf"), projector_is_asked=is_asked)
+    choices = list(image_choices(seeing))
+    assert [choice.projector is not None for choice in choices] == wanted
+    assert choices[-1].projector_note == ("" if is_asked else NO_ROOM_FOR_IMAGES)
+    assert list(image_choices(plan)) == [plan]
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
