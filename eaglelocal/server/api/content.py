@@ -19,9 +19,7 @@ MAX_IMAGE_BYTES = 32 * 2**20  # more than cameras make; the model is shown a sma
 MAX_IMAGES_BYTES = 64 * 2**20  # of a request, over all its answers: all of it goes through the engine's pipe
 MAX_QUOTED_CHARS = 100
 
-NOT_FETCHED = (
-    "nothing is fetched for callers, for this server reaches what they must not: send the image itself, as base64"
-)
+NOT_FETCHED = "nothing is fetched for callers, for this server reaches what they must not: send the image as base64"
 NOT_DATA = f"{NOT_FETCHED} (data:image/png;base64,...)"
 NO_IMAGE = "there is no image: its bytes are wanted, as base64"
 

@@ -234,21 +234,11 @@ def cut(url: str) -> Any:
         (CHAT, [{"role": "assistant", "content": [chat_part(FIRST)]}], "messages.0.content", "it has made none"),
         (CHAT, [user([chat_part(FIRST)] * (MAX_IMAGES + 1))], "messages", "at most 64"),
         (RESPONSES, [user([{"type": "input_image", "file_id": "f"}])], "input.0.content.0.image_url", "no image"),
-        (
-            RESPONSES,
-            [user([{"type": "input_image", "image_url": URL}])],
-            "input.0.content.0.image_url",
-            "nothing is fetched",
-        ),
+        (RESPONSES, [user([{"type": "input_image", "image_url": URL}])], "input.0.content.0.image_url", "is fetched"),
         (RESPONSES, given([input_part(b"")]), "input.1.output.0.image_url", "there is no image"),
         (RESPONSES, [user([{"type": "input_file"}])], "input.0.content.0", "only text"),
         (RESPONSES, [user([input_part(FIRST)] * (MAX_IMAGES + 1))], "input", "at most 64"),
-        (
-            RESPONSES,
-            [{"type": "reasoning", "content": [input_part(FIRST)]}],
-            "input.0.content",
-            "it has made none",
-        ),
+        (RESPONSES, [{"type": "reasoning", "content": [input_part(FIRST)]}], "input.0.content", "it has made none"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(
