@@ -7,13 +7,15 @@ is text unless it is such a list. Token ids are asked as they are.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from eaglelocal.core.request import Message
+from eaglelocal.core.picture_kinds import NAMES, media_type
+from eaglelocal.core.request import Image, Message
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
@@ -132,7 +134,35 @@ def _message(entry: object) -> Message:
     match entry:
         case {"role": str(role), "content": str(content)}:
             return Message(role, content)
+        case {"role": str(role), "content": [*parts]}:
+            return _of_parts(role, parts)
     raise ValueError(f"a message has a role and a content, both text, not {str(entry)[:60]}")
+
+
+def _of_parts(role: str, parts: Sequence[object]) -> Message:
+    """Texts and pictures, as OpenAI's clients send them; nothing is fetched."""
+    text, images = "", []
+    for part in parts:
+        match part:
+            case {"type": "text", "text": str(more)}:
+                text += more
+            case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:image/"):
+                images.append(Image(_picture(url), len(text)))
+            case _:
+                wanted = "a part of a message is a text, or an image_url with a data: URL"
+                raise ValueError(f"{wanted}, not {str(part)[:60]}")
+    return Message(role, text, images=tuple(images))
+
+
+def _picture(url: str) -> bytes:
+    head, _, data = url.partition(",")
+    try:
+        picture = base64.b64decode(data, validate=True) if head.endswith(";base64") else b""
+    except ValueError:
+        picture = b""
+    if not media_type(picture):
+        raise ValueError(f"an image_url is base64 of {NAMES}, not {url[:60]}")
+    return picture
 
 
 def _tokens(entry: object) -> tuple[int, ...]:

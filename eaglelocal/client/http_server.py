@@ -55,9 +55,15 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         load_s=number(info, "load_s"),
         library=url,
         embedding_size=int(number(info, "embedding_size")),
-        sees_images=info.get("sees_images") is not False,  # who does not tell refuses them, or not
+        sees_images=may_see(entry),
         sampling={name: value for name in RECOMMENDED if is_possible(name, value := number(sampling, name, math.nan))},
     )
+
+
+def may_see(entry: Mapping[str, object]) -> bool:
+    """Unless the server tells that its model reads no images, in llama-server's words; then it is not asked to."""
+    told = entry.get("capabilities")
+    return not (entry.get("loaded") is True and isinstance(told, list) and told and "multimodal" not in told)
 
 
 def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: int) -> EngineSnapshot:

@@ -27,6 +27,8 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
         lines.append(f"draft    {info.draft}, {ahead(plan.spec)}")
     else:
         lines.append(f"draft    none: {_no_draft(info, plan)}")
+    if info.sees_images and plan.projector is not None:
+        lines.append(f"images   read with {plan.projector.name}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
     if info.sampling:
         lines.append(f"sampling {sampling_text(info.sampling)}, as its makers recommend, where nothing else is set")
@@ -42,9 +44,9 @@ def _server_lines(info: EngineInfo) -> list[str]:
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """The same in one line."""
-    if plan.speculates:
-        return f"{info.target} · {info.draft}, {ahead(plan.spec)} · context {info.n_ctx}"
-    return f"{info.target} · no draft: {_no_draft(info, plan)} · context {info.n_ctx}"
+    draft = f"{info.draft}, {ahead(plan.spec)}" if plan.speculates else f"no draft: {_no_draft(info, plan)}"
+    images = " · reads images" if info.sees_images else ""
+    return f"{info.target} · {draft} · context {info.n_ctx}{images}"
 
 
 def ahead(spec: Spec) -> str:

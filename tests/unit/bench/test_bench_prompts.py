@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from eaglelocal.bench.prompts import Prompt, built_in, by_category, from_file, parse_line
-from eaglelocal.core.request import Message
+from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 
 
 def said(text: str, category: str = "prompts") -> Prompt:
     return Prompt(category, (Message("user", text),))
+
+
+def picture(url: str) -> dict[str, object]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+TEXT, PICTURE = {"type": "text", "text": "hi"}, picture("data:image/gif;base64,R0lGODlh")
+
+
+def parts(*content: dict[str, object]) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": list(content)}]})
 
 
 @pytest.mark.parametrize(
@@ -33,6 +45,7 @@ def said(text: str, category: str = "prompts") -> Prompt:
             '{"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "hi"}]}',
             Prompt("prompts", (Message("system", ""), Message("user", "hi"))),
         ),
+        (parts(TEXT, PICTURE, TEXT), Prompt("prompts", (Message("user", "hihi", images=(Image(b"GIF89a", 2),)),))),
     ],
 )
 def test_lines_of_a_file(line: str, prompt: Prompt) -> None:
@@ -52,6 +65,11 @@ def test_lines_of_a_file(line: str, prompt: Prompt) -> None:
         ('{"messages": []}', "neither is empty"),
         ('{"messages": ["hi"]}', "a role and a content"),
         ('{"messages": [{"role": "user"}]}', "a role and a content"),
+        (parts({"type": "image_url", "image_url": {"url": "http://x/y.png"}}), "with a data: URL"),
+        (parts({"type": "input_audio"}), "a part of a message is"),
+        (parts(picture("data:image/png;base64,!!!")), "is base64 of PNG"),
+        (parts(picture("data:image/png,abc")), "is base64 of PNG"),
+        (parts(picture("data:image/png;base64,aGVsbG8=")), "is base64 of PNG"),
         ('{"tokens": []}', "not empty"),
         ('{"tokens": [1, -2]}', "not negative"),
         ('{"tokens": [true]}', "whole numbers"),

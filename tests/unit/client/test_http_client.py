@@ -441,7 +441,16 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
     assert told == parts
 
 
-@pytest.mark.parametrize(("told", "sees"), [({}, True), ({"sees_images": True}, True), ({"sees_images": False}, False)])
-def test_a_server_that_does_not_tell_may_read_images(told: dict[str, bool], sees: bool) -> None:
-    snapshot = {"model": {"name": "m", **told}}
-    assert info_of({"id": "m"}, snapshot, "url").sees_images is sees
+@pytest.mark.parametrize(
+    ("told", "sees"),
+    [
+        ({}, True),
+        ({"loaded": True, "capabilities": []}, True),
+        ({"loaded": True, "capabilities": ["completion", "multimodal"]}, True),
+        ({"loaded": True, "capabilities": ["completion"]}, False),
+        ({"loaded": False, "capabilities": ["completion"]}, True),  # what it reads is known when it is loaded
+        ({"capabilities": "of another kind"}, True),
+    ],
+)
+def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, object], sees: bool) -> None:
+    assert info_of({"id": "m", **told}, {}, "url").sees_images is sees
