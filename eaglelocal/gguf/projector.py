@@ -121,8 +121,13 @@ def check_sees(header: Header) -> None:
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is no projector, which makes pictures readable: it is of architecture"
         raise ModelFileError(f"{message} {architecture}", hint="give an mmproj-*.gguf")
-    if header.metadata.get("clip.has_vision_encoder") is not True:
+    if is_for_sounds(header):
         raise ModelFileError(f"{header.path.name} makes no pictures readable, only sounds", hint="give another mmproj")
+
+
+def is_for_sounds(header: Header) -> bool:
+    """A projector that knows no pictures."""
+    return architecture_of(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
 
 
 def check_projector(projector: Projector, target: Header, *, name: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pooling import is_embedding_model
-from eaglelocal.gguf.projector import Projector, check_projector
+from eaglelocal.gguf.projector import Projector, check_projector, is_for_sounds
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import names_in, snapshot_of
 from eaglelocal.hub.files import existing_file, gguf_names
@@ -63,7 +63,10 @@ def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundPro
     found, notes = [], []
     for name in projectors_in(names):
         try:
-            found.append(_read(folder, name, target))
+            header = read_header(folder / name)
+            if is_for_sounds(header):
+                continue
+            found.append(_fitted(name, header, target))
         except (ModelFileError, IncompatibleError) as problem:
             notes.append(f"no images: {problem.message}")
     calls = [path.stem.partition("-00001-of-")[0], *_told_names(target)]
@@ -75,8 +78,7 @@ def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundPro
     return FoundProjector(note=notes[0] if notes else "")
 
 
-def _read(folder: Path, name: str, target: Header) -> tuple[Named, Projector]:
-    header = read_header(folder / name)
+def _fitted(name: str, header: Header, target: Header) -> tuple[Named, Projector]:
     projector = Projector.from_header(header)
     check_projector(projector, target, name=name)
     one = named(name, *_told_names(header))

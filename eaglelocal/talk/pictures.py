@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, media_type
 from eaglelocal.core.request import Image, Message
@@ -96,9 +96,10 @@ def paths_in(text: str) -> tuple[Path, ...]:
     if _is_file(whole):
         return (whole,)
     try:
-        return tuple(map(_path, shlex.split(text)))
+        parts = tuple(map(_path, shlex.split(text)))
     except ValueError:  # a quote that is still open: an apostrophe, most likely
-        return (whole,)
+        parts = ()
+    return parts if any(map(_is_file, parts)) else (whole,)
 
 
 def dropped_pictures(text: str) -> tuple[Path, ...]:
@@ -128,7 +129,8 @@ def completions(begun: str) -> list[str]:
 
 def _path(text: str) -> Path:
     if text.startswith("file://"):
-        return Path(unquote(urlsplit(text).path))
+        _host, slash, rest = text.removeprefix("file://").partition("/")
+        return Path(unquote(slash + rest))
     return Path(os.path.expanduser(text))
 
 

@@ -141,8 +141,9 @@ class Session:
             check_sees(self.model)
 
     def take_attached(self) -> Pictures:
-        """Raises UsageError where another model was loaded meanwhile, which reads none; `/image none` lets go."""
-        self.check_attached()
+        """Raises UsageError where another model was loaded meanwhile, which reads none."""
+        if self.attached and not self.model.info.sees_images:
+            raise UsageError(f"{self.model.info.target} reads no images", hint="/image none asks without them")
         taken, self.attached = self.attached, ()
         return taken
 

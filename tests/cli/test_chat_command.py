@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from doubles.patience import wait_until
+from doubles.pictures import write_picture
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +128,14 @@ def test_a_reader_that_leaves_ends_it_quietly_and_leaves_no_engine(chat: Start) 
     assert "error" not in stderr
     assert "Traceback" not in stderr
     wait_until(lambda: not any(engine.is_running() for engine in engines), "the engine ends")
+
+
+def test_a_picture_needs_a_model_that_sees_and_is_one(chat: Start, tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
+    assert (code, stdout) == (2, b"")
+    assert "reads no images" in stderr and "--mmproj FILE" in stderr
+    cat.write_bytes(b"no picture")
+    code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
+    assert (code, stdout) == (2, b"")
+    assert "cat.png is no picture" in stderr and "loading" not in stderr

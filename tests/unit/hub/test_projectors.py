@@ -69,7 +69,7 @@ def resolved(target: Path, mmproj: str = "auto") -> tuple[str | None, str]:
         ({"tiny-mmproj-bf16.gguf": GOOD, "mmproj-F32.gguf": GOOD}, "tiny-mmproj-bf16.gguf", ""),
         ({"mmproj-F16.gguf": GOOD, "another-Q8_0.gguf": b""}, None, UNCLEAR.format("mmproj-F16.gguf")),
         ({"mmproj-F16.gguf": projector_bytes(width=WIDTH, name="Tiny"), "another.gguf": b""}, "mmproj-F16.gguf", ""),
-        ({"mmproj-F16.gguf": projector_bytes(width=WIDTH, sees=False)}, None, "only sounds"),
+        ({"mmproj-F16.gguf": projector_bytes(width=WIDTH, sees=False)}, None, ""),
         ({"mmproj-F16.gguf": projector_bytes(width=32), "mmproj-F32.gguf": GOOD}, "mmproj-F32.gguf", ""),
         ({"mmproj-F16.gguf": projector_bytes(width=32)}, None, "gives rows of width 32, the target reads 64"),
         ({"mmproj-F16.gguf": b"no header"}, None, "no images: "),
@@ -95,6 +95,9 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
     assert resolved(target, str(eyes)) == ("eyes.gguf", "")
     eyes.write_bytes(projector_bytes(width=48))
     with pytest.raises(IncompatibleError, match=r"eyes.gguf gives rows of width 48, the target reads 64"):
+        resolved(target, str(eyes))
+    eyes.write_bytes(projector_bytes(sees=False))
+    with pytest.raises(ModelFileError, match="only sounds"):
         resolved(target, str(eyes))
     with pytest.raises(ModelFileError, match="is no projector"):
         resolved(target, str(target))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from doubles.pictures import picture_bytes, write_picture
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES, media_type
 from eaglelocal.core.request import Image, Message
@@ -81,6 +83,7 @@ def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
         ("{0}/my\\ dog.png", ["my dog.png"]),
         ("file://{0}/my%20dog.png", ["my dog.png"]),
         ("file://localhost{0}/cat.png", ["cat.png"]),
+        ("file://{0}/odd%23name.png", ["odd#name.png"]),
         ("~/cat.png", ["cat.png"]),
         ("{0}/cat.png '{0}/my dog.png'", ["cat.png", "my dog.png"]),
         ("file://{0}/cat.png\nfile://{0}/my%20dog.png", ["cat.png", "my dog.png"]),
@@ -98,13 +101,22 @@ def test_paths_as_people_paste_and_drop_them(
     typed: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("cat.png", "my dog.png"):
+    for name in ("cat.png", "my dog.png", "odd#name.png"):
         write_picture(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no picture")
     text = typed.replace("{0}", str(tmp_path))
     assert [path.name for path in dropped_pictures(text)] == names
     if names:
         assert [path.name for path in paths_in(text)] == names
+
+
+@given(st.text() | st.text().map("file://{}".format) | st.text("'\"\\ ~/[]:#?%ab\0").map("file://[{}".format))
+def test_no_text_is_too_odd_to_be_looked_at(text: str) -> None:
+    assert dropped_pictures(text) == ()
+
+
+def test_a_path_with_blanks_that_is_none_is_named_as_it_was_typed() -> None:
+    assert paths_in("my photo.png") == (Path("my photo.png"),)
 
 
 def test_paths_are_completed_to_folders_and_pictures(tmp_path: Path) -> None:
