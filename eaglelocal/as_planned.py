@@ -29,7 +29,8 @@ from eaglelocal.planner.way import Way, offload_text
 from eaglelocal.probe.probe import probe
 
 EMBEDDED = "demo"
-WORTH_OF_IMAGES = 0.9  # of its speed a model may lose for them, where nobody asked for them
+# what a model may lose for images that nobody asked for: little of its speed, and context beyond this
+SPEED_WITH_IMAGES, CTX_WITH_IMAGES = 0.9, 16384
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def this_rig(catalog: Catalog) -> Rig:
 def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None = None) -> Planned | None:
     """With what the wish settles; None where nothing fits. Raises UsageError on GPUs that there are not.
 
-    A projector that merely lies beside its model is left out where the model would be slow, or another, for its sake.
+    A projector that merely lies beside its model is left out where the model would be slow, another, or short of
+    context for its sake.
     """
     seeing = _best_of(options, rig, wish, most_ctx)
     if wish.mmproj != AUTO or not any(option.projector for option in options):
@@ -116,7 +118,9 @@ def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None
 
 def costs_little(seeing: Way, blind: Way) -> bool:
     is_same = seeing.option.reference == blind.option.reference
-    return is_same and seeing.prediction.spec_tok_s >= WORTH_OF_IMAGES * blind.prediction.spec_tok_s
+    is_same &= seeing.setup.kv_type in (blind.setup.kv_type, "q8_0")
+    is_long = seeing.setup.n_ctx >= min(blind.setup.n_ctx, CTX_WITH_IMAGES)
+    return is_same and is_long and seeing.prediction.spec_tok_s >= SPEED_WITH_IMAGES * blind.prediction.spec_tok_s
 
 
 def _best_of(options: list[Option], rig: Rig, wish: Wish, most_ctx: int | None) -> Planned | None:

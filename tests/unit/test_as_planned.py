@@ -320,8 +320,8 @@ def seeing(hub: Path) -> str:
     return target
 
 
-@pytest.mark.parametrize(("gib", "sees"), [(8, False), (9.5, False), (11, True), (24, True)])
-def test_images_are_done_without_before_layers_leave_the_card(
+@pytest.mark.parametrize(("gib", "sees"), [(8, False), (9.5, False), (11, False), (12, True), (14, True), (24, True)])
+def test_images_are_done_without_before_layers_leave_the_card_or_context_is_short(
     seeing: str, monkeypatch: pytest.MonkeyPatch, gib: float, sees: bool
 ) -> None:
     found = on(with_card(gib), monkeypatch, Wish(target=seeing, draft="ngram"))
