@@ -9,6 +9,8 @@ one whose template takes no tools has them described in a system message, and `t
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -25,6 +27,7 @@ from eaglelocal.text.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sand
 from eaglelocal.text.turns import (
     Turn,
     in_hermes_form,
+    in_parts,
     tools_of,
     turns_of,
     with_short_ids,
@@ -147,9 +150,24 @@ class ChatTemplate:
                 poor.append(way)
         yield from poor
 
+    def _as_taken(self, turns: list[Turn]) -> list[Turn]:
+        return in_parts(turns) if self._takes_parts else turns
+
+    @functools.cached_property
+    def _takes_parts(self) -> bool:
+        """Of some models that see: a content must be a list of parts, and of a text nothing is shown."""
+        asked: list[Turn] = [{"role": "user", "content": HERE}]
+        return not self._is_shown(asked) and self._is_shown(in_parts(asked))
+
+    def _is_shown(self, turns: list[Turn]) -> bool:
+        variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
+        with contextlib.suppress(EagleLocalError):
+            return HERE in self._generate(turns, variables)
+        return False
+
     def _shows(self, marks: list[str], sketched: list[Turn], variables: Mapping[str, object]) -> bool:
         try:
-            text = self._generate(sketched, variables)
+            text = self._generate(self._as_taken(sketched), variables)
         except EagleLocalError as error:
             return isinstance(error.__cause__, LimitExceeded)  # which the conversation itself will tell
         return all(mark in text for mark in marks)
@@ -159,7 +177,7 @@ class ChatTemplate:
         objection: EagleLocalError | None = None
         for turns in ways:
             try:
-                return self._generate(turns, variables)
+                return self._generate(self._as_taken(turns), variables)
             except (ModelFileError, RequestError) as error:
                 objection = objection or error
                 if isinstance(error.__cause__, LimitExceeded):

@@ -104,6 +104,17 @@ def tool_of(tool: Tool, literals: Literals) -> Turn:
     return {"type": "function", "function": function}
 
 
+def in_parts(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that take no text as a content, but a list of parts."""
+    return [{**turn, "content": _parts(turn["content"])} if "content" in turn else turn for turn in turns]
+
+
+def _parts(content: object) -> object:
+    if not isinstance(content, str):
+        return content
+    return [{"type": "text", "text": content}] if content else []
+
+
 def with_argument_texts(turns: Sequence[Turn]) -> list[Turn]:
     """For the few templates that join arguments as a text."""
     calls = [[_as_text(call) for call in _calls(turn)] for turn in turns]

@@ -7,7 +7,7 @@ import re
 import pytest
 from doubles import chat_templates as templates
 
-from eaglelocal.core.request import Message
+from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
 from eaglelocal.errors import RequestError
 from eaglelocal.text import call_forms as forms
@@ -113,6 +113,41 @@ def test_what_one_side_says_in_a_row_is_one_turn() -> None:
 def test_an_objection_that_nothing_meets_is_the_first() -> None:
     with pytest.raises(RequestError, match="refuses the conversation: no 1"):
         lines("{{ raise_exception('no ' ~ (messages | length)) }}", (Message("user", "a"),), ())
+
+
+# ---- templates that take parts alone, as those of SmolVLM and LLaVA
+ROLES_AND_PARTS = (
+    "{% for m in messages %}{{ m['role'] | capitalize }}{{ ':' if m['content'][0]['type'] == 'image' else ': ' }}"
+    "{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{{ '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+SELECTED_PARTS = (
+    "{% for m in messages %}{{ m['role'] | capitalize }}: "
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}{{ '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+EITHER = "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text ~ '!' }}{% endfor %}"
+
+
+@pytest.mark.parametrize("source", [ROLES_AND_PARTS, SELECTED_PARTS])
+def test_texts_are_parts_where_a_template_shows_no_others(source: str) -> None:
+    talk = (Message("system", "Be brief."), Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
+    assert lines(source, talk, ()) == ["System: Be brief.", "User: a", "Assistant: b", "User: c", "Assistant:"]
+
+
+def test_texts_stay_texts_where_a_template_takes_both() -> None:
+    assert lines(EITHER, (Message("user", "a"),), ()) == ["a"]
+
+
+def test_an_image_stands_in_its_part() -> None:
+    literals = Literals(Spellings())
+    shown = Message("user", "what is this", images=(Image(b"x", 4),))
+    text = ChatTemplate(SELECTED_PARTS).render([shown], literals=literals)
+    assert list(literals.pieces(text)) == [
+        ("User: what", False),
+        Image(b"x", 4),
+        (" is this\nAssistant:", False),
+    ]
 
 
 # ---- what templates do
