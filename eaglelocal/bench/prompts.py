@@ -40,6 +40,10 @@ class Prompt:
     messages: tuple[Message, ...] = ()
     tokens: tuple[int, ...] = ()
 
+    @property
+    def has_images(self) -> bool:
+        return any(message.images for message in self.messages)
+
 
 def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
     """So many held-out conversations of each category; all categories if none is named."""

@@ -97,7 +97,7 @@ def bench(
     asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
     tasks, rival = tasks_of(asked, wanted, repeats), Rival(against, against_model, against_key_file)
-    told, result = run(settings, wanted, tasks, rival=rival, output=output)
+    told, result = run(sighted(settings, asked), wanted, tasks, rival=rival, output=output)
     finish(result, told, output, svg=svg, as_json=as_json)
 
 
@@ -136,6 +136,11 @@ class Asked:
     prompts: dict[str, list[Prompt]]
     warm_up: list[Prompt]
 
+    @property
+    def has_images(self) -> bool:
+        prompts = [*self.warm_up, *(prompt for kind in self.prompts.values() for prompt in kind)]
+        return any(prompt.has_images for prompt in prompts)
+
 
 # ---- before
 def wanted_of(
@@ -151,6 +156,13 @@ def wanted_of(
         )
     usual = "auto" if settings.spec == "off" else str(settings.spec)
     return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
+
+
+def sighted(settings: Settings, asked: Asked) -> Settings:
+    """What merely lies beside a model, and that no prompt has a use for, is not loaded."""
+    if settings.mmproj != "auto" or asked.has_images:
+        return settings
+    return dataclasses.replace(settings, mmproj="none")
 
 
 def params_of(

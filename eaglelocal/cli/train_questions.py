@@ -34,7 +34,7 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
     """Of the file, or of this person's chats and then built-in tasks. Raises UsageError on a bad file."""
     if prompts is not None:
         found = from_file(Path(prompts).expanduser())
-        if any(message.images for each in found for message in each.messages):
+        if any(each.has_images for each in found):
             raise UsageError(f"{prompts} asks about pictures, and a head learns without eyes", hint="leave those out")
         requests = [_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
         num = len(set(map(key_of, requests)))

@@ -7,6 +7,7 @@ length has its steps, in turn, and asks what was learnt.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from eaglelocal.talk.session import Answer, ChatClient, Choice
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.settings import Settings
 
 LENGTH_S = 1.0  # for each draft length
 PATIENCE = 4.0  # times that, for all of them, on a machine that is starved: then what there is must do
@@ -34,7 +37,6 @@ PROMPT = "A draft of several tokens is checked by one decode of the target; what
 def tune(
     context: typer.Context,
     target: flags.Target = None,
-    mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
     threads: flags.Threads = None,
@@ -60,8 +62,7 @@ def tune(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    plan = make_plan(wish_of(settings, Choice(), parallel=slots_of(settings)), output)
-    model = load_model(plan, output)
+    model = load_model(plan_of(settings, output), output)
     try:
         costs = measure(model.client, model.info.max_draft, output)
     finally:
@@ -72,6 +73,12 @@ def tune(
         tell(line)
     if as_json:
         output.object(report_object(costs, model.info, machine))
+
+
+def plan_of(settings: Settings, output: Output) -> Plan:
+    """Without what reads images: no step of it is measured."""
+    wish = wish_of(settings, Choice(), parallel=slots_of(settings))
+    return make_plan(dataclasses.replace(wish, mmproj="none"), output)
 
 
 def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts:

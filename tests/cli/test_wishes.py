@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from doubles.vision_models import write_vision_pair
 
+from eaglelocal.bench.prompts import Prompt
+from eaglelocal.cli import bench, tune
+from eaglelocal.cli.bench_report import Wanted
 from eaglelocal.cli.loading import wish_of
+from eaglelocal.cli.output import standard_output
+from eaglelocal.core.request import AUTO, Image, Message
+from eaglelocal.core.sampling import GREEDY
 from eaglelocal.settings import Settings
 from eaglelocal.talk.session import Choice
 
@@ -40,3 +47,20 @@ def test_a_projector_named_at_the_start_is_the_first_targets(
     tmp_path: Path, choice: Choice, named: str | None, wished: str
 ) -> None:
     assert wish_of(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished
+
+
+@pytest.mark.parametrize(
+    ("images", "named", "reads"),
+    [((), False, False), ((Image(b""),), False, True), ((), True, True)],
+)
+def test_what_nobody_asks_about_is_not_loaded_to_measure(
+    tmp_path: Path, images: tuple[Image, ...], named: bool, reads: bool
+) -> None:
+    """A projector beside the target takes memory and time."""
+    target, projector = write_vision_pair(tmp_path, "gemma3")
+    given = {"target": str(target), "draft": "ngram", "mmproj": str(projector) if named else None}
+    settings, output = Settings.load(given, {}, tmp_path / "config.toml"), standard_output()
+    asked = bench.Asked({"x": [Prompt("x", (Message("user", "what is this?", images=images),))]}, [])
+    plan = bench.plan_of(bench.sighted(settings, asked), Wanted((AUTO,), (1,), GREEDY), output)
+    assert plan.projector == (projector if reads else None)
+    assert tune.plan_of(settings, output).projector is None
