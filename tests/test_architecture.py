@@ -12,13 +12,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "fastapi", "llama_cpp", "aiohttp")
+HEAVY = ("torch", "textual", "fastapi", "llama_cpp", "aiohttp", "PIL")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
     "ctypes": ("backend",),
     "llama_cpp": ("backend",),
     "llguidance": ("backend",),
+    "PIL": ("backend", "talk"),
     "torch": ("training", "demo"),
     "textual": ("tui",),
     "fastapi": ("server",),
