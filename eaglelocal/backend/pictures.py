@@ -6,6 +6,7 @@ Bounded before anything is unpacked: a file of a few kilobytes may say that it i
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from eaglelocal.errors import RequestError
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-MAX_PIXELS = 80_000_000  # 240 MB while it is unpacked; phones take 12 or 50 million. Pillow's own limit is a warning
-MAX_SIDE = 4096  # beyond it a picture is made smaller: no model looks closer
+MAX_PIXELS = 80_000_000  # 320 MB unpacked, twice where it is transparent; phones take 12 or 50 million
+MAX_SIDE = 4096  # beyond these a picture is made smaller: no model looks closer
+MAX_SHOWN = 2048 * 2048  # pixels: 12 MB, of each of a request's together
 MAX_ASPECT = 100  # between the sides: what is thinner shows nothing, and nobody has reckoned with what it is scaled to
 
 
@@ -34,10 +36,11 @@ def pixels_of(data: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             check_size(*opened.size)
-            opened.draft("RGB", (MAX_SIDE, MAX_SIDE))  # of a large JPEG no more is unpacked than is wanted
-            image = ImageOps.exif_transpose(opened)
-            image.thumbnail((MAX_SIDE, MAX_SIDE))
-            image = opaque(image)
+            side = longest_side(*opened.size)
+            opened.draft("RGB", (side, side))  # of a large JPEG no more is unpacked than is wanted
+            image = mixable(opened)
+            image.thumbnail((side, side))
+            image = opaque(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         raise unreadable(f"it is none of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
@@ -47,6 +50,13 @@ def pixels_of(data: bytes) -> Pixels:
     except Exception as error:  # files that are cut or wrong fail in any way
         raise unreadable(f"{type(error).__name__}: {error}"[:200]) from error
     return Pixels(image.width, image.height, image.tobytes())
+
+
+def mixable(image: Image) -> Image:
+    """In a mode whose pixels have means: numbers of a palette have none, and lines of a text would be left out."""
+    if image.mode not in ("1", "P"):
+        return image
+    return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
 def opaque(image: Image) -> Image:
@@ -67,6 +77,11 @@ def check_size(width: int, height: int) -> None:
         raise too_many_pixels(f"{width} x {height}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise unreadable(f"{width} x {height}: one side is more than {MAX_ASPECT} times the other", hint="a part of it")
+
+
+def longest_side(width: int, height: int) -> int:
+    """At most, as it is shown."""
+    return min(MAX_SIDE, math.isqrt(MAX_SHOWN * max(width, height) // min(width, height)))
 
 
 def too_many_pixels(size: str) -> RequestError:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from eaglelocal.backend.pictures import FORMATS, MAX_SIDE, pixels_of
+from eaglelocal.backend.pictures import FORMATS, MAX_SHOWN, MAX_SIDE, pixels_of
 from eaglelocal.errors import RequestError
 
 RED = (255, 0, 0)
@@ -77,9 +77,30 @@ def test_of_a_moving_picture_the_first_is_shown() -> None:
     assert (colours(data) == RED).all()
 
 
-def test_a_large_one_is_made_smaller() -> None:
-    pixels = pixels_of(file_of(Image.new("L", (MAX_SIDE + 1000, 100))))
-    assert (pixels.width, pixels.height) == (MAX_SIDE, round(100 * MAX_SIDE / (MAX_SIDE + 1000)))
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        ((MAX_SIDE + 1000, 100), (MAX_SIDE, round(100 * MAX_SIDE / (MAX_SIDE + 1000)))),
+        ((3000, 3000), (2048, 2048)),  # 64 of a request are unpacked at once
+        ((1500, 2500), (1500, 2500)),
+        ((2500, 4000), (1619, 2590)),
+    ],
+)
+def test_a_large_one_is_made_smaller(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    for kind in ("PNG", "JPEG"):
+        pixels = pixels_of(file_of(Image.new("L", size), kind))
+        assert (pixels.width, pixels.height) == shown
+        assert pixels.width * pixels.height <= MAX_SHOWN
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA"])
+def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
+    """Rather than be left out or kept whole, in whatever way the file has its colours."""
+    lines = np.zeros((3000, 3000), np.uint8)
+    lines[:, ::2] = 255
+    shown = colours(file_of(Image.fromarray(lines).convert(mode)))
+    assert shown.shape == (2048, 2048, 3)
+    assert ((shown > 30) & (shown < 225)).mean() > 0.6
 
 
 def boasting(width: int, height: int) -> bytes:
