@@ -15,7 +15,7 @@ import hashlib
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +29,7 @@ from eaglelocal.backend.pictures import Pixels, pixels_of, unreadable
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
-from eaglelocal.errors import IncompatibleError, LibraryError, ModelFileError, ResourceError
+from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
 
 GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
 BAD_IMAGE = 2  # what mtmd_tokenize gives when it cannot prepare one
@@ -84,9 +84,12 @@ class LlamaImageReader:
         self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(projector), model.handle, native)
         if not self._handle:
             raise ModelFileError(f"llama.cpp cannot load the projector {projector}: {library.log.reason()}", hint=HINT)
-        if problem := self._problem():
+        try:
+            if problem := self._problem():
+                raise IncompatibleError(f"the projector {projector} {problem}", hint=HINT)
+        except EagleLocalError:  # whoever goes on without images has its memory back
             self.close()
-            raise IncompatibleError(f"the projector {projector} {problem}", hint=HINT)
+            raise
 
     def _problem(self) -> str:
         """A projector that is as wide as another model's loads with that model too."""
@@ -97,9 +100,10 @@ class LlamaImageReader:
         return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        return self._tokenize([picture_of(part) if isinstance(part, bytes) else part for part in parts], add_special)
+        """One picture at a time is unpacked beside libmtmd's copies."""
+        return self._tokenize((picture_of(part) if isinstance(part, bytes) else part for part in parts), add_special)
 
-    def _tokenize(self, parts: Sequence[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
+    def _tokenize(self, parts: Iterable[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
         mtmd = self._mtmd
         with native_parts(mtmd, parts) as native, contextlib.ExitStack() as owned:
             chunks = mtmd.mtmd_input_chunks_init()
@@ -185,7 +189,7 @@ def picture_of(data: bytes) -> Picture:
 
 
 @contextlib.contextmanager
-def native_parts(mtmd: ModuleType, parts: Sequence[TextPart | Picture]) -> Iterator[C.Array[Any]]:
+def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Iterator[C.Array[Any]]:
     """An array of pointers to mtmd_input_part, which owns what they point to."""
     with contextlib.ExitStack() as owned:
         natives = []
@@ -204,7 +208,7 @@ def native_parts(mtmd: ModuleType, parts: Sequence[TextPart | Picture]) -> Itera
 def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
     """libmtmd copies the pixels."""
     width, height, data = picture.pixels
-    bitmap = mtmd.mtmd_bitmap_init(width, height, (C.c_uint8 * len(data)).from_buffer_copy(data))
+    bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(data, C.POINTER(C.c_uint8)))
     mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
     return bitmap
 

@@ -13,12 +13,14 @@ from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import real_engine
 from doubles.rig import Told, drive
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
+from llama_cpp import mtmd_cpp
 
+from eaglelocal.backend import images
 from eaglelocal.backend.images import LlamaImageReader, mend
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
 
 RED, NOISE, BLUE, TALL = picture((255, 0, 0)), picture(1, 64, 40), picture((0, 0, 255), 20, 90), picture(2, 24, 80)
 NUM_TOKENS = 24
@@ -189,6 +191,38 @@ def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: P
     assert "the target has not" in note
     told = drive(engine, [asked("a", message(MARKER, RED)), asked("b", message("text"))])
     assert told["a"].failed is not None and told["b"].finished is not None
+    engine.close()
+
+
+@pytest.mark.parametrize("problem", [RequestError("llama.cpp cannot prepare it"), None])
+def test_a_projector_that_is_not_taken_gives_its_memory_back(
+    folder: Path, problem: EagleLocalError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However that is found out."""
+
+    def tokenize(reader: LlamaImageReader, parts: object, add_special: bool = False) -> list[int]:
+        if problem:
+            raise problem
+        return [-1]
+
+    monkeypatch.setattr(LlamaImageReader, "_tokenize", tokenize)
+    freed, free = list[object](), mtmd_cpp.mtmd_free
+    monkeypatch.setattr(mtmd_cpp, "mtmd_free", lambda handle: (freed.append(handle), free(handle)))
+    engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-phi4.gguf")
+    assert not engine.info.sees_images and len(freed) == 1
+    engine.close()
+
+
+def test_pictures_are_unpacked_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside libmtmd's copies: a request may have 64."""
+    steps = list[str]()
+    read, copy = images.picture_of, images.bitmap_of
+    monkeypatch.setattr(images, "picture_of", lambda data: (steps.append("read"), read(data))[1])
+    monkeypatch.setattr(images, "bitmap_of", lambda *of: (steps.append("copied"), copy(*of))[1])
+    engine = engine_of(folder, "phi4")
+    steps.clear()
+    drive(engine, [asked("a", message(MARKER * 3, RED, NOISE, BLUE))])
+    assert steps == ["read", "copied"] * 3
     engine.close()
 
 
