@@ -9,16 +9,15 @@ import io
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from eaglelocal.core.picture_kinds import MAX_PIXELS, NAMES, SIZE_HINT, size_problem
 from eaglelocal.errors import RequestError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-MAX_PIXELS = 80_000_000  # 320 MB unpacked, twice where it is transparent; phones take 12 or 50 million
 MAX_SIDE = 4096  # beyond these a picture is made smaller: no model looks closer
 MAX_SHOWN = 2048 * 2048  # pixels: 12 MB, of each of a request's together
-MAX_ASPECT = 100  # between the sides: what is thinner shows nothing, and nobody has reckoned with what it is scaled to
 
 
 class Pixels(NamedTuple):
@@ -35,20 +34,21 @@ def pixels_of(data: bytes) -> Pixels:
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            check_size(*opened.size)
+            if problem := size_problem(*opened.size):
+                raise unreadable(problem, hint=SIZE_HINT)
             side = longest_side(*opened.size)
             opened.draft("RGB", (side, side))  # of a large JPEG no more is unpacked than is wanted
             image = mixable(opened)
             image.thumbnail((side, side))
             image = opaque(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
-        raise unreadable(f"it is none of {', '.join(FORMATS)}") from None
+        raise unreadable(f"it is damaged, or no {NAMES}") from None
     except Image.DecompressionBombError:
-        raise too_many_pixels("its sides") from None
+        raise unreadable(f"it has more than {MAX_PIXELS // 10**6} million pixels", hint=SIZE_HINT) from None
     except RequestError:
         raise
     except Exception as error:  # files that are cut or wrong fail in any way
-        raise unreadable(f"{type(error).__name__}: {error}"[:200]) from error
+        raise unreadable(f"{error or type(error).__name__}"[:200]) from error
     return Pixels(image.width, image.height, image.tobytes())
 
 
@@ -72,20 +72,9 @@ def opaque(image: Image) -> Image:
     return Image.alpha_composite(white, image).convert("RGB")
 
 
-def check_size(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise too_many_pixels(f"{width} x {height}")
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise unreadable(f"{width} x {height}: one side is more than {MAX_ASPECT} times the other", hint="a part of it")
-
-
 def longest_side(width: int, height: int) -> int:
     """At most, as it is shown."""
     return min(MAX_SIDE, math.isqrt(MAX_SHOWN * max(width, height) // min(width, height)))
-
-
-def too_many_pixels(size: str) -> RequestError:
-    return unreadable(f"{size} are more than {MAX_PIXELS // 10**6} million pixels", hint="a smaller one")
 
 
 def unreadable(reason: str, hint: str = "") -> RequestError:

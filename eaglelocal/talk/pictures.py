@@ -8,21 +8,35 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shlex
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, media_type
+from eaglelocal.core.picture_kinds import (
+    MAX_PICTURE_BYTES,
+    MAX_PICTURES,
+    NAMES,
+    SIZE_HINT,
+    media_type,
+    size_problem,
+)
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Opened
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 MAX_PATHS_CHARS = 8192  # a longer text is no path that was dropped
 BEGINNING_BYTES = 16
+ADDRESS = re.compile("https?:/")
 MAX_COMPLETIONS = 200
 
 
@@ -47,29 +61,47 @@ Pictures = tuple[Picture, ...]
 
 def picture_of(name: str, data: bytes) -> Picture:
     """Raises UsageError on bytes that are no picture of ours."""
-    from PIL import Image as Pillow  # only who has pictures waits for it
-
     if not media_type(data):
-        raise UsageError(f"{name} is no picture", hint=f"{NAMES} can be read")
-    try:
-        with warnings.catch_warnings(action="ignore"), Pillow.open(io.BytesIO(data), formats=FORMATS) as opened:
-            width, height = opened.size
-    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as problem:
-        raise UsageError(f"{name} is a picture that cannot be read: {problem}") from None
+        raise UsageError(f"{name} is no {NAMES}", hint="save it as one of these")
+    with _opened(name, data) as opened:
+        width, height = opened.size
+    if problem := size_problem(width, height):
+        raise UsageError(f"{name} cannot be read: {problem}", hint=SIZE_HINT)
     return Picture(name, data, width, height, hashlib.sha256(data).hexdigest())
 
 
+@contextmanager
+def _opened(name: str, data: bytes) -> Iterator[Opened]:
+    """Raises UsageError, also on what goes wrong while it is open: damaged files fail in any way."""
+    from PIL import Image, UnidentifiedImageError  # only who has pictures waits for it
+
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            yield opened
+    except UnidentifiedImageError:
+        raise UsageError(f"{name} cannot be read: it is damaged") from None
+    except Image.DecompressionBombError:
+        raise UsageError(f"{name} cannot be read: it has too many pixels", hint=SIZE_HINT) from None
+    except Exception as problem:
+        raise UsageError(f"{name} cannot be read: {problem or type(problem).__name__}") from None
+
+
 def read_picture(path: Path) -> Picture:
-    """Raises UsageError."""
+    """Whole: a file that is damaged is named here, where the engine knows no names. Raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PICTURE_BYTES + 1)
     except (OSError, ValueError) as problem:  # a name that no file can have is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise UsageError(f"cannot read {path}: {reason}") from None
+        hint = "nothing is fetched: save the picture, and give its path" if ADDRESS.match(str(path)) else ""
+        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
     if len(data) > MAX_PICTURE_BYTES:
         raise UsageError(f"{path.name} has more than {MAX_PICTURE_BYTES // 2**20} MiB", hint="make the picture smaller")
-    return picture_of(path.name, data)
+    picture = picture_of(path.name, data)
+    with _opened(path.name, data) as opened:
+        opened.draft("L", (1, 1))  # of a JPEG no more is unpacked than shows whether it is whole
+        opened.load()
+    return picture
 
 
 def pictures_of(paths: Iterable[str]) -> Pictures:
@@ -87,14 +119,15 @@ def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
 
 # ---- paths
 def paths_in(text: str) -> tuple[Path, ...]:
-    """The files that a text names: one path as it stands, or several, as terminals paste what is dropped on them.
+    """The files that a text names: one path as it stands, one a line, or several as terminals paste what is dropped.
 
     >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
     (PosixPath('my cat.png'), PosixPath('/tmp/a b.png'), PosixPath('my dog.png'))
     """
     whole = _path(text.strip())
-    if _is_file(whole):
-        return (whole,)
+    lines = tuple(_path(line.strip()) for line in text.strip().splitlines())
+    if all(map(_is_file, lines)):
+        return lines
     try:
         parts = tuple(map(_path, shlex.split(text)))
     except ValueError:  # a quote that is still open: an apostrophe, most likely

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from pathlib import Path
 
 from PIL import Image
@@ -17,3 +19,12 @@ def picture_bytes(kind: str = "PNG", size: tuple[int, int] = (4, 3), colour: str
 def write_picture(path: Path, kind: str = "PNG", size: tuple[int, int] = (4, 3), colour: str = "red") -> Path:
     path.write_bytes(picture_bytes(kind, size, colour))
     return path
+
+
+def boasting(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says how large it is."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [header, b"IDAT" + zlib.compress(b"\0" * 64), b"IEND"]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts
+    )

@@ -156,7 +156,7 @@ def test_a_full_context_counts_rows(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "none of PNG"),
+        (b"", "damaged, or no PNG"),
         (b"GIF89a", "cannot be read"),
         (RED[:60], "cannot be read"),
         (picture(RED[0], 1, 300), "one side is more than 100 times the other"),

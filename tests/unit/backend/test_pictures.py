@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 
 import numpy as np
 import pytest
+from doubles.pictures import boasting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -103,24 +102,16 @@ def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
     assert ((shown > 30) & (shown < 225)).mean() > 0.6
 
 
-def boasting(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says how large it is."""
-    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [header, b"IDAT" + zlib.compress(b"\0" * 64), b"IEND"]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts
-    )
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "none of PNG"),
-        (b"hello", "none of PNG"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "none of PNG"),
-        (b"II*\0" + bytes(100), "none of PNG"),  # TIFF, of which there are too many kinds
+        (b"", "damaged, or no PNG"),
+        (b"hello", "damaged, or no PNG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "damaged, or no PNG"),
+        (b"II*\0" + bytes(100), "damaged, or no PNG"),  # TIFF, of which there are too many kinds
         (boasting(100_000, 100_000), "million pixels"),
-        (boasting(1_000, 1_000), "cannot be read"),  # and has them not
+        (boasting(9_000, 9_000), "9000 x 9000 are more than 80 million pixels"),
+        (boasting(1_000, 1_000), "cannot be read: image file is truncated"),  # and has them not
         (file_of(Image.new("RGB", (400, 3))), "more than 100 times"),
         (file_of(NOISE, "JPEG")[:-400], "cannot be read"),
     ],

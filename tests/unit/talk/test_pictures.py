@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from doubles.pictures import picture_bytes, write_picture
+from doubles.pictures import boasting, picture_bytes, write_picture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,12 +51,17 @@ def test_kinds_are_told_by_their_first_bytes(kind: str, media: str) -> None:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"", "x.png is no picture"),
-        (b"%PDF-1.7", "x.png is no picture"),
-        (picture_bytes("TIFF"), "x.png is no picture"),
-        (b"\x89PNG\r\n\x1a\nnothing more", "x.png is a picture that cannot be read"),
-        (b"BM", "x.png is a picture that cannot be read"),
-        (picture_bytes()[:20], "x.png is a picture that cannot be read"),
+        (b"", "x.png is no PNG, JPEG"),
+        (b"%PDF-1.7", "x.png is no PNG, JPEG"),
+        (picture_bytes("TIFF"), "x.png is no PNG, JPEG"),
+        (b"\x89PNG\r\n\x1a\nnothing more", "x.png cannot be read: it is damaged$"),
+        (b"BM", "x.png cannot be read"),
+        (picture_bytes()[:20], "x.png cannot be read"),
+        (picture_bytes(size=(90, 90))[:-30], "x.png cannot be read: image file is truncated"),
+        (picture_bytes("JPEG", (90, 90))[:-30], "x.png cannot be read: image file is truncated"),
+        (picture_bytes(size=(400, 3)), "x.png cannot be read: 400 x 3: one side is more than 100 times the other"),
+        (boasting(9_000, 9_000), "x.png cannot be read: 9000 x 9000 are more than 80 million pixels"),
+        (boasting(100_000, 100_000), "x.png cannot be read: it has too many pixels"),
         (b"BM" + bytes(MAX_PICTURE_BYTES), "x.png has more than 32 MiB"),
     ],
 )
@@ -87,6 +92,7 @@ def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
         ("~/cat.png", ["cat.png"]),
         ("{0}/cat.png '{0}/my dog.png'", ["cat.png", "my dog.png"]),
         ("file://{0}/cat.png\nfile://{0}/my%20dog.png", ["cat.png", "my dog.png"]),
+        ("{0}/my dog.png\n{0}/it's odd.png\n", ["my dog.png", "it's odd.png"]),
         ("it's {0}/cat.png", []),
         ("look at {0}/cat.png", []),
         ("{0}/notes.txt", []),
@@ -101,7 +107,7 @@ def test_paths_as_people_paste_and_drop_them(
     typed: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("cat.png", "my dog.png", "odd#name.png"):
+    for name in ("cat.png", "my dog.png", "odd#name.png", "it's odd.png"):
         write_picture(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no picture")
     text = typed.replace("{0}", str(tmp_path))
@@ -113,6 +119,17 @@ def test_paths_as_people_paste_and_drop_them(
 @given(st.text() | st.text().map("file://{}".format) | st.text("'\"\\ ~/[]:#?%ab\0").map("file://[{}".format))
 def test_no_text_is_too_odd_to_be_looked_at(text: str) -> None:
     assert dropped_pictures(text) == ()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
+def test_what_is_whole_is_taken(kind: str, tmp_path: Path) -> None:
+    assert read_picture(write_picture(tmp_path / "x", kind, (90, 60))).label == "[image: x, 90x60]"
+
+
+def test_who_gives_an_address_is_told_that_nothing_is_fetched() -> None:
+    with pytest.raises(UsageError, match="cannot read") as raised:
+        read_picture(*paths_in("https://example.org/cat.png"))
+    assert raised.value.hint == "nothing is fetched: save the picture, and give its path"
 
 
 def test_a_path_with_blanks_that_is_none_is_named_as_it_was_typed() -> None:
