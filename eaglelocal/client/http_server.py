@@ -29,7 +29,18 @@ def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[
         raise EngineError(f"{url} names no model", hint="the address of an OpenAI-compatible server is wanted")
     if wanted and wanted not in named:
         raise RequestError(f"{url} has no model {wanted!r}", hint="it has: " + ", ".join(list(named)[:8]))
-    return named[wanted or next(iter(named))]
+    name = wanted or next(iter(named))
+    return {**_told_beside(reply, name), **named[name]}
+
+
+def _told_beside(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """What llama-server tells of the model that it runs in a second list, after Ollama's way."""
+    models = reply.get("models")
+    entries = [mapping(entry) for entry in models] if isinstance(models, list) else []
+    return next(
+        ({"loaded": True, "capabilities": entry.get("capabilities")} for entry in entries if entry.get("name") == name),
+        {},
+    )
 
 
 def is_ours(entry: Mapping[str, object]) -> bool:

@@ -12,7 +12,7 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 
 from eaglelocal.client.answer import Reply, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
-from eaglelocal.client.http_server import info_of
+from eaglelocal.client.http_server import chosen_model, info_of
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed, parse_spec
@@ -454,3 +454,18 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
 )
 def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, object], sees: bool) -> None:
     assert info_of({"id": "m", **told}, {}, "url").sees_images is sees
+
+
+@pytest.mark.parametrize(
+    ("models", "sees"),
+    [
+        ([{"name": "m", "capabilities": ["completion"]}], False),
+        ([{"name": "m", "capabilities": ["completion", "multimodal"]}], True),
+        ([{"name": "another", "capabilities": ["completion"]}], True),
+        (["m", {"name": "m"}], True),
+        ("m", True),
+    ],
+)
+def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: object, sees: bool) -> None:
+    entry = chosen_model({"data": [{"id": "m"}], "models": models}, "", "url")
+    assert info_of(entry, {}, "url").sees_images is sees
