@@ -22,7 +22,7 @@ from eaglelocal.hub.drafts import FoundDraft, find_draft
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import described
-from eaglelocal.hub.projectors import find_projector, projector_at
+from eaglelocal.hub.projectors import AUTO_HINT, find_projector, projector_at
 from eaglelocal.hub.sizes import DemoSize
 from eaglelocal.hub.sketch import sketch
 from eaglelocal.hub.targets import NATIVE, FoundTarget, demo_sources, find_target
@@ -83,7 +83,7 @@ def with_wished_projector(option: Option, wish: Wish) -> Option:
         return option
     if wish.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
-    path = existing_file(wish.mmproj)
+    path = existing_file(wish.mmproj, hint=AUTO_HINT)
     named = projector_at(path, option.header) if option.header else Projector.from_header(read_header(path))
     return dataclasses.replace(option, projector=named)
 

@@ -18,9 +18,10 @@ from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.lighter import light_type
-from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.pair import check_rolls_back, head_obstacle, read_draft, state_problem
+from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.heads.light_copy import light_copy
@@ -74,7 +75,7 @@ def _path_of(reference: str) -> Path:
     try:
         parsed = parse_reference(reference)
         if isinstance(parsed, File):
-            return existing_file(reference)
+            return existing_file(reference, hint="`--draft auto` takes what is there")
         wanted = draft_reference(reference, catalog)
     except UsageError:
         near = difflib.get_close_matches(reference, [*WORDS, *catalog.drafts, *catalog.targets], n=1)
@@ -88,6 +89,8 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
     if path == target.path and has_mtp(target.header):
         return own_layer(target)
     header = read_header(path)
+    if architecture_of(header) == PROJECTOR:
+        raise ModelFileError(f"{path.name} is an image encoder, and drafts nothing", hint="give it as `--mmproj`")
     draft = read_draft(header, beside=target.header, target=target.info)
     label = label_of(draft.name, path)
     if isinstance(draft, ModelInfo):

@@ -15,13 +15,13 @@ SUFFIX = ".gguf"
 MAX_LISTED = 500  # names looked at in a folder, so that a wrong path never walks a whole disk
 
 
-def existing_file(reference: str) -> Path:
-    """The file's path. Raises ModelFileError when there is none, or a folder."""
+def existing_file(reference: str, *, hint: str = "`--target demo` is the embedded model") -> Path:
+    """The file's path. Raises ModelFileError when there is none (`hint`: unless one is called alike), or a folder."""
     path = Path(os.path.expanduser(reference))
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_one_of(path))
     if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
-        raise ModelFileError(f"{path} does not exist", hint=_near(path))
+        raise ModelFileError(f"{path} does not exist", hint=_near(path) or hint)
     return path
 
 
@@ -42,4 +42,4 @@ def _one_of(folder: Path) -> str:
 
 def _near(path: Path) -> str:
     near = difflib.get_close_matches(path.name, gguf_names(path.parent), n=1)
-    return f"did you mean {path.parent / near[0]}?" if near else "`--target demo` is the embedded model"
+    return f"did you mean {path.parent / near[0]}?" if near else ""

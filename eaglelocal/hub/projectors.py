@@ -24,6 +24,7 @@ from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.hub.targets import FoundTarget
 
 AUTO, NONE = "auto", "none"
+AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
 NAMES = ("general.name", "general.base_model.0.name")
 
 
@@ -45,7 +46,7 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
         return FoundProjector() if blind else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
     if blind:
         raise UsageError(f"--mmproj {reference}: {target.label} makes embeddings, and of text", hint="--mmproj none")
-    path = existing_file(reference)
+    path = existing_file(reference, hint=AUTO_HINT)
     return FoundProjector(path, projector_at(path, target.header))
 
 

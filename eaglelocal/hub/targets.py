@@ -29,9 +29,9 @@ NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
 NOT_TARGETS = {
-    "dflash": "is a draft head, not a model that can answer",
-    "eagle3": "is a draft head, not a model that can answer",
-    "clip": "is an image encoder, not a model that can answer",
+    "dflash": ("a draft head", "--draft"),
+    "eagle3": ("a draft head", "--draft"),
+    "clip": ("an image encoder", "--mmproj"),
 }
 
 
@@ -64,7 +64,9 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
     header = read_header(path)
     architecture = str(header.metadata.get("general.architecture"))
     if architecture in NOT_TARGETS:
-        raise ModelFileError(f"{path.name} {NOT_TARGETS[architecture]}", hint="give it as `--draft`, or another target")
+        what, flag = NOT_TARGETS[architecture]
+        hint = f"give it as `{flag}`, or another target"
+        raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     info = read_model(header)
     return FoundTarget(path, label or label_of(info.name, path), header, info, head)
 

@@ -101,8 +101,27 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
         resolved(target, str(eyes))
     with pytest.raises(ModelFileError, match="is no projector"):
         resolved(target, str(target))
-    with pytest.raises(ModelFileError, match="does not exist"):
+    with pytest.raises(ModelFileError, match="does not exist") as missing:
         resolved(target, str(tmp_path / "nowhere.gguf"))
+    assert missing.value.hint == "`--mmproj auto` takes what lies beside the model"
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (Wish(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
+        (Wish(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder, and drafts nothing"),
+    ],
+)
+def test_a_projector_in_another_place_is_sent_to_its_own(
+    wish: Wish, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.gguf").write_bytes(model_bytes())
+    (tmp_path / "eyes.gguf").write_bytes(GOOD)
+    with pytest.raises(ModelFileError, match=told) as raised:
+        resolve(wish, on_progress=lambda fraction, what: None)
+    assert "`--mmproj`" in raised.value.hint
 
 
 def test_in_a_hubs_cache_the_whole_snapshot_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
