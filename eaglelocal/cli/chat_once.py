@@ -11,6 +11,7 @@ from typing import TextIO
 
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.output import Output
+from eaglelocal.core.picture_kinds import media_type
 from eaglelocal.errors import Cancelled, EngineError, UsageError
 from eaglelocal.talk.report import answer_object
 
@@ -34,7 +35,8 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
         return piped.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise UsageError(
-            f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}"
+            f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
+            hint="a picture: --image FILE, or --image /dev/stdin" if media_type(piped) else "",
         ) from None
 
 

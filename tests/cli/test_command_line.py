@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from doubles.patience import PATIENCE_S, wait_until
+from doubles.pictures import picture_bytes
 from typer.main import get_command
 
 from eaglelocal.cli.main import app
@@ -115,6 +116,9 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     done = run(environ, "chat", stdin=b"caf\xe9")
     assert done.returncode == 2
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
+    assert "hint" not in done.stderr
+    done = run(environ, "chat", stdin=picture_bytes())
+    assert done.returncode == 2 and "hint: a picture: --image FILE, or --image /dev/stdin" in done.stderr
 
 
 def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:
