@@ -55,7 +55,10 @@ class Asker:
 
     def ask(self, question: str) -> Outcome:
         """Ask, show, record. Old turns that no longer fit are left out, and said so."""
-        asked = ask(self.session, question, self._follow, self.session.take_attached())
+        pictures = self.session.take_attached()
+        if pictures and not self.quiet:  # it may take long, and nothing moves meanwhile
+            self.output.aside(f"reading {' '.join(picture.label for picture in pictures)}")
+        asked = ask(self.session, question, self._follow, pictures)
         self._tell(asked)
         return asked.outcome
 

@@ -20,7 +20,9 @@ from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.talk.pictures import Picture, Pictures, joined
 
 DEAD = ("failed", "closed")  # states of a client that will not answer any more
-BLIND_HINT = "`eaglelocal pull REF` fetches what makes them readable, if there is any; --mmproj FILE names it"
+BLIND_HINT = (
+    "it takes a model that sees, and its mmproj-*.gguf: `eaglelocal pull REF` fetches both, --mmproj FILE names it"
+)
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 

@@ -230,9 +230,9 @@ class ChatApp(EagleApp[int]):
                 self.exit(0)
 
     def _on_model(self, changed: news.ModelChanged) -> None:
-        is_new = self._model is None or changed.model is not self._model.model
+        is_first = self._model is None  # of later ones who loads them tells
         self._model, self._engine_state = changed, "ready"
-        if is_new:
+        if is_first:
             self._note_model()
 
     def _note_model(self) -> None:
@@ -278,7 +278,7 @@ class ChatApp(EagleApp[int]):
         if self._model is None or self._model.model.info.sees_images:
             self.partner.act(f"/image {message.text}")
         else:
-            self.prompt.replace_text(message.text)
+            self.prompt.take_text(message.text)
 
     def on_prompt_leaving(self) -> None:
         self.exit(0)

@@ -32,6 +32,12 @@ class Activity(Protocol):
     def is_answering(self) -> bool: ...
 
     @property
+    def is_stopping(self) -> bool: ...
+
+    @property
+    def looking_s(self) -> float | None: ...
+
+    @property
     def is_busy(self) -> bool: ...
 
     @property
@@ -81,7 +87,9 @@ def activity_spans(state: str, activity: Activity) -> Line:
     if state in STATES:
         return line((STATES[state], "warn"))
     if activity.is_answering:
-        return line(("answering", "accent"), (", esc stops", "quiet"))
+        seconds = activity.looking_s
+        doing = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
+        return line((doing, "accent"), (", stopping" if activity.is_stopping else ", esc stops", "quiet"))
     return line(("busy" if activity.is_busy else "ready", "quiet"))
 
 

@@ -193,6 +193,8 @@ class Partner:
         self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
         self._state = ("loading", 0)
         self._live = LiveAnswer()
+        self._is_stopping = False  # what is being read is read to its end
+        self._shown_at: float | None = None  # pictures with the question; None: there are none
 
     # ---- from the screen's thread
     def start(self) -> None:
@@ -229,6 +231,17 @@ class Partner:
         return self._answer is not None
 
     @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    @property
+    def looking_s(self) -> float | None:
+        """For so long pictures are being read, before the first word; None: nothing of the kind."""
+        if self._shown_at is None or self._live.has_begun:
+            return None
+        return time.monotonic() - self._shown_at
+
+    @property
     def is_busy(self) -> bool:
         return self._errands.is_busy
 
@@ -244,6 +257,7 @@ class Partner:
         """End the answer that runs. Was there one?"""
         answer = self._answer
         if answer is not None:
+            self._is_stopping = True
             answer.cancel()
         return answer is not None
 
@@ -296,13 +310,14 @@ class Partner:
         pictures = session.take_attached()
         self._tell_attached(session)
         self._live = LiveAnswer()
+        self._shown_at = time.monotonic() if pictures else None
         self._tell(Asking(shown(question, pictures), self._live))
         asked = ask(session, question, self._follow, pictures)
         self._keep(session)
         self._tell(Answered(asked, session.model.info.n_ctx, session.conversation.name))
 
     def _follow(self, answer: Answer) -> Outcome:
-        self._answer = answer
+        self._is_stopping, self._answer = False, answer
         if self._ended.is_set():
             answer.cancel()
         try:

@@ -143,10 +143,14 @@ class Prompt(TextArea):
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)
-        elif not self.text and dropped_pictures(text):
+        elif not self.text.startswith("/") and dropped_pictures(text):  # behind a command a path is typed
             self.post_message(self.Dropped(text.strip()))
         else:
-            self.replace(self._folding.folded(text), *self.selection)
+            self.take_text(text)
+
+    def take_text(self, text: str) -> None:
+        """Where the cursor is."""
+        self.replace(self._folding.folded(text), *self.selection)
 
     # ---- earlier questions
     def action_search(self) -> None:

@@ -433,6 +433,7 @@ def test_a_picture_goes_with_the_next_question_only(talk: Start, tmp_path: Path)
     said = chat.stderr.getvalue()
     assert said.count("with the next question: [image: my cat.png, 40x30]") == 2
     assert said.count("no picture is attached") == 1
+    assert said.count("reading [image: ") == 2
 
 
 def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) -> None:
@@ -441,7 +442,7 @@ def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) 
     chat = talk(f"/image {cat}", f"/image {tmp_path}/notes.txt", "/image none", "hi", sees_images=True)
     chat.run()
     assert sent_pictures(chat) == [[0]]
-    assert "notes.txt is no picture" in chat.stderr.getvalue()
+    assert "notes.txt is no PNG, JPEG, GIF, WebP or BMP" in chat.stderr.getvalue()
 
 
 def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> None:

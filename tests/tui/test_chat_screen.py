@@ -150,6 +150,10 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         await person.sees("target   other")
         await person.ask("hello")
         await person.sees("the first answer")
+        await person.ask("/model another")
+        await person.sees("target   another")
+        await person.idle()
+        assert person.text.count("target   another") == 1
 
     play(stage, scenario, waits=False)
 
@@ -454,6 +458,42 @@ def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> 
     assert [[len(message.images) for message in request.messages] for request in stage.client.requests] == [[1], [1]]
 
 
+def test_a_picture_that_is_dropped_into_a_text_is_attached_and_the_text_stays(tmp_path: Path) -> None:
+    cat = write_picture(tmp_path / "cat.png")
+    stage = Stage(tmp_path, sees_images=True, size=(120, 40))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.type("/image ")
+        person.app.prompt.post_message(events.Paste(str(cat)))
+        await person.until(lambda: person.app.prompt.text == f"/image {cat}", "the path behind the command")
+        person.app.prompt.replace_text("what is ")
+        person.app.prompt.post_message(events.Paste(str(cat)))
+        await person.sees("─ [image: cat.png, 4x3] ")
+        await person.ask("this")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    [request] = stage.client.requests
+    assert request.messages[0].content == "what is this" and len(request.messages[0].images) == 1
+
+
+def test_the_status_tells_that_pictures_are_read_and_that_it_stops(tmp_path: Path) -> None:
+    cat = read_picture(write_picture(tmp_path / "cat.png"))
+    slow = Script(("a", " cat"), delay_s=1.0)
+    stage = Stage(tmp_path, scripts=(slow,), sees_images=True, attached=(cat,))
+
+    async def scenario(person: Spectator) -> None:
+        await person.ready()
+        await person.ask("what is it")
+        await person.sees("reading images, ", "answering, esc stops")
+        await person.pilot.press("escape")
+        await person.sees("stopped", "ready")
+        await person.no_longer_sees("reading images")
+
+    play(stage, scenario)
+
+
 def test_what_was_attached_at_the_start_is_shown_at_once(tmp_path: Path) -> None:
     cat = read_picture(write_picture(tmp_path / "cat.png"))
     stage = Stage(tmp_path, sees_images=True, attached=(cat,))
@@ -474,6 +514,10 @@ def test_a_path_for_a_model_without_eyes_stays_text_until_it_is_sent(tmp_path: P
     stage = Stage(tmp_path, size=(120, 40))
 
     async def scenario(person: Spectator) -> None:
+        person.app.prompt.replace_text("see ")
+        person.app.prompt.post_message(events.Paste(str(cat)))
+        await person.until(lambda: person.app.prompt.text == f"see {cat}", "the path in the text")
+        person.app.prompt.replace_text("")
         person.app.prompt.post_message(events.Paste(str(cat)))
         await person.until(lambda: person.app.prompt.text == str(cat), "the path in the prompt")
         await person.pilot.press("enter")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from doubles.scripted_client import ScriptedClient, scripted_plan
 from hypothesis import given
@@ -10,7 +12,7 @@ from rich.cells import cell_len
 
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.talk.session import Choice, Model
-from eaglelocal.tui.chat_lines import LEAST_NAME, shortened, title_line
+from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
 from eaglelocal.tui.partner import ModelChanged
 
 
@@ -52,3 +54,29 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     model = Model(client, scripted_plan(client.label), client.info)
     title = title_line(ModelChanged(model, Choice(), SamplingParams(), ""), "Who flies high", width)
     assert "".join(span[0] for span in title).rstrip() == shown
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Implements chat_lines.Activity."""
+
+    is_answering: bool = True
+    is_stopping: bool = False
+    looking_s: float | None = None
+    is_busy: bool = True
+    waiting: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("doing", "told"),
+    [
+        (Doing(), "answering, esc stops"),
+        (Doing(is_stopping=True), "answering, stopping"),
+        (Doing(looking_s=12.7), "reading images, 13 s, esc stops"),
+        (Doing(looking_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
+        (Doing(is_answering=False, looking_s=3.2), "busy"),
+        (Doing(is_answering=False, is_busy=False), "ready"),
+    ],
+)
+def test_the_status_tells_what_goes_on(doing: Doing, told: str) -> None:
+    assert "".join(span[0] for span in activity_spans("ready", doing)) == told
