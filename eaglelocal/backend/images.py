@@ -208,7 +208,7 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Itera
 def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
     """libmtmd copies the pixels."""
     width, height, data = picture.pixels
-    bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(data, C.POINTER(C.c_uint8)))
+    bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
     mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
     return bitmap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 NAMES = "PNG, JPEG, GIF, WebP or BMP"
 MAX_PICTURE_BYTES = 32 * 2**20
 MAX_PICTURES = 64  # of a message
-MAX_PIXELS = 80_000_000  # 320 MB unpacked, twice where it is transparent; phones take 12 or 50 million. Pillow's own limit is a warning
+MAX_PIXELS = 80_000_000  # 320 MB unpacked, twice where it is transparent; phones take 12 or 50 million
 MAX_ASPECT = 100  # between the sides: what is thinner shows nothing, and nobody has reckoned with what it is scaled to
 SIZE_HINT = "show a smaller copy, or a part of it"
 _BEGINNINGS = (
