@@ -39,12 +39,11 @@ class Sequence:
     @property
     def num_prompt_rows(self) -> int:
         """Cells that the prompt takes, as people count its tokens."""
-        return self.num_prompt + self.request.num_hidden
+        return self.rows_before(self.num_prompt)
 
     @property
     def num_reused_rows(self) -> int:
-        reused = [image for image in self.request.images if image.end <= self.num_reused]
-        return self.num_reused + sum([image.num_hidden for image in reused])
+        return self.rows_before(self.num_reused)
 
     @property
     def is_prefilling(self) -> bool:
@@ -65,6 +64,15 @@ class Sequence:
         """The last position, not behind this one, at which no image is cut."""
         cut = (image.first for image in self.request.images if image.first < position < image.end)
         return next(cut, position)
+
+    def behind_images(self, position: int) -> int:
+        """The first position, not before this one, at which no image is cut."""
+        cut = (image.end for image in self.request.images if image.first < position < image.end)
+        return next(cut, position)
+
+    def rows_before(self, position: int) -> int:
+        """Cells that the positions before this one take."""
+        return position + sum([image.num_hidden for image in self.request.images if image.end <= position])
 
     @property
     def num_left(self) -> int:

@@ -292,7 +292,7 @@ class Engine:
 
     def _start(self, sequence: Sequence) -> None:
         """Told as drafted for, unless it is said behind that it is not."""
-        self._ledger.totals.reused_tokens += sequence.num_reused
+        self._ledger.totals.reused_tokens += sequence.num_reused_rows
         self._outbox.append(Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows))
         if self._state(sequence.slot)[0] != "on":
             self._outbox.append(self._changed(sequence.slot))

@@ -91,7 +91,7 @@ class Scheduler:
     can_cut       a cache can forget its end; recurrent state cannot, and is continued, or gone back to a checkpoint
     checkpoints   of caches that cannot be cut; None: they are continued or thrown away
     most_drafted  rows of a slot that can be taken back; None: any number
-    min_fork      prompt tokens that must be gained to copy cells between slots; None: they cannot be copied
+    min_fork      prompt rows that must be gained to copy cells between slots; None: they cannot be copied
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Scheduler:
         (self._with_images.add if request.images else self._with_images.discard)(slot)
         self._clock += 1
         self._last_used[slot] = self._clock
-        self._queue.charge(request.owner, sequence.num_prompt - reused)
+        self._queue.charge(request.owner, sequence.num_prompt_rows - sequence.num_reused_rows)
         return self._follow(Admission(sequence, is_cut, unchanged))
 
     def _go_back(self, slot: int, unchanged: int) -> int:
@@ -230,12 +230,13 @@ class Scheduler:
             return None
         prompt = sequence.request.prompt
         best = None
-        least = sequence.num_cached + self._reuse_margin + self._min_fork
+        least = sequence.num_reused_rows + self._reuse_margin + self._min_fork
         for lead in self._candidates(sequence):
             tokens = self._cached[lead.slot] if lead.reader is None else lead.reader.request.prompt
             common = min(common_prefix(tokens, prompt), len(prompt) - 1)
             more = 0 if lead.reader is None else self._min_fork  # to wait for a little more is no gain
-            if common >= (least if best is None else best.num_tokens + 1 + more):
+            num_rows = sequence.rows_before(common)
+            if num_rows >= (least if best is None else sequence.rows_before(best.num_tokens) + 1 + more):
                 best = Lead(lead.slot, lead.reader, common)
         return best
 
@@ -248,11 +249,12 @@ class Scheduler:
         return [*(Lead(slot, None, 0) for slot in others), *(Lead(slot, self._running[slot], 0) for slot in readers)]
 
     def _fork(self, sequence: Sequence, lead: Lead) -> Admission:
-        slot, reused = sequence.slot, sequence.before_images(lead.num_tokens - self._reuse_margin)
+        slot, num_own_rows = sequence.slot, sequence.num_reused_rows
+        reused = sequence.before_images(lead.num_tokens - self._reuse_margin)
         self._cached[slot] = self._cached[lead.slot][:reused]
         self._is_seen[slot] = False
-        self._queue.charge(sequence.request.owner, sequence.num_cached - reused)
         sequence.num_cached = sequence.num_reused = reused
+        self._queue.charge(sequence.request.owner, num_own_rows - sequence.num_reused_rows)
         return Admission(sequence, is_cut=True, num_unchanged=lead.num_tokens, source=lead.slot)
 
     # ---- steps

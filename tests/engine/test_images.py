@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from doubles.scripted_images import BROKEN, ScriptedReader, image_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.core.events import Started
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.base import Drafter
@@ -132,6 +134,38 @@ def test_an_image_in_another_slot_is_copied() -> None:
     assert len(rig.context.looks) == 1
     for request in requests:
         assert told[request.id].tokens == plain(request).tokens
+
+
+def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
+    """With M-RoPE a large image has few positions, and is as dear to read as any."""
+    requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
+    num_positions = len(rig_of().engine._intake.prompt(requests[0]).tokens)
+    rig = rig_of(num_slots=2, min_fork=num_positions)
+    told = rig.run(requests)
+    assert len(rig.context.looks) == 1
+    assert told["1"].tokens == plain(requests[1]).tokens
+
+
+def test_rows_that_were_used_again_are_counted_as_they_are_told() -> None:
+    rig = rig_of()
+    first, second = (asked(name, message("see", (1, WIDE))) for name in "ab")
+    told = [rig.run([request])[request.id].started for request in (first, second)]
+    assert [started.cached_tokens > 30 for started in told if started] == [False, True]
+    assert rig.engine.snapshot().reused_tokens == sum(started.cached_tokens for started in told if started)
+
+
+def test_who_sends_images_is_charged_for_their_rows() -> None:
+    """Though an image of 30 rows has 5 positions."""
+    seen, read = (message("x", (0, WIDE)), message("x" * 9))
+    rig = rig_of()
+    requests = [replace(asked(f"seen {i}", seen, max_tokens=1), owner="sees") for i in range(2)]
+    requests += [replace(asked(f"read {i}", read, max_tokens=1), owner="reads") for i in range(2)]
+    order = list[str]()
+    for request in requests:
+        rig.engine.submit(replace(request, reuses_cache=False))
+    while rig.engine.has_work:
+        order += [event.request_id for event in rig.engine.step() if isinstance(event, Started)]
+    assert order == ["seen 0", "read 0", "read 1", "seen 1"]
 
 
 def test_others_go_on_between_images() -> None:
