@@ -53,12 +53,11 @@ class Caches:
         kept = self._scheduler.checkpoints
         self._saved = {place: state for place, state in self._saved.items() if place in kept}
 
-    def _save(self, chunk: Chunk) -> None:
+    def _save(self, slot: int, position: int) -> None:
         """The state behind a part of a prompt that was just read."""
-        place = (chunk.slot, chunk.first + chunk.count)
-        self._scheduler.checkpoints.use(*place)
+        self._scheduler.checkpoints.use(slot, position)
         self._drop_states()  # before another takes their room
-        self._saved[place] = self._context.save(chunk.slot)
+        self._saved[slot, position] = self._context.save(slot)
 
     def keep(
         self,
@@ -85,6 +84,8 @@ class Caches:
     def look(self, sequence: Sequence, image: PlacedImage) -> None:
         """Put an image of the prompt into the slot. Raises ResourceError."""
         self._context.look(sequence.slot, image.first, image.rows)
+        if self._scheduler.checkpoints.wanted(sequence) == image.end:
+            self._save(sequence.slot, image.end)
         tokens = sequence.tokens[image.first : image.end]
         self._scheduler.cached(sequence, tokens)
         for drafter in self._drafters:
@@ -93,7 +94,7 @@ class Caches:
     def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
         if chunk.is_saved:
-            self._save(chunk)
+            self._save(slot, chunk.first + chunk.count)
         self._scheduler.cached(chunk.sequence, tokens)
         return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
 

@@ -12,8 +12,10 @@ Pure bookkeeping: positions, no states. The least recently used goes when there 
 
 from __future__ import annotations
 
+from eaglelocal.core.sequence import Sequence
+
 BEFORE_END = 8  # tokens of a prompt that may be others next time, such as those that open an answer
-LEAST_APART = 128  # tokens that are read anew rather than saved
+LEAST_APART = 128  # rows that are read anew rather than saved
 
 
 class Checkpoints:
@@ -26,12 +28,13 @@ class Checkpoints:
     def __contains__(self, place: tuple[int, int]) -> bool:
         return place in self._places
 
-    def wanted(self, slot: int, num_prompt: int) -> int | None:
+    def wanted(self, sequence: Sequence) -> int | None:
         """Position in a prompt behind which the state should be saved when it has been read so far."""
-        position = num_prompt - self._before_end
-        if not self._most or position - self.best(slot, position) < self._apart:
+        position = sequence.behind_images(sequence.num_prompt - self._before_end)
+        if not self._most:
             return None
-        return position
+        gain = sequence.rows_before(position) - sequence.rows_before(self.best(sequence.slot, position))
+        return position if gain >= self._apart else None
 
     def best(self, slot: int, most: int) -> int:
         """The last place in the slot that is not beyond `most`; 0: there is none."""

@@ -280,7 +280,7 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, count: int) -> Chunk:
         """The next rows of a prompt, no further than a place whose state is to be saved."""
         first = sequence.num_cached
-        place = self.checkpoints.wanted(sequence.slot, sequence.num_prompt)
+        place = self.checkpoints.wanted(sequence)
         if place is None or not first < place <= first + count:
             return Chunk(sequence, first, count)
         return Chunk(sequence, first, place - first, is_saved=True)

@@ -21,6 +21,7 @@ from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
+from eaglelocal.scheduler.checkpoints import Checkpoints
 
 RED, NOISE, BLUE, TALL = picture((255, 0, 0)), picture(1, 64, 40), picture((0, 0, 255), 20, 90), picture(2, 24, 80)
 NUM_TOKENS = 24
@@ -136,6 +137,24 @@ def test_images_that_a_cache_holds_are_used_again(folder: Path, kind: str) -> No
     drive(engine, [asked("a", question)])
     told = drive(engine, [asked("b", question, message("it is", role="assistant"), message("sure?"))])["b"]
     assert told.started is not None and told.started.cached_tokens > 40
+    engine.close()
+
+
+@pytest.mark.parametrize("behind", [3, 0, -2])
+@pytest.mark.parametrize("draft", ["plain", "head"])
+def test_a_changed_conversation_goes_on_behind_an_image(folder: Path, draft: str, behind: int) -> None:
+    """Of recurrent state there is what was saved. With M-RoPE an image of 192 rows takes 16 positions; and one may
+    stand where the state would be saved."""
+    engine = engine_of(folder, "qwen35", draft)
+    question = message(f"see {MARKER}", picture(3, 128, 96))
+    prompt = engine._intake.prompt(asked("a", question))
+    before_end = len(prompt.tokens) - prompt.images[0].end - behind
+    engine._scheduler.checkpoints = Checkpoints(2, before_end=before_end)
+    drive(engine, [asked("a", question)])
+    turns = (question, message("it is", role="assistant"), message("sure?"))
+    told = drive(engine, [asked("b", *turns)])["b"]
+    agrees(told, plainly(folder, "qwen35", *turns))
+    assert told.started is not None and told.started.cached_tokens > 192
     engine.close()
 
 
