@@ -17,6 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -220,7 +221,9 @@ def failure(code: int, num_rows: int) -> ResourceError:
 
 
 def load_mtmd(library: Library) -> ModuleType:
-    """Its log goes where llama.cpp's does."""
+    """Its log goes where llama.cpp's does. Raises LibraryError where images could not be read with it."""
+    if find_spec("PIL") is None:
+        raise LibraryError("Pillow, which reads pictures, is not installed", hint="`pip install pillow`")
     try:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without it, or another build

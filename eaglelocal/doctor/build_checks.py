@@ -37,6 +37,14 @@ def library_loads(facts: Facts) -> Finding | None:
     return problem("library_loads", text, reinstall(facts, present_backend(facts)))
 
 
+def images(facts: Facts) -> Finding | None:
+    """A part of llama.cpp that can be left out of a build, and Pillow. Texts need neither."""
+    if facts.trial is None or not facts.trial.blindness:
+        return None
+    command = reinstall(facts, present_backend(facts))
+    return warning("images", f"models cannot be shown images: {facts.trial.blindness}", command)
+
+
 def native_part(facts: Facts) -> Finding:
     """Our own C part, without which no engine starts."""
     install = f"{facts.tools.pip} install --force-reinstall --no-deps {shlex.quote(facts.native.install_from)}"

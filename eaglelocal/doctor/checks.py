@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     machine_checks.gpu_devices,
     build_checks.library_version,
     build_checks.library_loads,
+    build_checks.images,
     build_checks.native_part,
     build_checks.compiler,
     build_checks.toolkit,

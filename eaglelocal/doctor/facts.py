@@ -47,6 +47,7 @@ class Trial:
 
     devices: tuple[str, ...] = ()  # GPUs, as llama.cpp names them
     failure: str = ""  # empty: it loads
+    blindness: str = ""  # why it reads no images; empty: it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from eaglelocal.doctor.facts import Trial
 from eaglelocal.probe.asking import NoAnswer, run_module
+
+if TYPE_CHECKING:
+    from eaglelocal.backend.library import Library
 
 MODULE = "eaglelocal.doctor.trial"
 TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
@@ -28,7 +32,8 @@ def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
         return Trial(failure=_death(ran.code, ran.stderr.decode(errors="replace")))
     try:
         told = json.loads(ran.stdout.splitlines()[-1])
-        return Trial(devices=tuple(map(str, told["devices"])), failure=str(told["failure"]))
+        devices = tuple(map(str, told["devices"]))
+        return Trial(devices=devices, failure=str(told["failure"]), blindness=str(told["blindness"]))
     except (ValueError, IndexError, KeyError, TypeError):
         return Trial(failure="it says nothing that could be understood")
 
@@ -47,17 +52,36 @@ def _death(code: int, stderr: str) -> str:
 
 
 def main() -> None:
-    from eaglelocal.backend.devices import rooms
-    from eaglelocal.backend.fit import RAM
     from eaglelocal.backend.library import load_library
     from eaglelocal.errors import EagleLocalError
 
+    devices, failure, blindness = list[str](), "", ""
     try:
-        found = rooms(load_library(), ram_bytes=None, unified=False)
-        told = {"devices": [room.device for room in found if room.device != RAM], "failure": ""}
+        library = load_library()
+        devices = devices_of(library)
+        blindness = why_blind(library)
     except EagleLocalError as problem:
-        told = {"devices": [], "failure": problem.message}
-    sys.stdout.write(json.dumps(told) + "\n")
+        failure = problem.message
+    sys.stdout.write(json.dumps({"devices": devices, "failure": failure, "blindness": blindness}) + "\n")
+
+
+def devices_of(library: Library) -> list[str]:
+    from eaglelocal.backend.devices import rooms
+    from eaglelocal.backend.fit import RAM
+
+    return [room.device for room in rooms(library, ram_bytes=None, unified=False) if room.device != RAM]
+
+
+def why_blind(library: Library) -> str:
+    """Why models read no images with it; empty: they do, where they have a projector."""
+    from eaglelocal.backend.images import load_mtmd
+    from eaglelocal.errors import LibraryError
+
+    try:
+        load_mtmd(library)
+    except LibraryError as problem:
+        return problem.message
+    return ""
 
 
 if __name__ == "__main__":

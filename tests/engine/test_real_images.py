@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 from doubles.plain_vision import MARKER, Answer, picture, reference_answer
@@ -17,8 +19,10 @@ from llama_cpp import mtmd_cpp
 
 from eaglelocal.backend import images
 from eaglelocal.backend.images import LlamaImageReader, mend
+from eaglelocal.backend.library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.doctor.trial import why_blind
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
 from eaglelocal.scheduler.checkpoints import Checkpoints
@@ -229,6 +233,21 @@ def test_a_projector_that_is_not_taken_gives_its_memory_back(
     monkeypatch.setattr(mtmd_cpp, "mtmd_free", lambda handle: (freed.append(handle), free(handle)))
     engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-phi4.gguf")
     assert not engine.info.sees_images and len(freed) == 1
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("PIL", "Pillow, which reads pictures"), ("llama_cpp.mtmd_cpp", "built without images")]
+)
+def test_a_build_without_eyes_runs_texts(
+    folder: Path, module: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delattr(llama_cpp, "mtmd_cpp")
+    engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-phi4.gguf")
+    (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]
+    assert words in note and words in why_blind(load_library())
+    assert drive(engine, [asked("a", message("text"))])["a"].finished is not None
     engine.close()
 
 

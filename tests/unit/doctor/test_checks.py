@@ -322,6 +322,12 @@ def test_our_own_c_part() -> None:
     assert levels(dataclasses.replace(WELL, native=old)) == {"native_part": "warning"}
 
 
+def test_a_build_that_reads_no_images_runs_texts() -> None:
+    finding = found(dataclasses.replace(WELL, trial=Trial(blindness="libmtmd is missing")), "images")
+    assert (finding.level, finding.text) == ("warning", "models cannot be shown images: libmtmd is missing")
+    assert "llama-cpp-python==0.3.36" in finding.command
+
+
 def test_a_library_that_does_not_load_and_packages_that_are_missing() -> None:
     assert levels(dataclasses.replace(WELL, trial=Trial(failure="it crashes (SIGILL)"))) == {"library_loads": "problem"}
     finding = found(dataclasses.replace(WELL, missing_packages=("rich", "typer")), "packages")
