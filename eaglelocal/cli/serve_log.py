@@ -86,31 +86,33 @@ class Said:
 
     async def watch(self) -> None:
         """Keep the status line true."""
-        last: EngineSnapshot | None = None
+        last: list[EngineSnapshot] = []
         while self._status is not None and self._status.is_shown:
             await asyncio.sleep(STATUS_GAP_S)
-            loaded = self._serving.models.loaded
-            if loaded is None:
-                self._status.show(self._serving.state)
-                continue
-            snapshot = await asyncio.to_thread(loaded.client.snapshot)
-            self._status.show(status_text(self._serving, snapshot, last))
-            last = snapshot
+            clients = [one.loaded.client for one in self._serving.models.residents]
+            snapshots = [await asyncio.to_thread(client.snapshot) for client in clients]
+            self._status.show(status_text(self._serving, snapshots, last) if snapshots else self._serving.state)
+            last = snapshots
 
     def ended(self) -> None:
         if self._status is not None:
             self._status.clear()
 
 
-def status_text(serving: Serving, snapshot: EngineSnapshot, last: EngineSnapshot | None) -> str:
-    """`ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · 12 answered`."""
+def status_text(serving: Serving, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
+    """`ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · 12 answered`; of all models together."""
     choices = [choice for _, choice in serving.active.values()]
     running = sum(choice.started is not None for choice in choices)
     parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
-    if last is not None and last.engine_pid == snapshot.engine_pid:
-        parts.append(f"{(snapshot.generated_tokens - last.generated_tokens) / STATUS_GAP_S:.1f} tok/s")
-    if snapshot.speculation.drafts:
-        parts.append(f"acceptance length {snapshot.speculation.acceptance_length:.2f}")
+    before = {snapshot.engine_pid: snapshot.generated_tokens for snapshot in last}
+    news = [one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before]
+    if news:
+        parts.append(f"{sum(news) / STATUS_GAP_S:.1f} tok/s")
+    stats = [snapshot.speculation for snapshot in snapshots]
+    if num_drafts := sum(one.drafts for one in stats):
+        parts.append(f"acceptance length {sum(one.emitted_tokens for one in stats) / num_drafts:.2f}")
+    if len(snapshots) > 1:
+        parts.append(f"{len(snapshots)} models")
     return " · ".join([*parts, f"{serving.num_answered} answered"])
 
 

@@ -48,9 +48,10 @@ def is_ours(entry: Mapping[str, object]) -> bool:
 
 
 def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
-    """0 where a number is unknown. A snapshot tells of the model that is loaded, which may be another one."""
-    loaded, meta = mapping(snapshot.get("model")), mapping(entry.get("meta"))
-    info = loaded if loaded.get("name") == entry.get("id") else {}
+    """0 where a number is unknown. A snapshot tells of the models that are loaded, which may be others."""
+    meta, rows = mapping(entry.get("meta")), snapshot.get("loaded")
+    loaded = map(mapping, [snapshot.get("model"), *(rows if isinstance(rows, list) else [])])
+    info = next((one for one in loaded if one.get("name") == entry.get("id")), {})
     sampling = mapping(info.get("sampling"))
     n_ctx = number(info, "n_ctx") or number(meta, "n_ctx") or number(entry, "max_model_len")
     return EngineInfo(

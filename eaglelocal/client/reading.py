@@ -6,7 +6,9 @@ Totals are counters since the process began; rates are made of two readings by w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import zip_longest
 
 from eaglelocal.core.events import EngineSnapshot
 
@@ -74,6 +76,7 @@ class Reading:
     state: str  # ready, loading, restarting, failed, idle, draining, or DISCONNECTED
     detail: str = ""
     model: str = ""
+    beside: tuple[str, ...] = ()  # other models that are loaded
     draft: str = ""
     n_ctx: int | None = None  # tokens of a request
     num_slots: int | None = None
@@ -92,6 +95,32 @@ class Reading:
     recent: tuple[RequestRow, ...] = ()
     missing: tuple[str, ...] = ()  # what a person could switch on at the server, to see more
     can_control: bool = False  # requests can be cancelled, drafting switched
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All that are loaded."""
+        return (self.model, *self.beside) if self.model else self.beside
+
+
+def added(values: Iterable[float | None]) -> float | None:
+    """None where nothing is told."""
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
+
+
+def added_totals(each: Sequence[Totals]) -> Totals:
+    """Of several engines; they begin anew when one comes or goes."""
+    counters = {
+        field.name: added(getattr(one, field.name) for one in each)
+        for field in fields(Totals)
+        if field.name not in ("process", "per_position")
+    }
+    depths = zip_longest(*(one.per_position for one in each if one.per_position is not None), fillvalue=0.0)
+    return Totals(
+        process="+".join(one.process for one in each if one.process),
+        per_position=tuple(map(sum, depths)) if any(one.per_position is not None for one in each) else None,
+        **counters,
+    )
 
 
 def totals_of(snapshot: EngineSnapshot) -> Totals:

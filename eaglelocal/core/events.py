@@ -46,6 +46,11 @@ class EngineInfo:
     eos_text: str = ""
     sees_images: bool = False  # messages may have some
 
+    @property
+    def total_bytes(self) -> int:
+        """What it takes, weights, caches and buffers."""
+        return self.model_bytes + self.cache_bytes + self.compute_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:

@@ -135,13 +135,13 @@ async def _watch_idle(serving: Serving) -> None:
 
 
 def gauges_of(serving: Serving) -> Gauges:
-    loaded = serving.models.loaded
+    residents = serving.models.residents
     finished = [choice.finished for _, choice in list(serving.recent) if choice.finished is not None]
     gains = [gain for one in finished if (gain := one.speculation.speedup_estimate) is not None]
     choices = [choice for _, choice in list(serving.active.values())]
     return Gauges(
-        snapshot=loaded.client.snapshot() if loaded else None,
-        restarts=loaded.client.restarts if loaded else 0,
+        snapshots=tuple(one.loaded.client.snapshot() for one in residents),
+        restarts={one.loaded.name: one.loaded.client.restarts for one in residents},
         running=sum(choice.started is not None for choice in choices),
         waiting=sum(choice.started is None for choice in choices),
         speedup=sum(gains) / len(gains) if gains else None,

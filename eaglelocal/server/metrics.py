@@ -6,7 +6,8 @@ Totals of the engine begin anew with each engine process; here they go on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -27,8 +28,8 @@ STATES = ("on", "asleep", "off")
 class Gauges:
     """What is so at this moment, beside the engine's own totals."""
 
-    snapshot: EngineSnapshot | None  # None while no model is loaded
-    restarts: int
+    snapshots: tuple[EngineSnapshot, ...]  # of each engine; empty while no model is loaded
+    restarts: Mapping[str, int]  # of its engine, by model
     running: int
     waiting: int
     speedup: float | None
@@ -78,9 +79,10 @@ class Totals(Collector):
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
         self._lock = threading.Lock()  # several may read at once, each on a thread of its own
-        self._before: dict[str, float] = {}  # of engines that are gone
-        self._last = counted(NOTHING_YET)
-        self._engine_pid = self._restarts = self._restarts_before = 0
+        self._before = counted(NOTHING_YET)  # of engines that are gone
+        self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process
+        self._restarts: Counter[str] = Counter()  # of each model's engine
+        self._restarts_before = 0
 
     def describe(self) -> Iterator[Metric]:
         """Nothing may be asked while the server is being built."""
@@ -100,16 +102,15 @@ class Totals(Collector):
         yield from self._moment(gauges)
 
     def _totals(self, gauges: Gauges) -> dict[str, float]:
-        if gauges.restarts < self._restarts:  # of another model's engine
-            self._restarts_before += self._restarts
-        self._restarts = gauges.restarts
-        restarts = {"engine_restarts": float(self._restarts_before + self._restarts)}
-        if gauges.snapshot is not None:
-            now = counted(gauges.snapshot)
-            if gauges.snapshot.engine_pid != self._engine_pid:
-                self._before, self._engine_pid = summed(self._before, self._last), gauges.snapshot.engine_pid
-            self._last = now
-        return summed(self._before, self._last) | restarts
+        for name, count in gauges.restarts.items():
+            if count < self._restarts[name]:  # it was loaded anew
+                self._restarts_before += self._restarts[name]
+            self._restarts[name] = count
+        restarts = {"engine_restarts": float(self._restarts_before + self._restarts.total())}
+        now = {snapshot.engine_pid: counted(snapshot) for snapshot in gauges.snapshots}
+        self._before = summed(self._before, *(self._last[pid] for pid in self._last.keys() - now.keys()))
+        self._last = now
+        return summed(self._before, *now.values()) | restarts
 
     def _per_position(self, totals: dict[str, float]) -> Metric:
         what = "Accepted draft tokens by their depth in the draft."
@@ -120,9 +121,12 @@ class Totals(Collector):
         return family
 
     def _moment(self, gauges: Gauges) -> Iterator[Metric]:
-        snapshot = gauges.snapshot or NOTHING_YET  # a counter that is not there has no rate
-        usage = snapshot.cached_tokens / snapshot.cache_cells if snapshot.cache_cells else 0.0
-        stats = snapshot.speculation
+        snapshots = gauges.snapshots or (NOTHING_YET,)  # a counter that is not there has no rate
+        cells = sum(snapshot.cache_cells for snapshot in snapshots)
+        usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
+        drafts = sum(snapshot.speculation.drafts for snapshot in snapshots)
+        drafted = sum(snapshot.speculation.draft_tokens for snapshot in snapshots)
+        states = {snapshot.speculation.state for snapshot in snapshots}
         for name, what, value in (
             ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
@@ -130,7 +134,7 @@ class Totals(Collector):
             (
                 "draft_length",
                 "Drafted tokens a draft, on the average.",
-                stats.draft_tokens / stats.drafts if stats.drafts else 0.0,
+                drafted / drafts if drafts else 0.0,
             ),
             (
                 "predicted_speedup",
@@ -140,8 +144,9 @@ class Totals(Collector):
         ):
             yield GaugeMetricFamily(PREFIX + name, what, value=value)
         state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the state that holds.", labels=["state"])
+        holds = next((name for name in STATES if name in states), "")  # of several models the liveliest
         for name in STATES:
-            state.add_metric([name], float(stats.state == name))
+            state.add_metric([name], float(name == holds))
         yield state
 
 
@@ -161,5 +166,6 @@ def counted(snapshot: EngineSnapshot) -> dict[str, float]:
     return totals | {f"{{{depth}": count for depth, count in enumerate(stats.accepted_per_position)}
 
 
-def summed(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
-    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
+def summed(*totals: Mapping[str, float]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in totals for name in one)
+    return {name: sum(one.get(name, 0.0) for one in totals) for name in names}

@@ -1,8 +1,9 @@
-"""The models of a server: one is loaded, others are loaded when they are asked for, an idle one is unloaded.
+"""The models of a server: the first is loaded at the start, others when they are asked for, an idle one is unloaded.
 
-A model may have more names: those given to the first one (`--alias`), and of a file also what is left of its path.
-Who uses a model keeps it loaded; who wants another one waits until it is free, and whoever comes then waits behind
-(first come, first served, so that nobody is starved). Knows how to load by being given a function.
+They stay beside each other as far as there is room; who has to leave for whom, a function decides. Who uses a model
+keeps it loaded; who wants one in its place waits until it is free, and whoever comes for it then waits behind (first
+come, first served, so that nobody is starved). One is loaded at a time; what is loaded answers meanwhile. Knows how to
+load by being given a function.
 """
 
 from __future__ import annotations
@@ -10,29 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import posixpath
 import shlex
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePosixPath
 
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.request import Spec
-from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.server.asking import Answerer, Line
 from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
+from eaglelocal.server.names import ANY_NAME, DEFAULT_NAMES, meant_by, shown_names
 
 _log = logging.getLogger("eaglelocal.server")
 
 RETRY_FAILED_S = 30.0
-DEFAULT_NAMES = frozenset({"", "default"})
-ANY_NAME = "*"  # as an alias
 MAX_QUOTED_CHARS = 100
 
 
@@ -59,6 +56,8 @@ class Opened:
 
 Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
 Planned = Callable[[str], bool | None]  # does it make embeddings? None: not known yet
+# who has to leave for a reference: of these, the one that can be spared most comes first
+MakeRoom = Callable[[str, Sequence[str]], Sequence[str]]
 
 
 async def aside(work: Callable[[], Opened]) -> Opened:
@@ -76,6 +75,54 @@ async def aside(work: Callable[[], Opened]) -> Opened:
     return await asyncio.wrap_future(outcome)
 
 
+def all_leave(reference: str, others: Sequence[str]) -> Sequence[str]:
+    """One model at a time."""
+    return others
+
+
+@dataclass(slots=True)
+class Resident:
+    """A loaded model and who uses it. Times are of a monotonic clock."""
+
+    loaded: Loaded
+    num_users: int = 0
+    used_at: float = field(default_factory=time.monotonic)
+    failed_at: float | None = None  # its engine was given up
+    is_leaving: bool = False  # somebody waits for its place
+    is_free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.is_free.set()
+
+    def enter(self) -> None:
+        self.num_users += 1
+        self.used_at = time.monotonic()
+        self.is_free.clear()
+
+    def leave(self) -> None:
+        self.num_users -= 1
+        self.used_at = time.monotonic()
+        if not self.num_users:
+            self.is_free.set()
+
+    def note_failure(self) -> None:
+        if self.loaded.client.state != "failed":
+            self.failed_at = None
+        elif self.failed_at is None:
+            self.failed_at = time.monotonic()
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """An engine that was given up is started anew for a request that comes a while later."""
+        self.note_failure()
+        return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
+
+    @property
+    def spared(self) -> tuple[bool, float]:
+        """Orders models by how well one can do without them: what nobody uses, and has not for longest."""
+        return self.num_users > 0, self.used_at
+
+
 class Models:
     """The names that may be asked for; the first one is loaded at the start."""
 
@@ -87,6 +134,7 @@ class Models:
         idle_s: float = 0.0,
         aliases: Sequence[str] = (),
         planned: Planned = lambda name: None,
+        make_room: MakeRoom = all_leave,
     ) -> None:
         """`names`: references, as `load` takes them; people are told the name of a file, and may say its path too.
         `idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
@@ -100,17 +148,12 @@ class Models:
             raise UsageError(f"--alias {min(taken)}: that is another model of this server")
         self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
         self._meant = meant_by(self._references) | dict.fromkeys(aliases, self.names[0])
-        self._load, self._idle_s, self._planned = load, idle_s, planned
-        self._turn = asyncio.Lock()
-        self._is_free = asyncio.Event()
-        self._is_free.set()
-        self._num_users = 0
-        self._loaded: Loaded | None = None
+        self._load, self._idle_s, self._planned, self._make_room = load, idle_s, planned, make_room
+        self._turn = asyncio.Lock()  # of who waits for a load
+        self._residents: dict[str, Resident] = {}
         self._loading = ""
         self._is_starting = False
-        self._swapping: asyncio.Task[Loaded] | None = None  # who waits for a load, in the name of a caller
-        self._used_at = time.monotonic()
-        self._failed_at: float | None = None
+        self._swapping: asyncio.Task[Resident] | None = None  # who waits for a load, in the name of a caller
         self._failures: dict[str, tuple[float, str]] = {}  # of loads: when and why
         self.spec: Spec | None = None  # how everything is to be drafted, whatever is loaded later; None: as planned
         self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
@@ -118,21 +161,38 @@ class Models:
         self.infos: dict[str, EngineInfo] = {}  # of what has been loaded, now or before
 
     @property
+    def residents(self) -> tuple[Resident, ...]:
+        """What is loaded, in the order of loading; any thread may look."""
+        return tuple(self._residents.values())
+
+    @property
     def loaded(self) -> Loaded | None:
-        return self._loaded
+        """Of what is loaded, what a monitor shows: the one that talks and was used last."""
+        last = max(
+            self.residents,
+            key=lambda one: (not one.loaded.info.embedding_size, one.num_users > 0, one.used_at),
+            default=None,
+        )
+        return None if last is None else last.loaded
+
+    def info_of(self, name: str) -> EngineInfo | None:
+        """Of a model that is loaded."""
+        resident = self._residents.get(name)
+        return None if resident is None else resident.loaded.info
 
     @property
     def num_users(self) -> int:
-        return self._num_users
+        return sum(one.num_users for one in self.residents)
 
     @property
     def state(self) -> str:
         """loading, ready, restarting, failed, idle (unloaded: the next request loads)."""
+        loaded = self.loaded
+        if loaded is not None:
+            return loaded.client.state
         if self._loading:
             return "loading"
-        if self._loaded is None:
-            return "failed" if self.failure else "idle"
-        return self._loaded.client.state
+        return "failed" if self.failure else "idle"
 
     def name_of(self, asked: str) -> str:
         """The model that a request means. Raises Problem (404)."""
@@ -148,9 +208,8 @@ class Models:
 
     def makes_embeddings(self, name: str) -> bool | None:
         """None: nobody knows yet."""
-        if self._loaded is not None and self._loaded.name == name:
-            return bool(self._loaded.info.embedding_size)
-        return self._planned(self._references[name])
+        info = self.info_of(name)
+        return self._planned(self._references[name]) if info is None else bool(info.embedding_size)
 
     def sees_images(self, name: str) -> bool:
         """As far as is known: it has been loaded."""
@@ -158,106 +217,140 @@ class Models:
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:
-        """The model, loaded, and kept so meanwhile. Raises Problem.
+        """The model, loaded, and kept so meanwhile. Raises Problem."""
+        if self._is_starting:
+            raise unavailable(f"{self.names[0]} is being loaded", retry_after_s=2)
+        resident = await self._entered(self.name_of(asked))
+        try:
+            yield resident.loaded
+        finally:
+            resident.leave()
+
+    async def _entered(self, name: str) -> Resident:
+        """The model, with one user more. Raises Problem.
 
         A load goes on when its caller gives up: it cannot be called back, and its model must not be lost. Who gives
         up while waiting is forgotten.
         """
-        if self._is_starting:
-            raise unavailable(f"{self.names[0]} is being loaded", retry_after_s=2)
-        entering = asyncio.create_task(self._enter(self.name_of(asked)))
+        if (resident := self._at_hand(name)) is not None:
+            resident.enter()
+            return resident
+        entering = asyncio.create_task(self._enter(name))
         try:
-            loaded = await asyncio.shield(entering)
+            return await asyncio.shield(entering)
         except asyncio.CancelledError:
-            entering.add_done_callback(self._left_early)
+            entering.add_done_callback(_left_early)
             if entering is not self._swapping:
                 entering.cancel()
             raise
-        try:
-            yield loaded
-        finally:
-            self._leave()
 
-    async def _enter(self, name: str) -> Loaded:
+    def _at_hand(self, name: str) -> Resident | None:
+        resident = self._residents.get(name)
+        is_there = resident is not None and not (resident.is_leaving or resident.is_worth_another_try)
+        return resident if is_there else None
+
+    async def _enter(self, name: str) -> Resident:
         async with self._turn:
-            loaded = self._loaded
-            if loaded is None or loaded.name != name or self._is_worth_another_try(loaded):
-                await self._is_free.wait()
-                self._swapping = asyncio.current_task()
-                try:
-                    loaded = await self._swap(name)
-                finally:
-                    self._swapping = None
-            self._num_users += 1
-            self._is_free.clear()
-            return loaded
+            resident = self._at_hand(name)
+            if resident is None:
+                self._check_worth_loading(name)
+                with self._leaving(name) as leaving:
+                    for one in leaving:
+                        await one.is_free.wait()
+                    self._swapping = asyncio.current_task()
+                    try:
+                        resident = await self._swap(name, leaving)
+                    finally:
+                        self._swapping = None
+            resident.enter()
+            return resident
 
-    def _leave(self) -> None:
-        self._used_at = time.monotonic()
-        self._num_users -= 1
-        if not self._num_users:
-            self._is_free.set()
+    def _check_worth_loading(self, name: str) -> None:
+        """Raises Problem: what has just failed to load is not tried again at once, for everybody else would pay."""
+        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
+        if time.monotonic() - failed_at < RETRY_FAILED_S and name not in self._residents:
+            raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
 
-    def _left_early(self, entering: asyncio.Task[Loaded]) -> None:
-        if not entering.cancelled() and entering.exception() is None:
-            self._leave()
+    @contextlib.contextmanager
+    def _leaving(self, name: str) -> Iterator[list[Resident]]:
+        """Who makes room for a model; nobody enters them, unless its caller gives up."""
+        others = {self._references[one.loaded.name]: one for one in self._spared() if one.loaded.name != name}
+        leaving = [others[reference] for reference in self._make_room(self._references[name], list(others))]
+        leaving += [one for one in self.residents if one.loaded.name == name]  # its engine was given up
+        for one in leaving:
+            one.is_leaving = True
+        try:
+            yield leaving
+        finally:
+            for one in leaving:
+                one.is_leaving = False
 
-    def _is_worth_another_try(self, loaded: Loaded) -> bool:
-        """An engine that was given up is started anew for a request that comes a while later."""
-        self._note_failure(loaded)
-        return self._failed_at is not None and time.monotonic() - self._failed_at >= RETRY_FAILED_S
-
-    def _note_failure(self, loaded: Loaded) -> None:
-        if loaded.client.state != "failed":
-            self._failed_at = None
-        elif self._failed_at is None:
-            self._failed_at = time.monotonic()
+    def _spared(self) -> list[Resident]:
+        return sorted(self.residents, key=lambda one: one.spared)
 
     async def start(self) -> Loaded:
         """Load the first model. Raises the EagleLocalError that prevents it."""
         self._is_starting = True
         try:
             async with self._turn:
-                return await self._open(self.names[0])
+                return (await self._open(self.names[0])).loaded
         finally:
             self._is_starting = False
 
     async def close(self) -> None:
         """End what is loaded; what it still answers fails."""
-        await self._shut()
+        for resident in self.residents:
+            await self._shut(resident)
 
     async def look_after(self) -> None:
-        """Unload a model that nobody has used for long, and see when one fails; call it now and then."""
-        if self._loaded is not None:
-            self._note_failure(self._loaded)
-        if self._idle_s <= 0 or self._num_users or self._turn.locked() or self._loaded is None:
-            return
-        if time.monotonic() - self._used_at >= self._idle_s:
-            async with self._turn:
-                if not self._num_users:
-                    _log.info("%s is unloaded: idle for %g s", self._loaded.name, self._idle_s)
-                    await self._shut()
+        """Unload models that nobody has used for long, and see when one fails; call it now and then."""
+        for resident in self.residents:
+            resident.note_failure()
+            if self._is_idle(resident) and not self._turn.locked():
+                async with self._turn:
+                    if not resident.num_users:
+                        _log.info("%s is unloaded: idle for %g s", resident.loaded.name, self._idle_s)
+                        await self._shut(resident)
 
-    async def _swap(self, name: str) -> Loaded:
-        """The model in the place of the one that is loaded. Raises Problem; then that one is loaded again.
+    def _is_idle(self, resident: Resident) -> bool:
+        is_free = not resident.num_users and not resident.is_leaving
+        return self._idle_s > 0 and is_free and time.monotonic() - resident.used_at >= self._idle_s
 
-        What has just failed to load is not tried again at once: everybody else would pay for it.
-        """
-        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
-        if time.monotonic() - failed_at < RETRY_FAILED_S and (self._loaded is None or self._loaded.name != name):
-            raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
-        before = self._loaded
-        await self._shut()
+    async def _swap(self, name: str, leaving: list[Resident]) -> Resident:
+        """The model in the place of others, and of more where it still lacks memory. Raises Problem; then they are
+        loaded again."""
+        gone = [one.loaded.name for one in leaving if one.loaded.name != name]
+        for one in leaving:
+            await self._leave(one, name)
         try:
-            return await self._open(name)
+            while True:
+                try:
+                    return await self._open(name)
+                except ResourceError:
+                    if not self._residents:
+                        raise
+                    gone.append(await self._one_leaves(name))
         except EagleLocalError as error:
             self._failures[name] = (time.monotonic(), said(error))
-            if before is not None and before.name != name:
+            for other in gone:
                 with contextlib.suppress(EagleLocalError):
-                    await self._open(before.name)
+                    await self._open(other)
             raise unavailable(f"{name} cannot be loaded: {said(error)}", retry_after_s=int(RETRY_FAILED_S)) from error
 
-    async def _open(self, name: str) -> Loaded:
+    async def _one_leaves(self, name: str) -> str:
+        """Its name."""
+        one = self._spared()[0]
+        one.is_leaving = True
+        await one.is_free.wait()
+        await self._leave(one, name)
+        return one.loaded.name
+
+    async def _leave(self, one: Resident, name: str) -> None:
+        if one.loaded.name != name:
+            _log.info("%s is unloaded: %s needs its memory", one.loaded.name, name)
+        await self._shut(one)
+
+    async def _open(self, name: str) -> Resident:
         self._loading = name
         try:
             opened = await aside(partial(self._load, self._references[name]))
@@ -266,44 +359,23 @@ class Models:
             raise
         finally:
             self._loading = ""
-        self.failure, self._failed_at, self._used_at = "", None, time.monotonic()
+        self.failure = ""
         if self.spec is not None:
             opened.client.set_spec(self.spec)
-        self._loaded = Loaded(name, Line(opened.client), opened.info)
+        self._residents[name] = Resident(Loaded(name, Line(opened.client), opened.info))
         self.infos[name] = opened.info
-        return self._loaded
+        return self._residents[name]
 
-    async def _shut(self) -> None:
-        if self._loaded is not None:
-            await asyncio.to_thread(self.before_close)
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            await asyncio.to_thread(loaded.line.close)
-
-
-def shown_names(references: Sequence[str]) -> dict[str, str]:
-    """By reference, what people are told: of a file here its name, for where it lies concerns nobody else, unless
-    another one is called so too."""
-    files = {one: PurePosixPath(one).name if one.endswith(".gguf") and ":" not in one else one for one in references}
-    count = Counter(files.values())
-    return {one: name if count[name] == 1 else one for one, name in files.items()}
+    async def _shut(self, resident: Resident) -> None:
+        resident.is_leaving = True
+        await asyncio.to_thread(self.before_close)
+        del self._residents[resident.loaded.name]
+        await asyncio.to_thread(resident.loaded.line.close)
 
 
-def meant_by(references: Mapping[str, str]) -> dict[str, str]:
-    """Each name, its reference, and what else means one of these models and no other, by what is meant."""
-    others = [(other, name) for name, reference in references.items() for other in names_of_file(reference)]
-    count = Counter(other for other, _ in others)
-    clear = {other: name for other, name in others if count[other] == 1}
-    exact = {one: name for name, reference in references.items() for one in (reference, name)}
-    return clear | exact
-
-
-def names_of_file(name: str) -> set[str]:
-    """`./models/x.gguf` -> `x.gguf`, `x`, and `models/x.gguf`, as clients that tidy their URLs have it."""
-    if not name.endswith(".gguf"):
-        return set()
-    path = PurePosixPath(name)
-    return {path.name, path.stem, posixpath.normpath(name).lstrip("/")}
+def _left_early(entering: asyncio.Task[Resident]) -> None:
+    if not entering.cancelled() and entering.exception() is None:
+        entering.result().leave()
 
 
 def nothing() -> None:

@@ -13,9 +13,9 @@ def noticed(before: Reading | None, now: Reading) -> list[str]:
     if before is not None and DISCONNECTED not in (before.state, now.state):
         if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
             said.append(f"the engine was started anew ({now.restarts} so far)")
-        if before.model and now.model and before.model != now.model:
-            said.append(f"the model is now {now.model}")
-        said += _drafting(before, now)
+        said += _models(before, now)
+        if before.model == now.model:  # of several the one that is told changes
+            said += _drafting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
         said.append(f"started with {' '.join(now.missing)}, {now.kind} would tell more")
     return said
@@ -27,6 +27,16 @@ def _state(before: Reading | None, now: Reading) -> str:
         return now.detail or "no connection"
     again = " again" if before is not None and before.state == DISCONNECTED else ""
     return f"{now.kind} is {now.state}{again}{because if now.state == 'failed' else ''}"
+
+
+def _models(before: Reading, now: Reading) -> list[str]:
+    if not (before.models and now.models):
+        return []
+    come = [name for name in now.models if name not in before.models]
+    gone = [name for name in before.models if name not in now.models]
+    if come == list(now.models) and len(come) == 1:
+        return [f"the model is now {now.model}"]
+    return [f"{name} was unloaded" for name in gone] + [f"{name} was loaded" for name in come]
 
 
 def _drafting(before: Reading, now: Reading) -> list[str]:

@@ -185,7 +185,7 @@ def gauges_of(pid: int, count: int, restarts: int) -> Gauges:
     snapshot = ScriptedClient((says("x"),)).snapshot()
     stats = SpeculationStats("on", "", count, count, count, (count,), None, count)
     snapshot = replace(snapshot, engine_pid=pid, generated_tokens=count, prompt_tokens=count, speculation=stats)
-    return Gauges(snapshot if pid else None, restarts, 0, 0, None)
+    return Gauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
 
 
 def test_reading_beside_answers_is_safe(actor: Server) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, refusal
-from eaglelocal.client.reading import Drafting, Reading, RequestRow, Totals
+from eaglelocal.client.reading import Drafting, Reading, RequestRow, Totals, added, added_totals
 from eaglelocal.client.servers.connection import Connection
-from eaglelocal.client.servers.told import number, numbers, text, whole
+from eaglelocal.client.servers.told import number, numbers, rows, text, whole
 
 KIND = "eaglelocal"
 
@@ -29,12 +29,15 @@ class OurServer:
 
 def reading_of_ours(told: Mapping[str, object]) -> Reading:
     model, engine = mapping(told.get("model")), mapping(told.get("engine"))
+    others = [row for row in rows(told, "loaded") if row.get("name") != model.get("name")]
+    engines = [engine, *(mapping(other.get("engine")) for other in others)]
     requests, recent = told.get("requests"), told.get("recent")
     return Reading(
         kind=KIND,
         state=text(told, "state") or "ready",
         detail=text(told, "detail"),
         model=text(model, "target") or text(model, "name"),
+        beside=tuple(text(other, "target") or text(other, "name") for other in others),
         draft=text(model, "draft"),
         n_ctx=whole(model, "n_ctx"),
         num_slots=whole(model, "num_slots"),
@@ -43,10 +46,10 @@ def reading_of_ours(told: Mapping[str, object]) -> Reading:
         answered=whole(told, "answered"),
         restarts=whole(told, "restarts"),
         uptime_s=number(told, "uptime_s"),
-        cached_tokens=number(engine, "cached_tokens"),
-        cache_cells=number(engine, "cache_cells") or None,
-        memory_bytes=whole(engine, "peak_rss_bytes"),
-        totals=_totals(engine),
+        cached_tokens=added(number(one, "cached_tokens") for one in engines),
+        cache_cells=added(number(one, "cache_cells") for one in engines) or None,
+        memory_bytes=whole({"": added(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        totals=added_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
         requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,
         recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),

@@ -35,3 +35,9 @@ def numbers(values: Mapping[str, object], name: str) -> tuple[float, ...] | None
         return None
     found = [number({"": value}, "") for value in given]
     return None if any(value is None for value in found) else tuple(value or 0.0 for value in found)
+
+
+def rows(values: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    """Empty where it is no list; what is no object in it is passed over."""
+    given = values.get(name)
+    return [value for value in given if isinstance(value, dict)] if isinstance(given, list) else []

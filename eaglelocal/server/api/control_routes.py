@@ -36,15 +36,16 @@ async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Swi
     """How requests are drafted for that say nothing of it themselves; those that run follow at once."""
     if not is_operator:
         raise Problem(403, "only the operator may switch drafting for everybody", PERMISSION)
-    loaded = serving.models.loaded
-    if loaded is None:
+    clients = [one.loaded.client for one in serving.models.residents]
+    if not clients:
         raise Problem(503, "no model is loaded", code="model_not_loaded", headers={"Retry-After": "2"})
-    snapshot = await asyncio.to_thread(loaded.client.snapshot)
-    if not snapshot.spec:
+    snapshots = [await asyncio.to_thread(client.snapshot) for client in clients]
+    if not any(snapshot.spec for snapshot in snapshots):
         raise Problem(400, "there is nothing to switch: the model was loaded without a draft", code="no_draft")
     spec = parse_spec(body.spec)
     serving.models.spec = spec
-    await asyncio.to_thread(loaded.client.set_spec, spec)
+    for client in clients:
+        await asyncio.to_thread(client.set_spec, spec)
     return Switched(spec=str(spec))
 
 

@@ -17,9 +17,9 @@ router = APIRouter(tags=["llama-server"])
 
 
 @router.get("/props")
-async def props(serving: There) -> PropsReply:
-    """The model that is loaded, or was before it was idle, and how it answers where a request says nothing."""
-    name, info = model_in(serving)
+async def props(serving: There, model: str = "") -> PropsReply:
+    """A model that is loaded, or was before it was idle, and how it answers where a request says nothing."""
+    name, info = model_in(serving, model)
     return PropsReply(
         default_generation_settings={"params": settings_of(serving.defaults, info), "n_ctx": info.n_ctx},
         total_slots=info.num_slots,
@@ -33,15 +33,16 @@ async def props(serving: There) -> PropsReply:
         bos_token=info.bos_text,
         eos_token=info.eos_text,
         build_info=f"eaglelocal {__version__} ({info.library})",
-        is_sleeping=serving.models.loaded is None,
+        is_sleeping=serving.models.info_of(name) is None,
     )
 
 
 @router.get("/slots", response_model=list[Slot])
-async def slots(serving: There, fail_on_no_slot: str = "") -> Response:
+async def slots(serving: There, model: str = "", fail_on_no_slot: str = "") -> Response:
     """As many slots as there are, of which the first are the busy ones: whose they are is not told."""
-    _, info = model_in(serving)
-    num_busy = sum(choice.started is not None for _, choice in serving.active.values())
+    name, info = model_in(serving, model)
+    calls = list(serving.active.values())
+    num_busy = sum(choice.started is not None for call, choice in calls if call.model == name)
     if fail_on_no_slot and num_busy >= info.num_slots:
         raise unavailable("no slot is free")
     is_drafted = info.draft != "none"
@@ -51,10 +52,10 @@ async def slots(serving: There, fail_on_no_slot: str = "") -> Response:
     return JSONResponse([slot.model_dump() for slot in told])
 
 
-def model_in(serving: Serving) -> tuple[str, EngineInfo]:
-    """What is loaded; else what would be, if it has been before. Raises Problem (503)."""
+def model_in(serving: Serving, asked: str) -> tuple[str, EngineInfo]:
+    """What was asked for, else what is loaded, else what would be, if it has been before. Raises Problem (404, 503)."""
     models = serving.models
-    name = models.loaded.name if models.loaded is not None else models.name_of("")
+    name = models.loaded.name if models.loaded is not None and not asked else models.name_of(asked)
     if name not in models.infos:
         raise unavailable(models.failure or f"{name} is not loaded yet")
     return name, models.infos[name]

@@ -21,7 +21,7 @@ from eaglelocal.server.api.openai_routes import Operator, Owner, There
 from eaglelocal.server.api.replies import STREAMED, Health
 from eaglelocal.server.api.tellers import data
 from eaglelocal.server.choice import Choice
-from eaglelocal.server.models import Loaded
+from eaglelocal.server.models import Loaded, Resident
 from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["Monitor"])
@@ -77,7 +77,8 @@ async def _events(serving: Serving, is_operator: bool) -> AsyncIterator[str]:
 
 async def snapshot_of(serving: Serving) -> dict[str, object]:
     loaded = serving.models.loaded
-    engine = await asyncio.to_thread(loaded.client.snapshot) if loaded else None
+    engines = {one.loaded.name: await asyncio.to_thread(one.loaded.client.snapshot) for one in serving.models.residents}
+    engine = engines.get(loaded.name) if loaded else None
     active = [row(call.model, choice) for call, choice in serving.active.values()]
     recent = [row(model, choice) for model, choice in list(serving.recent)[-NUM_SHOWN:]]
     return {
@@ -85,8 +86,13 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
         "uptime_s": time.time() - serving.started_at,
         "state": serving.state,
         "detail": serving.models.failure,
-        "model": model_of(loaded, serving.defaults),
+        "model": None if loaded is None else model_of(loaded, serving.defaults),
         "models": list(serving.models.names),
+        "loaded": [
+            resident_row(one, engines[one.loaded.name], serving.defaults)
+            for one in serving.models.residents
+            if one.loaded.name in engines
+        ],
         "running": sum(choice.started is not None for _, choice in serving.active.values()),
         "waiting": sum(choice.started is None for _, choice in serving.active.values()),
         "answered": serving.num_answered,
@@ -97,10 +103,19 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
     }
 
 
-def model_of(loaded: Loaded | None, defaults: SamplingParams) -> dict[str, object] | None:
+def resident_row(one: Resident, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+    """A model that is loaded, whether it is used, and its engine's totals."""
+    return model_of(one.loaded, defaults) | {
+        "state": one.loaded.client.state,
+        "total_bytes": one.loaded.info.total_bytes,
+        "users": one.num_users,
+        "idle_s": 0.0 if one.num_users else round(time.monotonic() - one.used_at, 1),
+        "engine": engine_of(engine),
+    }
+
+
+def model_of(loaded: Loaded, defaults: SamplingParams) -> dict[str, object]:
     """`sampling`: what holds where a request says nothing."""
-    if loaded is None:
-        return None
     params = as_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
     told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}

@@ -30,7 +30,7 @@ from eaglelocal.server.api.openai_routes import There
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.errors import PERMISSION, Problem
-from eaglelocal.server.models import Models
+from eaglelocal.server.models import Loaded, Models
 from eaglelocal.server.serving import Serving
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse to talk to an older one
@@ -76,7 +76,7 @@ async def tags(serving: There) -> TagsReply:
 async def show(body: ShowBody, serving: There) -> ShowReply:
     """One model."""
     name = name_of(body.model or body.name, serving)
-    info, capabilities = info_of(serving, name), capabilities_of(serving.models, name)
+    info, capabilities = serving.models.info_of(name), capabilities_of(serving.models, name)
     return ShowReply(
         template=TEMPLATE if "tools" in capabilities else "",
         details=details_of(name, info),
@@ -88,21 +88,8 @@ async def show(body: ShowBody, serving: There) -> ShowReply:
 
 @router.get("/api/ps")
 async def ps(serving: There) -> PsReply:
-    """The model that is loaded."""
-    loaded = serving.models.loaded
-    if loaded is None:
-        return PsReply(models=[])
-    info, name = loaded.info, tagged(loaded.name)
-    size = info.model_bytes + info.cache_bytes + info.compute_bytes
-    card = Running(
-        name=name,
-        model=name,
-        size=size,
-        digest=digest_of(loaded.name),
-        details=details_of(loaded.name, info),
-        context_length=info.n_ctx,
-    )
-    return PsReply(models=[card])
+    """The models that are loaded."""
+    return PsReply(models=[running_card(one.loaded) for one in serving.models.residents])
 
 
 @router.post("/api/pull", include_in_schema=False)
@@ -135,7 +122,7 @@ def tagged(name: str) -> str:
 
 def card_of(serving: Serving, listed: str) -> OllamaCard:
     name, tag = serving.models.name_of(listed), tagged(listed)
-    info = info_of(serving, name)
+    info = serving.models.info_of(name)
     return OllamaCard(
         name=tag,
         model=tag,
@@ -147,10 +134,16 @@ def card_of(serving: Serving, listed: str) -> OllamaCard:
     )
 
 
-def info_of(serving: Serving, name: str) -> EngineInfo | None:
-    """Of a model that is loaded."""
-    loaded = serving.models.loaded
-    return loaded.info if loaded is not None and loaded.name == name else None
+def running_card(loaded: Loaded) -> Running:
+    info, name = loaded.info, tagged(loaded.name)
+    return Running(
+        name=name,
+        model=name,
+        size=info.total_bytes,
+        digest=digest_of(loaded.name),
+        details=details_of(loaded.name, info),
+        context_length=info.n_ctx,
+    )
 
 
 def details_of(name: str, info: EngineInfo | None) -> Details:

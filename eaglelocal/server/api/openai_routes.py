@@ -70,7 +70,7 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
 @router.get("/v1/models/", include_in_schema=False)  # else it would be the card of a model without a name
 @router.get("/v1/models")
 async def models(serving: There) -> ModelList:
-    """The models that may be asked for, and which one is loaded."""
+    """The models that may be asked for, and which of them are loaded."""
     return ModelList(data=[card_of(serving, name) for name in serving.models.listed])
 
 
@@ -81,14 +81,14 @@ async def model(name: str, serving: There) -> ModelCard:
 
 def card_of(serving: Serving, name: str) -> ModelCard:
     """Of a model under one of its names."""
-    loaded, own = serving.models.loaded, serving.models.name_of(name)
-    is_loaded = loaded is not None and loaded.name == own
+    own = serving.models.name_of(name)
+    info = serving.models.info_of(own)
     return ModelCard(
         id=name,
         created=int(serving.started_at),
-        loaded=is_loaded,
-        max_model_len=loaded.info.n_ctx if loaded is not None and is_loaded else None,
-        draft=loaded.info.draft if loaded is not None and is_loaded else None,
+        loaded=info is not None,
+        max_model_len=None if info is None else info.n_ctx,
+        draft=None if info is None else info.draft,
         capabilities=capabilities_of(serving.models, own),
     )
 
