@@ -15,6 +15,7 @@ from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.pooling import is_embedding_model
 from eaglelocal.hub.projectors import AUTO, NONE
 from eaglelocal.hub.resolve import DEFAULT_CTX, divided
 from eaglelocal.hub.targets import NATIVE, find_target
@@ -22,24 +23,32 @@ from eaglelocal.hub.wish import Wish
 from eaglelocal.measured import measured_costs
 from eaglelocal.options_here import LOOKUP, demo_option, found_option, names_draft, pulled_options
 from eaglelocal.planner.asked import Asked, rig_with
+from eaglelocal.planner.beside import Needs, rig_beside
 from eaglelocal.planner.machine import Rig, rig_of
 from eaglelocal.planner.on_disk import AS_USUAL, best_on_disk, why_without
 from eaglelocal.planner.options import Option
+from eaglelocal.planner.plan import scale_for
 from eaglelocal.planner.way import Way, offload_text
 from eaglelocal.probe.probe import probe
 
 EMBEDDED = "demo"
-# what a model may lose for images that nobody asked for: little of its speed, and context beyond this
-SPEED_WITH_IMAGES, CTX_WITH_IMAGES = 0.9, 16384
+# what a model may lose for images that nobody asked for, or other models: little of its speed, and context beyond this
+SPEED_KEPT, CTX_KEPT = 0.9, 16384
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settled:
-    """`note`: what was decided, for people; empty where nothing was. `fits`: as far as is known."""
+    """`note`: what was decided, for people; empty where nothing was. `fits`: as far as is known.
+
+    way    None: nothing was planned
+    needs  of that way; empty: unknown
+    """
 
     wish: Wish
     note: str = ""
     fits: bool = True
+    way: Way | None = None
+    needs: Needs = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,29 +56,36 @@ class Planned:
     """`without`: why the draft that is here is left out. `is_blind`: what reads images is, for want of room."""
 
     way: Way
+    needs: Needs
     without: str = ""
     is_blind: bool = False
 
 
-def as_planned(wish: Wish) -> Settled:
-    """The wish with nothing open that the planner decides. Raises UsageError on a reference that is not understood."""
+def as_planned(wish: Wish, *, beside: Needs = ()) -> Settled:
+    """The wish with nothing open that the planner decides. Raises UsageError on a reference that is not understood.
+
+    beside  what other models of ours will hold. An embedding model's sizes are its own, there is nothing to decide.
+    """
     if wish.target is None:
-        return _without_target(wish)
+        return _without_target(wish, beside)
     if isinstance(parse_reference(wish.target), Embedded):
-        return _embedded(wish)
+        return _embedded(wish, beside)
     try:
         catalog = load()
         target = find_target(wish.target, on_progress=lambda fraction, what: None)
-        planned = best_of([found_option(target, wish.target, wish, catalog)], this_rig(catalog), wish)
+        if is_embedding_model(target.header):
+            return Settled(wish)
+        rig = rig_beside(this_rig(catalog), beside)
+        planned = best_of([found_option(target, wish.target, wish, catalog)], rig, wish)
     except EagleLocalError:  # whoever resolves the wish meets it again, and says it
         return Settled(wish)
     return applied(wish, planned)
 
 
-def _without_target(wish: Wish) -> Settled:
+def _without_target(wish: Wish, beside: Needs) -> Settled:
     catalog = load()
     options = list(pulled_options(wish, catalog))
-    planned = best_of(options, this_rig(catalog), wish) if options else None
+    planned = best_of(options, rig_beside(this_rig(catalog), beside), wish) if options else None
     if planned is None:
         why = "none of the models on disk fits this machine as it is asked" if options else ""
         return Settled(dataclasses.replace(wish, target=EMBEDDED), why, fits=not options)
@@ -79,13 +95,13 @@ def _without_target(wish: Wish) -> Settled:
     return dataclasses.replace(found, note=f"{reference}{others}{': ' if found.note else ''}{found.note}")
 
 
-def _embedded(wish: Wish) -> Settled:
+def _embedded(wish: Wish, beside: Needs) -> Settled:
     """Its context and cache stay the usual ones; a large one may need layers in main memory, or go without its head."""
     if wish.target in (None, NATIVE):
         return Settled(wish)
     try:
         catalog = load()
-        rig = this_rig(catalog)
+        rig = rig_beside(this_rig(catalog), beside)
         if not rig.gpus:
             return Settled(wish)
         option = demo_option(wish.target or EMBEDDED, wish, catalog)
@@ -116,11 +132,12 @@ def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None
     return dataclasses.replace(blind, is_blind=True)
 
 
-def costs_little(seeing: Way, blind: Way) -> bool:
-    is_same = seeing.option.reference == blind.option.reference
-    is_same &= seeing.setup.kv_type in (blind.setup.kv_type, "q8_0")
-    is_long = seeing.setup.n_ctx >= min(blind.setup.n_ctx, CTX_WITH_IMAGES)
-    return is_same and is_long and seeing.prediction.spec_tok_s >= SPEED_WITH_IMAGES * blind.prediction.spec_tok_s
+def costs_little(less: Way, most: Way) -> bool:
+    """What a model loses where it does not have the memory to itself."""
+    is_same = less.option.reference == most.option.reference
+    is_same &= less.setup.kv_type in (most.setup.kv_type, "f16", "q8_0")
+    is_long = less.setup.n_ctx >= min(most.setup.n_ctx, CTX_KEPT)
+    return is_same and is_long and less.prediction.spec_tok_s >= SPEED_KEPT * most.prediction.spec_tok_s
 
 
 def _best_of(options: list[Option], rig: Rig, wish: Wish, most_ctx: int | None) -> Planned | None:
@@ -129,7 +146,10 @@ def _best_of(options: list[Option], rig: Rig, wish: Wish, most_ctx: int | None) 
     on_processor = not rig_with(rig, asked).gpus or wish.gpu_layers == 0
     asked = dataclasses.replace(asked, most_ctx=DEFAULT_CTX if on_processor else most_ctx)
     way = best_on_disk(options, rig, asked, measured=measured_costs(options, rig))
-    return None if way is None else Planned(way, why_without(way, rig, asked))
+    if way is None:
+        return None
+    needs = scale_for(rig, asked).weigh(way.option, way.draft, way.setup, way.offload).buffers
+    return Planned(way, needs, why_without(way, rig, asked))
 
 
 def asked_by(wish: Wish) -> Asked:
@@ -166,7 +186,7 @@ def applied(wish: Wish, planned: Planned | None) -> Settled:
         gpu_layers=way.gpu_layers if wish.gpu_layers is None else wish.gpu_layers,
         n_cpu_moe=way.n_cpu_moe or None if wish.n_cpu_moe is None else wish.n_cpu_moe,
     )
-    return Settled(settled, "; ".join(decisions(wish, settled, planned)))
+    return Settled(settled, "; ".join(decisions(wish, settled, planned)), way=way, needs=planned.needs)
 
 
 def decisions(wish: Wish, settled: Wish, planned: Planned) -> Iterator[str]:

@@ -69,6 +69,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     max_waiting: int = 64
     request_timeout: float = 3600.0  # seconds
+    max_loaded: int = 0  # models at once; 0: as many as fit
     idle_unload: float = 0.0  # seconds; 0: never
     drain: float = 30.0  # seconds
     log: str = "text"
@@ -289,6 +290,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "cors_origins": _list,
         "max_waiting": _whole(0, 10_000),
         "request_timeout": _number(1, 86_400),
+        "max_loaded": _whole(0, 64),
         "idle_unload": _number(0, 31_536_000),
         "drain": _number(0, 3600),
         "log": _choice("text", "json"),

@@ -57,6 +57,7 @@ Slots = Annotated[str | None, typer.Option("--parallel", metavar="N", help="Slot
 Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Any but loopback needs a key.")]
 Port = Annotated[str | None, typer.Option(metavar="N", help="8421 if unset.")]
 Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when asked for.")]
+MaxLoaded = Annotated[str | None, typer.Option(metavar="N", help="Models loaded at once; 0: as many as fit.")]
 Alias = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of the first model; '*': any.")]
 ApiKeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Lines `name: key`; a new file gets a key.")]
 AllowedHosts = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of this server.")]

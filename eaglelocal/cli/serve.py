@@ -17,7 +17,6 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.loading import (
     find_files,
-    make_plan,
     sampling_of,
     settings_of,
     start_engine,
@@ -30,6 +29,7 @@ from eaglelocal.talk.report import model_line
 from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
+    from eaglelocal.as_planned import Settled
     from eaglelocal.cli.serve_screen import ServeScreen
     from eaglelocal.hub.wish import Wish
     from eaglelocal.server.access import Access
@@ -51,6 +51,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     parallel: flags.Parallel = None,
     ctx: flags.Ctx = None,
     models: flags.Models = None,
+    max_loaded: flags.MaxLoaded = None,
     alias: flags.Alias = None,
     api_key_file: flags.ApiKeyFile = None,
     allowed_hosts: flags.AllowedHosts = None,
@@ -147,13 +148,22 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
 
 
 def wishes_of(settings: Settings, output: Output) -> dict[str, Wish]:
-    """By the name under which each model is asked for, the first to be loaded first; only that one is settled."""
-    first = settle_first(settings, output)
-    others = {name: wish_of(settings, Choice(target=name), parallel=first.parallel) for name in settings.models}
-    return {str(first.target): first} | {name: wish for name, wish in others.items() if name != first.target}
+    """By the name under which each model is asked for, settled; the first is to be loaded first."""
+    from eaglelocal.together import side_by_side
+
+    first = settle_first(settings)
+    asked = wish_of(settings, Choice(), parallel=first.wish.parallel)
+    others = {name: wish_of(settings, Choice(target=name), parallel=asked.parallel) for name in settings.models}
+    others.pop(str(first.wish.target), None)
+    first, settled = side_by_side(first, asked, others, most=settings.max_loaded or None)
+    found = {str(first.wish.target): first} | settled
+    for name, one in found.items():
+        if one.note:
+            output.aside(f"as planned: {f'{name}: ' * (one is not first)}{one.note}")
+    return {name: one.wish for name, one in found.items()}
 
 
-def settle_first(settings: Settings, output: Output) -> Wish:
+def settle_first(settings: Settings) -> Settled:
     """Fewer answers at once, where nobody said how many, rather than a model that does not fit, or a smaller one."""
     from eaglelocal.as_planned import as_planned
 
@@ -164,17 +174,13 @@ def settle_first(settings: Settings, output: Output) -> Wish:
             break
         other = as_planned(wish_of(settings, Choice(), parallel=num_slots))
         settled = other if other.fits else settled
-    notes = [settled.note, f"{settled.wish.parallel} at once, for want of memory" * (settled.wish.parallel < most)]
-    if any(notes):
-        output.aside(f"as planned: {'; '.join(filter(None, notes))}")
-    return settled.wish
+    fewer_note = f"{settled.wish.parallel} at once, for want of memory" * (settled.wish.parallel < most)
+    return dataclasses.replace(settled, note="; ".join(filter(None, [settled.note, fewer_note])))
 
 
 def plans_of(wishes: dict[str, Wish], output: Output) -> dict[str, Plan]:
     """What is missing of any of them is found now, not when somebody asks for it."""
-    first, *others = wishes
-    plans = {first: find_files(wishes[first], output)}
-    plans |= {name: make_plan(wishes[name], output) for name in others}
+    plans = {name: find_files(wish, output) for name, wish in wishes.items()}
     return {name: dataclasses.replace(plan, binds_answers=True) for name, plan in plans.items()}
 
 
@@ -200,12 +206,15 @@ def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, outp
 
 def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Models:
     from eaglelocal.server.models import Models, Opened
+    from eaglelocal.together import Household
 
     plans: dict[str, Plan] = {}
+    household = Household(most=settings.max_loaded or None)
 
     def load(name: str) -> Opened:
         if not plans:
             plans.update(plans_of(wishes, output))
+            household.reckon(plans)
         client, info = start_engine(plans[name], output)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
@@ -215,4 +224,11 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
     def makes_embeddings(name: str) -> bool | None:
         return plans[name].makes_embeddings if name in plans else None
 
-    return Models(list(wishes), load, idle_s=settings.idle_unload, aliases=settings.alias, planned=makes_embeddings)
+    return Models(
+        list(wishes),
+        load,
+        idle_s=settings.idle_unload,
+        aliases=settings.alias,
+        planned=makes_embeddings,
+        make_room=household.leavers,
+    )

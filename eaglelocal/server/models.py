@@ -308,9 +308,8 @@ class Models:
             resident.note_failure()
             if self._is_idle(resident) and not self._turn.locked():
                 async with self._turn:
-                    if not resident.num_users:
-                        _log.info("%s is unloaded: idle for %g s", resident.loaded.name, self._idle_s)
-                        await self._shut(resident)
+                    _log.info("%s is unloaded: idle for %g s", resident.loaded.name, self._idle_s)
+                    await self._shut(resident)
 
     def _is_idle(self, resident: Resident) -> bool:
         is_free = not resident.num_users and not resident.is_leaving

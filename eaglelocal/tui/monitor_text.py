@@ -51,7 +51,7 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
         (reading.state, state),
         (reading.detail if reading.state not in WELL else "", "text"),
         (f"up {span(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
-        (", ".join(reading.models), "text"),
+        (reading.model + f" +{len(reading.beside)}" * bool(reading.beside), "text"),
     ):
         if text:
             parts += [Span(f" {glyphs.dot} ", "quiet"), Span(harmless(text), role)]  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 import eaglelocal.as_planned
 from eaglelocal.as_planned import Settled
-from eaglelocal.cli.output import Output
 from eaglelocal.cli.serve import settle_first
 from eaglelocal.hub.wish import Wish
 from eaglelocal.settings import Settings
@@ -20,10 +18,10 @@ from eaglelocal.settings import Settings
     ("flags", "room", "num_slots", "target", "said"),
     [
         ({}, 4, 4, "best", ""),
-        ({}, 2, 2, "best", "as planned: 2 at once, for want of memory\n"),
-        ({}, 1, 1, "best", "as planned: 1 at once, for want of memory\n"),
-        ({}, 0, 4, "demo", "as planned: nothing fits\n"),
-        ({"parallel": "8"}, 2, 8, "demo", "as planned: nothing fits\n"),
+        ({}, 2, 2, "best", "2 at once, for want of memory"),
+        ({}, 1, 1, "best", "1 at once, for want of memory"),
+        ({}, 0, 4, "demo", "nothing fits"),
+        ({"parallel": "8"}, 2, 8, "demo", "nothing fits"),
     ],
 )
 def test_fewer_answers_at_once_rather_than_another_model(
@@ -41,7 +39,5 @@ def test_fewer_answers_at_once_rather_than_another_model(
         return Settled(replace(wish, target="demo"), "nothing fits", fits=False)
 
     monkeypatch.setattr(eaglelocal.as_planned, "as_planned", as_planned)
-    stderr = io.StringIO()
-    output = Output(stdout=io.StringIO(), stderr=stderr, environ={})
-    wish = settle_first(Settings.load(flags, {}, tmp_path / "none.toml"), output)
-    assert (wish.parallel, wish.target, stderr.getvalue()) == (num_slots, target, said)
+    settled = settle_first(Settings.load(flags, {}, tmp_path / "none.toml"))
+    assert (settled.wish.parallel, settled.wish.target, settled.note) == (num_slots, target, said)

@@ -27,7 +27,7 @@ from eaglelocal.server.access import Access
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Models, Opened
+from eaglelocal.server.models import MakeRoom, Models, Opened, all_leave
 from eaglelocal.server.run import bound, config_of
 from eaglelocal.server.serving import Limits, Serving
 
@@ -47,6 +47,7 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
     defaults: SamplingParams = DEFAULTS
     idle_s: float = 0.0
+    make_room: MakeRoom = all_leave
     aliases: tuple[str, ...] = ()
     restart: RestartPolicy = DEFAULT_POLICY
     num_slots: int = 4
@@ -139,7 +140,7 @@ def served(setup: Setup) -> Iterator[Server]:
 
 def serving_of(setup: Setup, load: Callable[[str], Opened]) -> Serving:
     return Serving(
-        models=Models(list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases),
+        models=Models(list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases, make_room=setup.make_room),
         admission=Admission(num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared),
         metrics=Metrics(),
         defaults=setup.defaults,

@@ -1,0 +1,153 @@
+"""The models of one server: planned so that they fit beside each other where that costs little, and who has to leave
+where they do not.
+
+What one needs is reckoned, not measured: a loaded model's weights are mapped, so the system counts them as free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from eaglelocal.as_planned import CTX_KEPT, Settled, as_planned, costs_little, this_rig
+from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
+from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.reference import Embedded, parse_reference
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.fitting import sources_of, with_attention, with_caches
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.projector import Projector
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
+from eaglelocal.hub.resolve import context_size
+from eaglelocal.hub.targets import find_target
+from eaglelocal.hub.wish import Wish
+from eaglelocal.planner.beside import Needs, leavers
+from eaglelocal.planner.memory import estimate, safe_rooms
+from eaglelocal.planner.placement import used_gpus
+
+LOGIT_BYTES = 4
+
+
+# ---- before anything is loaded
+def side_by_side(
+    first: Settled, asked: Wish, others: Mapping[str, Wish], *, most: int | None = None
+) -> tuple[Settled, dict[str, Settled]]:
+    """The first model and the others, settled.
+
+    The first leaves room for as many of the others, the smallest before, as cost it little; each of them is planned
+    beside it, or as if it were alone where that would cost it much: then they take turns.
+
+    first  as it would be alone, of the wish `asked`
+    most   models at once; None: as many as fit
+    """
+    if not others:
+        return first, {}
+    chosen = first
+    kept: dict[str, Needs] = {}  # what the others need that stay
+    for name, needs in sorted(least_of(others).items(), key=lambda item: total_bytes(item[1])):
+        if most is not None and len(kept) + 1 >= most:
+            break
+        closer = as_planned(asked, beside=joined([*kept.values(), needs]))
+        if is_nearly(closer, first):
+            chosen, kept[name] = dataclasses.replace(closer, note=first.note), needs
+    settled = {}
+    for name, wish in others.items():
+        beside = [needs for other, needs in kept.items() if other != name]
+        settled[name] = settled_beside(wish, joined([chosen.needs, *beside]) if most != 1 else ())
+        if name in kept:
+            kept[name] = settled[name].needs or kept[name]
+    return chosen, settled
+
+
+def settled_beside(wish: Wish, beside: Needs) -> Settled:
+    alone, closer = as_planned(wish), as_planned(wish, beside=beside)
+    return closer if is_nearly(closer, alone) else alone
+
+
+def is_nearly(closer: Settled, alone: Settled) -> bool:
+    """Is it about as good as with the memory to itself?"""
+    if closer.way is None or alone.way is None:
+        return False
+    return closer.fits and costs_little(closer.way, alone.way)
+
+
+def least_of(wishes: Mapping[str, Wish]) -> dict[str, Needs]:
+    """What each needs to be of use; of some that is not known."""
+    rooms = this_rig(load()).rooms
+    found = {name: least_needs(wish, rooms) for name, wish in wishes.items()}
+    return {name: needs for name, needs in found.items() if needs}
+
+
+def least_needs(wish: Wish, rooms: Sequence[Room]) -> Needs:
+    """Of the embedded model, which is as large as one likes, and of what cannot be read it is not known."""
+    try:
+        if wish.target is None or isinstance(parse_reference(wish.target), Embedded):
+            return ()
+        target = find_target(wish.target, on_progress=lambda fraction, what: None)
+        if is_embedding_model(target.header):
+            return embedding_needs(target.header, context_size(wish.ctx, target), rooms, gpu_layers=wish.gpu_layers)
+        settled = as_planned(wish)
+        if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or wish.ctx is not None:
+            return settled.needs
+        return as_planned(dataclasses.replace(wish, ctx=CTX_KEPT)).needs
+    except EagleLocalError:  # whoever loads it meets it again, and says it
+        return ()
+
+
+# ---- while the server runs
+class Household:
+    """Who has to leave for whom: by what each needs, and by how many may be there.
+
+    most  models at once; None: as many as fit
+    """
+
+    def __init__(self, *, most: int | None = None) -> None:
+        self._most = most
+        self._rooms: Sequence[Room] = ()
+        self._needs: dict[str, Needs] = {}
+
+    def reckon(self, plans: Mapping[str, Plan]) -> None:
+        """What each needs, by reference, and what there is, before any of them is loaded. Raises what reading does."""
+        rooms = this_rig(load()).rooms
+        self._rooms = safe_rooms(rooms)
+        self._needs = {name: needs_of(plan, rooms) for name, plan in plans.items()}
+
+    def leavers(self, name: str, others: Sequence[str]) -> list[str]:
+        """Of the others, who must leave for it. `others`: what is loaded, the one that can be spared most first."""
+        num_over = 0 if self._most is None else max(len(others) + 1 - self._most, 0)
+        over, stay = list(others[:num_over]), others[num_over:]
+        return over + leavers(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
+
+
+def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
+    """What a plan whose files are here would put where. Raises ModelFileError and IncompatibleError."""
+    if plan.makes_embeddings:
+        return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
+    target, *draft = sources_of(plan)
+    plan = with_attention(with_caches(plan, (target, *draft), rooms), target, rooms)
+    projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
+    return estimate(plan, target.shape, draft[0].shape if draft else None, rooms, projector)
+
+
+def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[Room], *, gpu_layers: int | None) -> Needs:
+    """A pass has a whole text's rows; a decoder computes their logits, which nobody reads."""
+    shape = shape_of(header)
+    plan = Plan(
+        target=header.path, target_label="", n_ctx=n_ctx, n_batch=n_ctx, gpu_layers=gpu_layers, unified=True
+    )  # fmt: skip
+    is_encoder = header.metadata.get(f"{shape.architecture}.attention.causal") is False
+    gpus = [] if gpu_layers == 0 else used_gpus(rooms, device=None, split="layer")
+    device = gpus[0].device if gpus else RAM
+    logits = Buffer(device, Kind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
+    return (*estimate(plan, shape, None, rooms), logits)
+
+
+def joined(each: Iterable[Needs]) -> Needs:
+    return tuple(buffer for needs in each for buffer in needs)
+
+
+def total_bytes(needs: Needs) -> int:
+    return sum(buffer.num_bytes for buffer in needs)

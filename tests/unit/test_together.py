@@ -1,0 +1,173 @@
+"""Models of one server on machines that are not here: what stays beside what, and what it costs the first one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from doubles.embedding_models import write_bert
+from doubles.random_models import TargetShape, write_target
+from doubles.sketched_models import REAL, write_sketch
+
+from eaglelocal import as_planned as as_planned_module
+from eaglelocal import together
+from eaglelocal.as_planned import CTX_KEPT, Settled, as_planned
+from eaglelocal.backend.fit import RAM
+from eaglelocal.catalog.machines import CPU, CUDA
+from eaglelocal.core.plan import Plan
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+from eaglelocal.planner.beside import fit
+from eaglelocal.planner.machine import Device, Rig
+from eaglelocal.planner.memory import safe_rooms
+from eaglelocal.together import Household, needs_of, side_by_side
+
+GIB, GIGA = 2**30, 10**9
+On = Callable[[Rig], None]
+
+
+def rig_with(card_gib: float, ram_gib: float = 64) -> Rig:
+    host = Device(
+        name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=int(ram_gib * GIB), bytes_s=40 * GIGA, flops=1e11
+    )
+    card = Device(
+        name="CUDA0",
+        label="a card",
+        kind=CUDA,
+        total_bytes=None,
+        free_bytes=int(card_gib * GIB),
+        bytes_s=900 * GIGA,
+        flops=7e13,
+    )
+    return Rig(name="a machine", host=host, gpus=(card,) if card_gib else ())
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Headers of models as large as real ones, an encoder, and a decoder that pools."""
+    folder = tmp_path_factory.mktemp("files")
+    found = {name: write_sketch(folder / f"{name}.gguf", REAL[name]) for name in ("qwen3-8b", "qwen3-0.6b")}
+    found["bert"] = write_bert(folder / "bert.gguf")
+    found["pools"] = write_target(folder / "pools.gguf", TargetShape(n_vocab=50_000, n_ctx=32768), pooling=3)
+    yield {name: str(path) for name, path in found.items()}
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> On:
+    def machine(rig: Rig) -> None:
+        for module in (as_planned_module, together):
+            monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
+
+    return machine
+
+
+def settled(first: str, *others: str, most: int | None = None) -> tuple[Settled, Settled, dict[str, Settled]]:
+    """The first one alone, beside the others, and the others."""
+    asked = Wish(target=first, parallel=1)
+    alone = as_planned(asked)
+    return alone, *side_by_side(alone, asked, {name: Wish(target=name, parallel=1) for name in others}, most=most)
+
+
+def plans_of(*all_of_it: Settled) -> dict[str, Plan]:
+    found = (resolve(one.wish, on_progress=lambda fraction, what: None) for one in all_of_it)
+    return {str(plan.target): plan for plan in found}
+
+
+def household(*all_of_it: Settled, most: int | None = None) -> Household:
+    made = Household(most=most)
+    made.reckon(plans_of(*all_of_it))
+    return made
+
+
+def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict[str, str], on: On) -> None:
+    on(rig_with(13))
+    alone, first, others = settled(files["qwen3-8b"], files["pools"])
+    assert alone.wish.ctx is not None and first.wish.ctx is not None
+    assert CTX_KEPT <= first.wish.ctx <= alone.wish.ctx
+    assert (first.wish.gpu_layers, others[files["pools"]].wish.ctx) == (alone.wish.gpu_layers, None)
+    made = household(first, *others.values())
+    assert made.leavers(files["pools"], [files["qwen3-8b"]]) == []
+    assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
+
+
+def test_without_that_it_would_have_taken_all(files: dict[str, str], on: On) -> None:
+    """The test above would show nothing if both fitted anyway."""
+    on(rig_with(13))
+    alone, _, others = settled(files["qwen3-8b"], files["pools"])
+    assert household(alone, *others.values()).leavers(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+
+
+def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on: On) -> None:
+    on(rig_with(24))
+    _, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
+    second = others[files["qwen3-0.6b"]]
+    assert first.wish.gpu_layers is None and second.wish.gpu_layers is None
+    assert (first.wish.ctx, second.wish.ctx) >= (CTX_KEPT, CTX_KEPT)
+    assert fit([first.needs, second.needs], safe_rooms(rig_with(24).rooms))
+    assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
+
+
+def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str, str], on: On) -> None:
+    on(rig_with(10.5))
+    alone, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
+    second = others[files["qwen3-0.6b"]]
+    assert first == alone
+    assert second == as_planned(Wish(target=files["qwen3-0.6b"], parallel=1))
+    assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+
+
+def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on: On) -> None:
+    on(rig_with(13))
+    alone, first, others = settled(files["qwen3-8b"], files["pools"], files["qwen3-0.6b"], most=1)
+    assert first == alone
+    assert others[files["qwen3-0.6b"]] == as_planned(Wish(target=files["qwen3-0.6b"], parallel=1))
+    made = household(first, *others.values(), most=1)
+    assert made.leavers(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+
+
+def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], on: On) -> None:
+    on(rig_with(0))
+    names = [files["qwen3-0.6b"], files["bert"]]
+    made = household(*(Settled(Wish(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
+    assert made.leavers(files["pools"], names) == names[:1]
+    assert made.leavers(files["pools"], names[:1]) == []
+
+
+def test_what_cannot_be_read_is_left_to_loading(files: dict[str, str], on: On, tmp_path: Path) -> None:
+    on(rig_with(24))
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"nothing")
+    alone, first, others = settled(files["qwen3-8b"], str(bad), str(tmp_path / "none.gguf"))
+    assert first == alone
+    assert [one.needs for one in others.values()] == [(), ()]
+
+
+def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, str], on: On) -> None:
+    """Each pass has rows for a whole context: 32768 of them would take gigabytes."""
+    on(rig_with(24))
+    found = as_planned(Wish(target=files["pools"], parallel=4))
+    assert found.wish.ctx is None
+    (plan,) = plans_of(found).values()
+    assert (plan.makes_embeddings, plan.n_ctx) == (True, 4096)
+
+
+@pytest.mark.parametrize("card", [0.0, 24.0])
+@pytest.mark.parametrize("name", ["bert", "pools"])
+def test_an_embedding_model_lies_where_it_computes(files: dict[str, str], on: On, card: float, name: str) -> None:
+    rig = rig_with(card)
+    on(rig)
+    (plan,) = plans_of(as_planned(Wish(target=files[name]))).values()
+    held = needs_of(plan, rig.rooms)
+    largest = max(held, key=lambda one: one.num_bytes)
+    assert largest.device == (RAM if not card else "CUDA0") or name == "bert"
+    at_host = needs_of(dataclasses.replace(plan, gpu_layers=0), rig.rooms)
+    assert {one.device for one in at_host if one.num_bytes} == {RAM}
