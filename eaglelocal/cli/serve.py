@@ -221,14 +221,11 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
             output.aside(f"note: {note}")
         return Opened(client, info)
 
-    def makes_embeddings(name: str) -> bool | None:
-        return plans[name].makes_embeddings if name in plans else None
-
     return Models(
         list(wishes),
         load,
         idle_s=settings.idle_unload,
         aliases=settings.alias,
-        planned=makes_embeddings,
+        planned=plans.get,
         make_room=household.leavers,
     )

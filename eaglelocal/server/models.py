@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.server.asking import Answerer, Line
@@ -55,7 +56,7 @@ class Opened:
 
 
 Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
-Planned = Callable[[str], bool | None]  # does it make embeddings? None: not known yet
+Planned = Callable[[str], Plan | None]  # None: not known yet
 # who has to leave for a reference: of these, the one that can be spared most comes first
 MakeRoom = Callable[[str, Sequence[str]], Sequence[str]]
 
@@ -133,7 +134,7 @@ class Models:
         *,
         idle_s: float = 0.0,
         aliases: Sequence[str] = (),
-        planned: Planned = lambda name: None,
+        planned: Planned = lambda reference: None,
         make_room: MakeRoom = all_leave,
     ) -> None:
         """`names`: references, as `load` takes them; people are told the name of a file, and may say its path too.
@@ -208,12 +209,17 @@ class Models:
 
     def makes_embeddings(self, name: str) -> bool | None:
         """None: nobody knows yet."""
-        info = self.info_of(name)
-        return self._planned(self._references[name]) if info is None else bool(info.embedding_size)
+        if name in self.infos:
+            return bool(self.infos[name].embedding_size)
+        plan = self._planned(self._references[name])
+        return None if plan is None else plan.makes_embeddings
 
     def sees_images(self, name: str) -> bool:
-        """As far as is known: it has been loaded."""
-        return name in self.infos and self.infos[name].sees_images
+        """As it was loaded, or is planned: memory may still be short for it."""
+        if name in self.infos:
+            return self.infos[name].sees_images
+        plan = self._planned(self._references[name])
+        return plan is not None and plan.projector is not None
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:

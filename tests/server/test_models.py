@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -20,6 +21,10 @@ from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.server import models as models_module
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.models import Models, Opened
+
+
+EMBEDS = dataclasses.replace(plan(), makes_embeddings=True)
+SEES = plan("seer")
 
 
 class Shelf:
@@ -157,7 +162,7 @@ def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], lis
 
 def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
     async def test() -> None:
-        models = Models(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": True}.get)
+        models = Models(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": EMBEDS}.get)
         assert models.makes_embeddings("x.gguf") is True
         async with models.use("/home/me/x.gguf") as loaded:
             assert (loaded.name, shelf.loads) == ("x.gguf", ["/home/me/x.gguf"])
@@ -416,10 +421,12 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
 def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others() -> None:
     async def test() -> None:
         shelf = Shelf()
-        models = Models(["a", "b", "c"], shelf.load, planned={"a": True, "b": True}.get)
-        assert [models.makes_embeddings(name) for name in "abc"] == [True, True, None]
-        await models.start()
-        assert [models.makes_embeddings(name) for name in "abc"] == [False, True, None]
+        models = Models(["a", "b", "c", "d"], shelf.load, planned={"a": SEES, "b": EMBEDS, "d": SEES}.get)
+        assert [models.makes_embeddings(name) for name in "abcd"] == [False, True, None, False]
+        assert [models.sees_images(name) for name in "abcd"] == [True, False, False, True]
+        await models.start()  # without what reads images
+        assert [models.makes_embeddings(name) for name in "abcd"] == [False, True, None, False]
+        assert [models.sees_images(name) for name in "abcd"] == [False, False, False, True]
         await models.close()
 
     asyncio.run(test())
