@@ -22,7 +22,6 @@ from eaglelocal.server import models as models_module
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.models import Models, Opened
 
-
 EMBEDS = dataclasses.replace(plan(), makes_embeddings=True)
 SEES = plan("seer")
 
