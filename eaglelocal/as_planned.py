@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
+from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.hub.projectors import AUTO, NONE
 from eaglelocal.hub.resolve import DEFAULT_CTX, divided
 from eaglelocal.hub.targets import NATIVE, find_target
@@ -73,7 +74,7 @@ def as_planned(wish: Wish, *, beside: Needs = ()) -> Settled:
     try:
         catalog = load()
         target = find_target(wish.target, on_progress=lambda fraction, what: None)
-        if is_embedding_model(target.header):
+        if task_of(target.header) is not Task.TEXT:
             return Settled(wish)
         rig = rig_beside(this_rig(catalog), beside)
         planned = best_of([found_option(target, wish.target, wish, catalog)], rig, wish)

@@ -18,7 +18,7 @@ from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.images import LlamaImageReader, ReaderParams
 from eaglelocal.backend.layouts import AMX
 from eaglelocal.backend.library import Library, load_library
-from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.memory import buffer_bytes, host_bytes
 from eaglelocal.backend.model import Model
 from eaglelocal.backend.reading import LAID_OUT
 from eaglelocal.backend.rehearsal import Part
@@ -54,6 +54,7 @@ from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
+from eaglelocal.scheduler.swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, Swap
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
@@ -61,6 +62,7 @@ from eaglelocal.text.template import chat_template
 
 Report = Callable[[LoadProgress], None]
 MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # at most, and of what is free
+MOST_SWAP_BYTES, SWAP_PART = 2**33, 8
 ROW_END = "v.token_embd.img_break"  # of a projector of Pixtral's kind
 MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
 
@@ -83,7 +85,8 @@ class Builder:
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
         self._num_branches = 0  # of each slot's trees
-        self._can_cut = True
+        self._can_cut, self._can_swap, self._has_windows = True, False, False
+        self._gpus: tuple[str, ...] = ()
         self._num_checkpoints = 0
         self._min_fork: int | None = None  # prompt tokens that are worth copying another slot's cells
 
@@ -97,7 +100,8 @@ class Builder:
         self._plan = plan
         self._num_branches = target.context.num_branches // plan.num_slots
         self._min_fork = None if branch_problem(parts.shape) else min_fork(plan)
-        self._can_cut = parts.can_cut
+        self._can_cut, self._can_swap, self._gpus = parts.can_cut, parts.can_swap, parts.gpus
+        self._has_windows = parts.shape.has_windows
         self._num_checkpoints = num_checkpoints(parts.shape.state_bytes, plan.num_slots, self._machine)
         model = self._model(library, target, share=(0.0, 0.9))
         wait_for_constraints = self._prepare_constraints(model)
@@ -262,7 +266,7 @@ class Builder:
             constraints=model.constraints,
             drafters=drafters,
             controller=controller,
-            scheduler=self._scheduler(model, drafters),
+            scheduler=self._scheduler(library, model, drafters),
             info=info,
             image_reader=images,
         )
@@ -296,9 +300,9 @@ class Builder:
         self._opened.callback(reader.close)
         return reader
 
-    def _scheduler(self, model: Model, drafters: tuple[Drafter, ...]) -> Scheduler:
+    def _scheduler(self, library: Library, model: Model, drafters: tuple[Drafter, ...]) -> Scheduler:
         plan = self._plan
-        return Scheduler(
+        scheduler = Scheduler(
             num_slots=plan.num_slots,
             n_ctx=plan.n_ctx,
             n_batch=plan.n_batch,
@@ -308,11 +312,27 @@ class Builder:
             most_drafted=plan.max_draft if model.is_hybrid else None,
             min_fork=self._min_fork,
         )
+        if self._can_swap and not plan.is_brief:
+            loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
+            most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
+            least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
+            scheduler.swap = Swap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
+        return scheduler
 
 
 def min_fork(plan: Plan) -> int:
     """In one cache a copy is a note beside each cell; a cache of its own is copied whole, whatever is wanted of it."""
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
+
+
+def swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> int:
+    """For conversations in main memory.
+
+    available_bytes  before anything was loaded: mapped weights count as free for ever
+    """
+    if plan.cache_ram is not None:
+        return plan.cache_ram * 2**20
+    return min(MOST_SWAP_BYTES, max((available_bytes or 0) - loaded_bytes, 0) // SWAP_PART)
 
 
 def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:

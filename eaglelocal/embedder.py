@@ -1,4 +1,5 @@
-"""The composition root of embedding models, run in the child: `eaglelocal.embedder:build`, Plan -> EmbeddingEngine.
+"""The composition root of embedding models and rerankers, run in the child: `eaglelocal.embedder:build`, Plan ->
+EmbeddingEngine.
 
 The model's file must say how it pools (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
 """
@@ -14,8 +15,10 @@ from eaglelocal.backend.embedding import EmbeddingContext, EmbeddingParams
 from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, at_least, check_fits, joined
 from eaglelocal.backend.library import Library, load_library
 from eaglelocal.backend.model import Model
+from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.task import Task
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.fitting import check_experts, placement_of
@@ -23,24 +26,29 @@ from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pair import read_model
-from eaglelocal.gguf.pooling import POOLINGS, RANKS, pooling_of
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
+from eaglelocal.text.pairs import Frame, FramedPairs, Pairs, WrittenPairs
 
 Report = Callable[[LoadProgress], None]
 
 MAX_TEXTS = 64  # of a pass
+CLASSIFIERS = ("cls.weight", "cls.output.weight")  # any of them
+SOFTMAX = ("qwen3", "qwen3vl")  # architectures of which llama.cpp gives probabilities
+PAIR_TEMPLATE = "tokenizer.chat_template.rerank"
 
 
 def build(plan: Plan, report: Report) -> EmbeddingEngine:
-    """Load the plan's target as an embedding model. Raises the error tree's errors; frees what it had taken."""
+    """Load the plan's target, which answers with no text. Raises the error tree's errors; frees what it had taken."""
     started_at, machine = time.perf_counter(), probe()
     header = read_header(plan.target)
     info = read_model(header)
     check_pools(header, info)
+    task = task_of(header)
     check_experts(plan, shape_of(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # positions behind it may have no embedding
     library = load_library()
@@ -54,6 +62,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             EmbeddingParams(
                 n_batch=n_ctx,
                 num_texts=min(MAX_TEXTS, n_ctx),
+                ranks=task is Task.RANK,
                 threads=threads,
                 kv_type=plan.kv_type,
                 flash_attention=plan.flash_attention,
@@ -63,7 +72,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         told = EngineInfo(
             target=plan.target_label,
             draft="none",
-            draft_reason="an embedding model drafts nothing",
+            draft_reason="a model that writes no text drafts nothing",
             n_ctx=n_ctx,
             num_slots=min(MAX_TEXTS, n_ctx),
             n_vocab=model.vocabulary.n_tokens,
@@ -72,21 +81,36 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             model_bytes=model.size_bytes,
             load_s=time.perf_counter() - started_at,
             library=library.build,
-            embedding_size=context.n_embd,
+            task=task,
+            embedding_size=context.n_embd if task is Task.EMBEDDING else 0,
             architecture=info.architecture,
         )
-        return EmbeddingEngine(context, model.vocabulary, told, opened.pop_all().close)
+        pairs = pairs_of(header, model.vocabulary) if task is Task.RANK else None
+        is_probable = info.architecture in SOFTMAX
+        close = opened.pop_all().close
+        return EmbeddingEngine(context, model.vocabulary, told, close, pairs=pairs, gives_probabilities=is_probable)
+
+
+def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
+    template = header.metadata.get(PAIR_TEMPLATE)
+    if isinstance(template, str):
+        return WrittenPairs(vocabulary, template)
+    return FramedPairs(vocabulary, Frame(*vocabulary.pair_frame))
 
 
 def check_pools(header: Header, info: ModelInfo) -> None:
-    """Raises IncompatibleError for what makes no embeddings."""
-    pooling = pooling_of(header)
+    """Raises IncompatibleError for what makes neither embeddings nor scores."""
+    task, name = task_of(header), header.path.name
     if info.has_state:
-        raise IncompatibleError(f"{header.path.name} keeps recurrent state and cannot make embeddings")
-    if pooling not in POOLINGS:
-        why = "ranks pairs of texts" if pooling == RANKS else "does not say how its rows become one vector"
+        raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
+    if task is Task.TEXT:
         raise IncompatibleError(
-            f"{header.path.name} is no embedding model: it {why}", hint=f"the key {info.architecture}.pooling_type"
+            f"{name} is no embedding model: it does not say how its rows become one vector",
+            hint=f"the key {info.architecture}.pooling_type",
+        )
+    if task is Task.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
+        raise IncompatibleError(
+            f"{name} should rank texts, and has no classifier", hint="a file that was converted as a reranker"
         )
 
 

@@ -62,8 +62,13 @@ class Fitted:
     target: Part
     draft: Part | None
     shape: Shape  # the target's
-    has_gpu: bool  # llama.cpp sees one
+    draft_shape: Shape | None
+    gpus: tuple[str, ...]  # that llama.cpp sees
     uses_gpu: bool  # also without a layer there: what many rows need is computed on it all the same
+
+    @property
+    def has_gpu(self) -> bool:
+        return bool(self.gpus)
 
     @property
     def spares_windows(self) -> bool:
@@ -86,6 +91,19 @@ class Fitted:
         return tuple(notes)
 
     @property
+    def can_swap(self) -> bool:
+        """Whether copies of cells tell all of a text, and are had sooner than the text is read anew.
+
+        A draft model's windows would be cut where they are not whole. Without flash attention values lie transposed:
+        from a GPU llama.cpp then fetches each row of each layer's for itself, and in pieces where slots have answered
+        at once.
+        """
+        if self.plan.flash_attention == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
+            return False
+        is_model = self.plan.draft_kind == "draft_model"
+        return not (is_model and self.draft_shape is not None and self.draft_shape.has_windows)
+
+    @property
     def can_cut(self) -> bool:
         """Whether the cache can forget its end: neither states nor windows bring back what lay before it."""
         return not self.shape.has_state and not self.spares_windows
@@ -106,7 +124,15 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
         check_memory(candidate, sources, parts, library, safe_rooms(there) if is_greedy(candidate) else there)
         draft = parts[1] if len(parts) > 1 else None
         used = used_gpus(there, device=candidate.device, split=candidate.split)
-        return Fitted(candidate, parts[0], draft, sources[0].shape, has_gpu=len(there) > 1, uses_gpu=bool(used))
+        return Fitted(
+            candidate,
+            parts[0],
+            draft,
+            sources[0].shape,
+            draft_shape=sources[1].shape if draft is not None else None,
+            gpus=tuple(room.device for room in there if room.device != RAM),
+            uses_gpu=bool(used),
+        )
 
     *earlier, last = memory_choices(plan, sources[0].shape)
     for candidate in earlier:

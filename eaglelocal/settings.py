@@ -49,6 +49,7 @@ class Settings:
     split: str = "layer"
     kv_type: str = "f16"
     flash_attn: str = "auto"
+    cache_ram: int | None = None  # MiB; None: by what is free
     ctx: int | None = None
     parallel: int | None = None
     temperature: float = 0.7
@@ -270,6 +271,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "split": _split,
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
+        "cache_ram": _or("auto", None, _whole(0)),
         "ctx": _or("auto", None, _whole(1)),
         "parallel": _or("auto", None, _whole(1, MAX_SLOTS)),
         "temperature": _number(*RANGES["temperature"]),

@@ -14,10 +14,11 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.fitting import sources_of, with_attention, with_caches
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
@@ -52,11 +53,12 @@ def side_by_side(
             break
         closer = as_planned(asked, beside=joined([*kept.values(), needs]))
         if is_nearly(closer, first):
-            chosen, kept[name] = dataclasses.replace(closer, note=first.note), needs
+            chosen, kept[name] = as_small(closer), needs
+    held = chosen.needs or least_of({"": asked}).get("", ())
     settled = {}
     for name, wish in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
-        settled[name] = settled_beside(wish, joined([chosen.needs, *beside]) if most != 1 else ())
+        settled[name] = settled_beside(wish, joined([held, *beside]) if most != 1 else ())
         if name in kept:
             kept[name] = settled[name].needs or kept[name]
     return chosen, settled
@@ -64,12 +66,19 @@ def side_by_side(
 
 def settled_beside(wish: Wish, beside: Needs) -> Settled:
     alone, closer = as_planned(wish), as_planned(wish, beside=beside)
-    return closer if is_nearly(closer, alone) else alone
+    return as_small(closer) if beside and is_nearly(closer, alone) else alone
+
+
+def as_small(closer: Settled) -> Settled:
+    """Not larger than planned where it finds more room: that is another's."""
+    if closer.way is None or closer.way.setup.whole_windows:
+        return closer
+    return dataclasses.replace(closer, wish=dataclasses.replace(closer.wish, whole_windows=False))
 
 
 def is_nearly(closer: Settled, alone: Settled) -> bool:
-    """Is it about as good as with the memory to itself?"""
-    if closer.way is None or alone.way is None:
+    """Is it about as good as with the memory to itself? What can no longer see images is not."""
+    if closer.way is None or alone.way is None or closer.wish.mmproj != alone.wish.mmproj:
         return False
     return closer.fits and costs_little(closer.way, alone.way)
 
@@ -87,7 +96,7 @@ def least_needs(wish: Wish, rooms: Sequence[Room]) -> Needs:
         if wish.target is None or isinstance(parse_reference(wish.target), Embedded):
             return ()
         target = find_target(wish.target, on_progress=lambda fraction, what: None)
-        if is_embedding_model(target.header):
+        if task_of(target.header) is not Task.TEXT:
             return embedding_needs(target.header, context_size(wish.ctx, target), rooms, gpu_layers=wish.gpu_layers)
         settled = as_planned(wish)
         if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or wish.ctx is not None:
@@ -124,7 +133,7 @@ class Household:
 
 def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
     """What a plan whose files are here would put where. Raises ModelFileError and IncompatibleError."""
-    if plan.makes_embeddings:
+    if plan.task is not Task.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
     target, *draft = sources_of(plan)
     plan = with_attention(with_caches(plan, (target, *draft), rooms), target, rooms)

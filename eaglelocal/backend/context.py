@@ -23,7 +23,7 @@ from eaglelocal.backend.library import NativeClock, failure
 from eaglelocal.backend.memory import Cells, uncut
 from eaglelocal.backend.model import Model, look_up
 from eaglelocal.backend.samplers import Chain, ChainSampler, FilteredChain, GreedySampler, WholeChain, filter_of
-from eaglelocal.core.batch import Batch, Floats, Proposals
+from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import Sampler
@@ -172,6 +172,7 @@ class LlamaContext:
             raise uncut(cuts)
         if code:
             raise failure(code, n, self._library)
+        self._cells.made_copies()
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)
 
@@ -257,6 +258,15 @@ class LlamaContext:
 
     def restore(self, sequence: int, state: bytearray) -> None:
         self._cells.restore(sequence, state)
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return self._cells.swapped_bytes(sequence)
+
+    def swap_out(self, sequence: int) -> Bytes:
+        return self._cells.swap_out(sequence)
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        self._cells.swap_in(sequence, cells)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         if self.is_unified:

@@ -1,4 +1,5 @@
-"""An embedding model's context: texts in, one pooled vector each out. Owns the llama_context.
+"""An embedding model's context: texts in, one pooled vector each out. Owns the llama_context. A reranker's vectors are
+what its classifier says of each class of pairs.
 
 Encoders (BERT and its kin) and decoders with a pooling rule are asked alike: a batch of whole texts goes
 through in one pass, and nothing is remembered from batch to batch. Vectors come as the model gives them.
@@ -26,6 +27,7 @@ class EmbeddingParams:
 
     n_batch: int  # tokens; the longest text must fit, for encoders see it all at once
     num_texts: int = 1
+    ranks: bool = False
     threads: int = 1
     kv_type: str = "f16"
     flash_attention: str = "auto"
@@ -38,7 +40,8 @@ class EmbeddingContext:
         self._library, self._api = model.library, model.library.api
         self._clock = NativeClock()
         self.n_batch, self.num_texts = params.n_batch, params.num_texts
-        self.n_embd = int(self._api.llama_model_n_embd_out(model.handle))
+        width_of = self._api.llama_model_n_cls_out if params.ranks else self._api.llama_model_n_embd_out
+        self.n_embd = int(width_of(model.handle))
         self._handle: C.c_void_p | None = _create(model, params)
         self._batch = self._api.llama_batch_init(params.n_batch, 0, 1)
 

@@ -8,6 +8,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext, create_conte
 from eaglelocal.backend.hot import HeadStruct, filled
 from eaglelocal.backend.memory import Cells
 from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Bytes
 
 
 class HeadCells:
@@ -38,6 +39,15 @@ class HeadCells:
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove(sequence, first_position)
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return self._cells.swapped_bytes(sequence)
+
+    def swap_out(self, sequence: int) -> Bytes:
+        return self._cells.swap_out(sequence)
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        self._cells.swap_in(sequence, cells)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)

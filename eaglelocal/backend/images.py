@@ -71,7 +71,7 @@ class LlamaImageReader:
     """
 
     def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
-        self._mtmd, self._params = load_mtmd(library), params
+        self._mtmd, self._params, self._vocabulary = load_mtmd(library), params, model.vocabulary
         self._width: int = library.api.llama_model_n_embd_inp(model.handle)
         native = self._mtmd.mtmd_context_params_default()
         native.use_gpu, native.n_threads = params.on_gpu, params.threads
@@ -102,7 +102,15 @@ class LlamaImageReader:
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
         """One picture at a time is unpacked beside libmtmd's copies."""
-        return self._tokenize((picture_of(part) if isinstance(part, bytes) else part for part in parts), add_special)
+        return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
+
+    def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | Picture]:
+        """A text comes in the parts that its vocabulary makes of it."""
+        if isinstance(part, bytes):
+            yield picture_of(part)
+            return
+        text, parse_special = part
+        yield from (TextPart(one, parse_special) for one in self._vocabulary.parts(text, parse_special=parse_special))
 
     def _tokenize(self, parts: Iterable[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
         mtmd = self._mtmd

@@ -11,9 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 
+import numpy as np
+
 from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
-from eaglelocal.errors import EngineError
+from eaglelocal.core.batch import Bytes
+from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.shape import block_of, is_expert, is_input
 
@@ -22,7 +25,7 @@ LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+)
 CACHE_LAYER_LINE = re.compile(r"layer\s+\d+: dev = (\S+)")
 CACHE_SIZE_LINE = re.compile(r"size =\s*([\d.]+) MiB \(\s*\d+ cells,")  # of the layers named before it
 MIB = 2**20
-UNCUTTABLE = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+ALL_OF_IT, UNCUTTABLE = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
 class Cells:
@@ -41,6 +44,8 @@ class Cells:
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
         self.postponed: dict[int, int] = {}  # first position that goes, by sequence
+        self.copied: set[int] = set()  # from these, by the next decode
+        self.coming: set[int] = set()  # to these, likewise
 
     def check_open(self) -> None:
         """Raises EngineError when the context is closed: llama.cpp would read freed memory."""
@@ -104,28 +109,70 @@ class Cells:
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
         self._share(source, target, -1, -1)  # llama.cpp aborts for a part
+        self.copied.add(source)
+        self.coming.add(target)
         self.remove(target, end)
 
     def save(self, sequence: int) -> bytearray:
         """What llama.cpp cannot cut of the sequence: recurrent state, not its cells."""
-        self.settle()
-        started_at, api = perf_counter(), self._library.api
-        size = api.llama_state_seq_get_size_ext(self._context, sequence, UNCUTTABLE)
-        state = bytearray(size)
-        written = api.llama_state_seq_get_data_ext(self._context, as_bytes(state), size, sequence, UNCUTTABLE)
-        self.native_s += perf_counter() - started_at
-        if not size or written != size:
-            raise EngineError(f"the state of sequence {sequence} was not saved: {written} of {size} bytes")
+        state = bytearray(self._size(sequence, UNCUTTABLE))
+        written = self._get(sequence, state, UNCUTTABLE)
+        if not state or written != len(state):
+            raise EngineError(f"the state of sequence {sequence} was not saved: {written} of {len(state)} bytes")
         return state
 
     def restore(self, sequence: int, state: bytearray) -> None:
+        read = self._set(sequence, state, UNCUTTABLE)
+        if read != len(state):
+            raise EngineError(f"the state of sequence {sequence} was not restored: {read} of {len(state)} bytes")
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return self._size(sequence, ALL_OF_IT)
+
+    def swap_out(self, sequence: int) -> Bytes:
+        if sequence in self.coming:
+            raise ResourceError(f"sequence {sequence} is still to be copied")
+        size = self._size(sequence, ALL_OF_IT)
+        try:
+            cells = np.empty(size, dtype=np.uint8)
+        except MemoryError as error:
+            raise ResourceError(f"no {size} bytes of main memory are left for sequence {sequence}") from error
+        written = self._get(sequence, cells.data, ALL_OF_IT)
+        if not size or written != size:
+            raise ResourceError(f"sequence {sequence} was not swapped out: {written} of {size} bytes")
+        return cells
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        if sequence in self.coming | self.copied:
+            raise ResourceError(f"sequence {sequence} is still to be copied")
+        self.postponed.pop(sequence, None)  # llama.cpp removes all of it first
+        read = self._set(sequence, cells.data, ALL_OF_IT)
+        if read != len(cells):
+            self.remove(sequence, 0)
+            raise ResourceError(f"sequence {sequence} was not swapped in: {read} of {len(cells)} bytes")
+
+    def made_copies(self) -> None:
+        """A decode has."""
+        self.copied.clear()
+        self.coming.clear()
+
+    def _size(self, sequence: int, what: int) -> int:
         self.settle()
-        started_at, size = perf_counter(), len(state)
-        set_data = self._library.api.llama_state_seq_set_data_ext
-        read = set_data(self._context, as_bytes(state), size, sequence, UNCUTTABLE)
+        return int(self._library.api.llama_state_seq_get_size_ext(self._context, sequence, what))
+
+    def _get(self, sequence: int, into: bytearray | memoryview, what: int) -> int:
+        started_at = perf_counter()
+        get_data = self._library.api.llama_state_seq_get_data_ext
+        written = get_data(self._context, as_bytes(into), len(into), sequence, what)
         self.native_s += perf_counter() - started_at
-        if read != size:
-            raise EngineError(f"the state of sequence {sequence} was not restored: {read} of {size} bytes")
+        return int(written)
+
+    def _set(self, sequence: int, data: bytearray | memoryview, what: int) -> int:
+        self.settle()
+        started_at = perf_counter()
+        read = self._library.api.llama_state_seq_set_data_ext(self._context, as_bytes(data), len(data), sequence, what)
+        self.native_s += perf_counter() - started_at
+        return int(read)
 
     def _share(self, source: int, target: int, first: int, end: int) -> None:
         started_at = perf_counter()
@@ -139,7 +186,7 @@ class Cells:
         return int(self._library.last_position(self.memory, sequence))
 
 
-def as_bytes(state: bytearray) -> C.Array[C.c_ubyte]:
+def as_bytes(state: bytearray | memoryview) -> C.Array[C.c_ubyte]:
     return (C.c_ubyte * len(state)).from_buffer(state)
 
 
@@ -156,6 +203,17 @@ def buffer_bytes(log: Log) -> dict[str, int]:
             kind = match.group(2)
             totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
     return totals
+
+
+def host_bytes(log: Log, devices: Sequence[str], *, lends_memory: bool) -> int:
+    """Of all those buffers, what lies in main memory.
+
+    devices       the GPUs' names
+    lends_memory  they work there too
+    """
+    elsewhere = () if lends_memory else devices
+    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.search(line)))
+    return sum(int(float(match.group(3)) * MIB) for match in found if device_of(match.group(1), elsewhere) == RAM)
 
 
 def device_of(name: str, devices: Sequence[str]) -> str:

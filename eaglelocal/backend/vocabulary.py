@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import functools
+import re
 from collections.abc import Callable
 
 from eaglelocal.backend.library import Library
@@ -12,6 +13,12 @@ from eaglelocal.core.ports import FillTokens
 
 PIECE_BYTES = 64
 WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
+# Control tokens that llama.cpp (llama-vocab.cpp) makes user-defined, so that gpt-oss and Solar show them in answers: it
+# then reads them out of plain text as well. Here they stay control tokens. <|end|> is one where it ends no answer.
+MADE_ORDINARY = ("<|channel|>", "<|constrain|>", "<|end|>", "<|message|>", "<|start|>")
+USER_DEFINED = 16  # llama_token_attr
+# within each of them, where the splitters of these families cut it anyway
+_CUT = re.compile(f"(?<=<\\|)(?={'|'.join(re.escape(text[2:]) for text in MADE_ORDINARY)})")
 
 
 class LlamaVocabulary:
@@ -29,8 +36,15 @@ class LlamaVocabulary:
         self._pieces: dict[int, bytes] = {}
         self._spelled: dict[int, bytes] = {}
         self._read, self._buffer = library.token_to_piece, (C.c_char * PIECE_BYTES)()
+        self._made_ordinary = self._ordinary_markers() if is_bpe else {}  # a file without a vocabulary can be read too
         self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
         self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # asked of every token
+
+    def _ordinary_markers(self) -> dict[int, str]:
+        found = {text: self._tokens(text, False, True) for text in MADE_ORDINARY}
+        attributes = self._api.llama_vocab_get_attr
+        ordinary = ((tokens[0], text) for text, tokens in found.items() if len(tokens) == 1)
+        return {token: text for token, text in ordinary if attributes(self._handle, token) & USER_DEFINED}
 
     def _text(self, token: int) -> str:
         if token < 0:
@@ -48,22 +62,41 @@ class LlamaVocabulary:
         project, file = (int(ask(self._handle)) for ask in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
         return FillTokens(prefix, suffix, middle, project if project >= 0 else None, file if file >= 0 else None)
 
+    @property
+    def pair_frame(self) -> tuple[list[int], list[int], list[int]]:
+        """Tokens before, between and behind two texts that are read together.
+
+        As llama-server frames them, but for what ends the second one where a tokenizer ends every text: BERT's [SEP].
+        """
+        api, handle = self._api, self._handle
+        bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
+        start = next(i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare)
+        separator, end = int(api.llama_vocab_sep(handle)), int(api.llama_vocab_eos(handle))
+        between = [separator if end < 0 else end] if api.llama_vocab_get_add_eos(handle) else []
+        between += [separator] if api.llama_vocab_get_add_sep(handle) else []
+        return framed[:start], between, framed[start + len(bare) :]
+
     @functools.cached_property
     def control_texts(self) -> tuple[str, ...]:
         attributes = self._api.llama_vocab_get_attr
         found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)
-        return tuple(sorted({text for text in found if text}))
+        return tuple(sorted({text for text in (*found, *self._made_ordinary.values()) if text}))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        if not self._recurses:
-            return self._tokens(text, add_special, parse_special)
-        parts = parts_of(text, self.control_texts if parse_special else ())
+        parts = self.parts(text, parse_special=parse_special)
         if len(parts) == 1:
             return self._tokens(text, add_special, parse_special)
         api, handle = self._api, self._handle
         begin = [api.llama_vocab_bos(handle)] if add_special and api.llama_vocab_get_add_bos(handle) else []
         end = [api.llama_vocab_eos(handle)] if add_special and api.llama_vocab_get_add_eos(handle) else []
         return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
+
+    def parts(self, text: str, *, parse_special: bool) -> list[str]:
+        """Of the text, which llama.cpp reads safely, and as asked, if it is given one after the other."""
+        parts = parts_of(text, self.control_texts if parse_special else ()) if self._recurses else [text]
+        if parse_special or not self._made_ordinary:
+            return parts
+        return [piece for part in parts for piece in _CUT.split(part)]
 
     def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")
@@ -78,7 +111,7 @@ class LlamaVocabulary:
     def piece(self, token: int) -> bytes:
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self._read_piece(token)
+            piece = self._pieces[token] = b"" if token in self._made_ordinary else self._read_piece(token)
         return piece
 
     def spelled(self, token: int) -> bytes:

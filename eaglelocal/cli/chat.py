@@ -30,6 +30,7 @@ from eaglelocal.cli.loading import (
     wish_of,
 )
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.plan import Plan
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.conversation import Conversation
@@ -62,6 +63,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,
+    cache_ram: flags.CacheRam = None,
     flash_attn: flags.FlashAttn = None,
     ctx: flags.Ctx = None,
     parallel: flags.Slots = None,
@@ -146,16 +148,18 @@ def open_session(
     pictures  that go with the first question
     is_brief  it is over after one answer
     """
+
+    def for_chat(plan: Plan) -> Plan:
+        return replace(plan, is_brief=is_brief, cache_ram=settings.cache_ram)
+
     joined = joined_model(settings, voice) if choice.target is None else None
     model = joined
     if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
         first = settle(wish_of(settings, choice, parallel=slots_of(settings)), voice)
         settings = replace(settings, target=first.target)
-        model = load_model(replace(find_files(first, voice), is_brief=is_brief), voice)
+        model = load_model(for_chat(find_files(first, voice)), voice)
     garage = Garage(
-        plan=lambda choice: replace(
-            make_plan(wish_of(settings, choice, parallel=slots_of(settings)), voice), is_brief=is_brief
-        ),
+        plan=lambda choice: for_chat(make_plan(wish_of(settings, choice, parallel=slots_of(settings)), voice)),
         load=lambda plan: load_model(plan, voice),
     )
     return Session(

@@ -46,6 +46,9 @@ NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Experts of 
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
 Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row, none; or shares: 3,1.")]
 KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]
+CacheRam = Annotated[
+    str | None, typer.Option(metavar="MIB", help="Main memory for conversations whose slot others need; 0: none.")
+]
 FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flash attention.")]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]
 

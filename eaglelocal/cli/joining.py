@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.task import Task
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.session import Model
@@ -29,7 +30,7 @@ NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 OF_AN_ENGINE = (
     *("mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
-    *("split", "kv_type", "flash_attn", "ctx", "parallel"),
+    *("split", "kv_type", "flash_attn", "cache_ram", "ctx", "parallel"),
 )
 
 
@@ -43,7 +44,7 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
         model = join(settings.url, key_of(settings.url, os.environ), settings, voice)
         if model is None:
             hint = f"--url {NO_SERVER} for an engine of your own"
-            raise UsageError(f"{settings.url} makes embeddings, no text", hint=hint)
+            raise UsageError(f"{settings.url} writes no text", hint=hint)
         return model
     if settings.url == NO_SERVER:
         return None
@@ -56,7 +57,7 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
             return None
         if (model := join(server.url, server.api_key, settings, voice)) is not None:
             return model
-        voice.aside(f"not joining {server.url}: it makes embeddings, no text")
+        voice.aside(f"not joining {server.url}: it writes no text")
     return None
 
 
@@ -123,14 +124,14 @@ def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iter
 
 
 def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model | None:
-    """The server's model; None: it makes embeddings."""
+    """The server's model; None: it writes no text."""
     from eaglelocal.client.http_client import HttpClient
 
     named = settings.origins()["target"].startswith("--")  # elsewhere a target is a file of this machine
     model = settings.target if named and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
-    if info.embedding_size:
+    if info.task is not Task.TEXT:
         client.close()
         return None
     voice.aside(f"joined {url}: {info.target}")

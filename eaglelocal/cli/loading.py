@@ -13,6 +13,7 @@ from eaglelocal import locations
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
+from eaglelocal.core.task import Task
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.session import Choice, Model
@@ -103,8 +104,8 @@ def find_files(wish: Wish, voice: Voice) -> Plan:
 
 
 def load_model(plan: Plan, voice: Voice) -> Model:
-    if plan.makes_embeddings:
-        raise UsageError(f"{plan.target_label} makes embeddings, no text", hint="`eaglelocal serve` has /v1/embeddings")
+    if plan.task is not Task.TEXT:
+        raise UsageError(f"{plan.target_label} {plan.task.said}", hint="`eaglelocal serve` has an address for it")
     client, info = start_engine(plan, voice)
     return Model(client, plan, info)
 
@@ -119,7 +120,7 @@ def start_engine(plan: Plan, voice: Voice) -> tuple[EngineClient, EngineInfo]:
         progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
 
     show(0.0)  # a process that starts says nothing yet
-    builder = EMBEDDER if plan.makes_embeddings else ENGINE
+    builder = ENGINE if plan.task is Task.TEXT else EMBEDDER
     client = EngineClient(plan, builder=builder, on_progress=lambda event: show(event.fraction, event.detail))
     try:
         return client, client.start()

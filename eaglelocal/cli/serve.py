@@ -71,6 +71,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     device: flags.Device = None,
     split: flags.Split = None,
     kv_type: flags.KvType = None,
+    cache_ram: flags.CacheRam = None,
     flash_attn: flags.FlashAttn = None,
     log: flags.Log = None,
     web: flags.Web = False,
@@ -158,8 +159,8 @@ def wishes_of(settings: Settings, output: Output) -> dict[str, Wish]:
     first, settled = side_by_side(first, asked, others, most=settings.max_loaded or None)
     found = {str(first.wish.target): first} | settled
     for name, one in found.items():
-        if one.note:
-            output.aside(f"as planned: {f'{name}: ' * (one is not first)}{one.note}")
+        if note := note_of_first(one, settings) if one is first else one.note:
+            output.aside(f"as planned: {f'{name}: ' * (one is not first)}{note}")
     return {name: one.wish for name, one in found.items()}
 
 
@@ -174,14 +175,20 @@ def settle_first(settings: Settings) -> Settled:
             break
         other = as_planned(wish_of(settings, Choice(), parallel=num_slots))
         settled = other if other.fits else settled
-    fewer_note = f"{settled.wish.parallel} at once, for want of memory" * (settled.wish.parallel < most)
-    return dataclasses.replace(settled, note="; ".join(filter(None, [settled.note, fewer_note])))
+    return settled
 
 
-def plans_of(wishes: dict[str, Wish], output: Output) -> dict[str, Plan]:
+def note_of_first(settled: Settled, settings: Settings) -> str:
+    num_slots = settled.wish.parallel
+    fewer = f"{num_slots} at once, for want of memory" * (num_slots < (settings.parallel or DEFAULT_PARALLEL))
+    return "; ".join(filter(None, [settled.note, fewer]))
+
+
+def plans_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> dict[str, Plan]:
     """What is missing of any of them is found now, not when somebody asks for it."""
     plans = {name: find_files(wish, output) for name, wish in wishes.items()}
-    return {name: dataclasses.replace(plan, binds_answers=True) for name, plan in plans.items()}
+    ram = settings.cache_ram
+    return {name: dataclasses.replace(plan, binds_answers=True, cache_ram=ram) for name, plan in plans.items()}
 
 
 def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, output: Output) -> Serving:
@@ -213,7 +220,7 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
 
     def load(name: str) -> Opened:
         if not plans:
-            plans.update(plans_of(wishes, output))
+            plans.update(plans_of(wishes, settings, output))
             household.reckon(plans)
         client, info = start_engine(plans[name], output)
         output.message(model_line(info, plans[name]))

@@ -14,6 +14,7 @@ from eaglelocal.client.http_stream import mapping, number, speculation_of
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, is_possible
 from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, RequestError
 
 OURS = "eaglelocal"  # as owner of its models
@@ -21,7 +22,7 @@ NOT_TOLD = "not told by the server"
 
 
 def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[str, object]:
-    """The entry of /v1/models: the wanted one, or the first. Raises EngineError and RequestError."""
+    """The entry of /v1/models: the wanted one, or the first that talks. Raises EngineError and RequestError."""
     data = reply.get("data")
     entries = [mapping(entry) for entry in data] if isinstance(data, list) else []
     named = {name: entry for entry in entries if isinstance(name := entry.get("id"), str)}
@@ -29,8 +30,9 @@ def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[
         raise EngineError(f"{url} names no model", hint="the address of an OpenAI-compatible server is wanted")
     if wanted and wanted not in named:
         raise RequestError(f"{url} has no model {wanted!r}", hint="it has: " + ", ".join(list(named)[:8]))
-    name = wanted or next(iter(named))
-    return {**_told_beside(reply, name), **named[name]}
+    told = {name: {**_told_beside(reply, name), **entry} for name, entry in named.items()}
+    talking = (name for name, entry in told.items() if _task({}, entry) is Task.TEXT)
+    return told[wanted or next(talking, next(iter(told)))]
 
 
 def _told_beside(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -66,10 +68,18 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         model_bytes=int(number(info, "model_bytes")),
         load_s=number(info, "load_s"),
         library=url,
+        task=_task(info, entry),
         embedding_size=int(number(info, "embedding_size")),
         sees_images=may_see(entry),
         sampling={name: value for name in RECOMMENDED if is_possible(name, value := number(sampling, name, math.nan))},
     )
+
+
+def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> Task:
+    """Text, unless one of ours says otherwise of the loaded model, or the server in llama-server's words."""
+    capabilities = entry.get("capabilities")
+    alone = capabilities[0] if isinstance(capabilities, list) and len(capabilities) == 1 else None
+    return next((task for task in (Task.EMBEDDING, Task.RANK) if task in (info.get("task"), alone)), Task.TEXT)
 
 
 def may_see(entry: Mapping[str, object]) -> bool:
@@ -102,6 +112,7 @@ def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: 
         plain_s=number(engine, "plain_s"),
         answer_s=number(engine, "answer_s"),
         reused_tokens=int(number(engine, "reused_tokens")),
+        swapped_bytes=int(number(engine, "swapped_bytes")),
         spec=_text(engine, "spec"),
     )
 

@@ -89,6 +89,7 @@ class Reading:
     cache_cells: float | None = None  # that it has
     cache_share: float | None = None  # of it that is in use, 0 to 1
     memory_bytes: int | None = None
+    swapped_bytes: float | None = None  # of conversations that wait in main memory
     totals: Totals = Totals()
     drafting: Drafting = Drafting()
     requests: tuple[RequestRow, ...] | None = None

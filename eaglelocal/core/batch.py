@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in main memory
 State = bytes  # float32 [width] of an EAGLE head, owned; drafters keep states and hand them on, no more
 
 

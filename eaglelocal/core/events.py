@@ -13,6 +13,7 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.task import Task
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EagleLocalError
 
@@ -36,7 +37,8 @@ class EngineInfo:
     cache_bytes: int = 0  # KV caches, as llama.cpp reports them
     compute_bytes: int = 0  # compute and output buffers, likewise
     notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
-    embedding_size: int = 0  # of an embedding model's vectors; 0: it answers in text
+    task: Task = Task.TEXT
+    embedding_size: int = 0  # of an embedding model's vectors
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
     max_draft: int = 0  # tokens that can be drafted at most
     sampling: Mapping[str, float] = field(default_factory=dict)  # that its makers recommend, see core/sampling.py
@@ -115,7 +117,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """All vectors of an EmbedRequest, each of length 1; Finished follows."""
+    """All vectors of an EmbedRequest, each of length 1, or of size 1: a document's score; Finished follows."""
 
     request_id: str
     vectors: bytes  # float32 in this machine's order: [inputs, size]
@@ -175,6 +177,7 @@ class EngineSnapshot:
     plain_s: float = 0.0  # what the tokens of all answers, but the first of each, would have taken without drafted rows
     answer_s: float = 0.0  # what they took
     reused_tokens: int = 0  # of prompts, those that a cache held already
+    swapped_bytes: int = 0  # of conversations that wait in main memory
     spec: str = ""  # of requests without a wish of their own; "": nothing can draft
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
+from eaglelocal.core.task import Task
 
 NO_ROOM_FOR_IMAGES = "no images, for want of memory (--mmproj FILE insists)"
 MAX_SLOTS = 16
@@ -50,7 +51,8 @@ class Plan:
     whole_windows: bool | None = None
     binds_answers: bool = False  # what it takes to bind answers is made ready with the model, not at the first of them
     is_brief: bool = False  # loaded for one answer, so that the load counts as much as the speed
-    makes_embeddings: bool = False  # the target answers with vectors, not with text
+    cache_ram: int | None = 0  # MiB of main memory for conversations whose slot others need; None: by what is free
+    task: Task = Task.TEXT
     rollback: int | None = None  # drafted rows that can be taken back, where each needs a copy of the state; None: all
 
     @property

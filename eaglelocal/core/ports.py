@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from eaglelocal.core.batch import Batch, FeatureRows, Features, Floats, Outputs, PairBatch, Proposals, Roots, State
+from eaglelocal.core.batch import (
+    Batch,
+    Bytes,
+    FeatureRows,
+    Features,
+    Floats,
+    Outputs,
+    PairBatch,
+    Proposals,
+    Roots,
+    State,
+)
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -42,7 +53,20 @@ class Sampler(Protocol):
     def close(self) -> None: ...
 
 
-class Context(Cache, Protocol):
+class Swappable(Protocol):
+    """What can move a sequence to main memory and back."""
+
+    def swapped_bytes(self, sequence: int) -> int:
+        """That its cells would take there."""
+
+    def swap_out(self, sequence: int) -> Bytes:
+        """A copy of its cells, which stay where they are. Raises ResourceError."""
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        """In place of what the sequence holds, which no other may share. Raises ResourceError; it is empty then."""
+
+
+class Context(Swappable, Cache, Protocol):
     """A target (or a plain draft model) with its cache."""
 
     @property
@@ -105,7 +129,7 @@ class Context(Cache, Protocol):
     def close(self) -> None: ...
 
 
-class HeadContext(Cache, Protocol):
+class HeadContext(Swappable, Cache, Protocol):
     """An EAGLE head: an encoder from target features to states, and a decoder over (token, state) pairs."""
 
     @property
@@ -134,7 +158,7 @@ class HeadContext(Cache, Protocol):
     def close(self) -> None: ...
 
 
-class BlockContext(Cache, Protocol):
+class BlockContext(Swappable, Cache, Protocol):
     """A head that keeps target features as keys and values, and says all tokens of a block at once."""
 
     @property

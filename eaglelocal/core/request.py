@@ -150,11 +150,28 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What documents are ranked by.
+
+    truncates  a document may lose its end where it does not fit; else it is an error
+    is_raw     scores are the model's own; else they are probabilities, from 0 to 1
+    """
+
+    query: str
+    truncates: bool = False
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts of which an embedding model makes a vector each: as text, or as token ids used as they are."""
+    """Texts of which an embedding model makes a vector each: as text, or as token ids used as they are.
+
+    With a ranking they are documents, of which a reranker says how well each answers the query.
+    """
 
     id: str
     inputs: tuple[str | tuple[int, ...], ...]
+    ranking: Ranking | None = None
     owner: str = ""
 
 

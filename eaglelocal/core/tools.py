@@ -78,6 +78,23 @@ class Notation(Enum):
     HARMONY = "harmony"  # messages on channels
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """An answer of several messages, each with a header: how those begin that matter, markers and text as they come.
+
+    thought, said  headers of a message that is a thought, and of one to the person
+    aside   header of one to the person where calls follow
+    onward  what ends a message and begins the next one's header
+    ends    further markers that end a message
+    """
+
+    thought: str
+    said: str
+    aside: str
+    onward: str
+    ends: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
     """How a family of models writes calls.
@@ -92,8 +109,11 @@ class CallForm:
     tail     JSON: characters between arguments and end marker
     tags     TAGS: how a call begins and ends in its block, with «name»
     value    TAGS: one argument, with «key», «value» and perhaps «is_text»
+    quotes   TAGS: what may stand around a value, which then holds anything
     is_one_call   an answer has one call
     has_short_ids  ids of nine letters and digits
+    ends_turn  behind its end marker a model would make up results: the answer is over there
+    turns    where an answer is several messages
     """
 
     label: str
@@ -108,8 +128,11 @@ class CallForm:
     tail: str = ""
     tags: tuple[str, str] = ("", "")
     value: str = ""
+    quotes: tuple[str, str] = ("", "")
     is_one_call: bool = False
     has_short_ids: bool = False
+    ends_turn: bool = False
+    turns: Turns | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -7,12 +7,15 @@ of the target (taps); the engine owns the loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from eaglelocal.core.batch import Features, Floats, Proposals
+from eaglelocal.core.batch import Bytes, Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
+
+KnownT = TypeVar("KnownT")
 
 
 class Node(NamedTuple):
@@ -101,7 +104,27 @@ class Drafter(Protocol):
         A prompt of the target, whoever wrote the source: of what was answered there nothing may be drafted here.
         """
 
+    def swapped_bytes(self, slot: int) -> int:
+        """That its cells would take in main memory; what else is known is little."""
+
+    def swap_out(self, slot: int) -> Swapped[Any]:
+        """What is known of the slot, as owned copies in main memory; the slot stays as it is. Raises ResourceError."""
+
+    def swap_in(self, slot: int, swapped: Swapped[Any], tokens: Sequence[int]) -> None:
+        """The slot is as it was when this was swapped out; what it held is void.
+
+        tokens  its text, or as much of it as stays when the slot is then dropped from there on: as for `fork`, a prompt
+        """
+
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped(Generic[KnownT]):
+    """What a drafter knew of a slot, and the slot's cells in its context; None: it has none there."""
+
+    state: KnownT
+    cells: Bytes | None = None
 
 
 class Native(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, behind, continuations
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, behind, continuations
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
 
@@ -31,6 +31,9 @@ class SlotState:
     @property
     def is_empty(self) -> bool:
         return self.start == self.end
+
+    def copy(self) -> SlotState:
+        return replace(self, remembered=None if self.remembered is None else Remembered(self.remembered))
 
 
 class BlockDrafter(OverContext):
@@ -137,6 +140,18 @@ class BlockDrafter(OverContext):
         theirs = self._slots[source]
         if not theirs.is_empty:
             self._head.share(source, target, theirs.start, theirs.end)
-        remembered = None if theirs.remembered is None else Remembered(theirs.remembered)
-        self._slots[target] = replace(theirs, remembered=remembered)
+        self._slots[target] = theirs.copy()
         self.drop(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return self._head.swapped_bytes(slot)
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        state = self._slots[slot]
+        return Swapped(state.copy(), None if state.is_empty else self._head.swap_out(slot))
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        self._head.remove(slot, 0)
+        if swapped.cells is not None:
+            self._head.swap_in(slot, swapped.cells)
+        self._slots[slot] = swapped.state.copy()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, behind
+from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, Swapped, behind
 from eaglelocal.drafters.pair_rows import PairRows, drafted
 
 
@@ -79,3 +79,12 @@ class CacheReader(OverContext):
     def fork(self, source: int, target: int, position: int) -> None:
         self._slots[target] = replace(self._slots[source])
         self.drop(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return 0
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        return Swapped(replace(self._slots[slot]))
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        self._slots[slot] = replace(swapped.state)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, continuations
-from eaglelocal.errors import EngineError
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
+from eaglelocal.errors import EngineError, ResourceError
 
 MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft
 
@@ -28,6 +29,9 @@ class SlotState:
     @property
     def num_tokens(self) -> int:
         return self.num_written + len(self.waiting)
+
+    def without_draft(self) -> SlotState:
+        return SlotState(self.num_written, list(self.waiting))
 
 
 class DraftModel(OverContext):
@@ -134,6 +138,26 @@ class DraftModel(OverContext):
             self._context.share(source, target, 0, kept)
         image = theirs.image if theirs.image is not None and theirs.image < position else None
         self._slots[target] = SlotState(kept, theirs.waiting[: position - kept], image=image)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return self._context.swapped_bytes(slot)
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        state = self._slots[slot]
+        cells = None
+        if state.num_written:
+            with suppress(ResourceError):  # while it sleeps a copy that waits for its next decode may wait for long
+                cells = self._context.swap_out(slot)
+        return Swapped(state.without_draft(), cells)
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        """Cells that cannot be had are read anew: the text is all that takes, and the target's are worth more."""
+        self._context.remove(slot, 0)
+        self._slots[slot] = SlotState(waiting=list(tokens))
+        if swapped.cells is not None:
+            with suppress(ResourceError):
+                self._context.swap_in(slot, swapped.cells)
+                self._slots[slot] = swapped.state.without_draft()
 
 
 def add_row(rows: Batch, slot: int, position: int, token: int) -> None:

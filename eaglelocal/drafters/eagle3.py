@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext
+from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, Swapped
 from eaglelocal.drafters.pair_rows import PairRows, drafted
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
@@ -58,6 +58,14 @@ class SlotState:
     @property
     def is_empty(self) -> bool:
         return self.num_pairs == self.start
+
+    def copy(self) -> SlotState:
+        return replace(
+            self,
+            waiting_tokens=list(self.waiting_tokens),
+            waiting_states=list(self.waiting_states),
+            remembered=None if self.remembered is None else Remembered(self.remembered),
+        )
 
 
 class Eagle3(OverContext):
@@ -218,10 +226,19 @@ class Eagle3(OverContext):
         theirs = self._slots[source]
         if theirs.start < theirs.num_written:
             self._head.share(source, target, theirs.start, theirs.num_written)
-        self._slots[target] = replace(
-            theirs,
-            waiting_tokens=list(theirs.waiting_tokens),
-            waiting_states=list(theirs.waiting_states),
-            remembered=None if theirs.remembered is None else Remembered(theirs.remembered),
-        )
+        self._slots[target] = theirs.copy()
         self.drop(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return self._head.swapped_bytes(slot)
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        state = self._slots[slot]
+        has_cells = state.start < state.num_written
+        return Swapped(state.copy(), self._head.swap_out(slot) if has_cells else None)
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        self._head.remove(slot, 0)
+        if swapped.cells is not None:
+            self._head.swap_in(slot, swapped.cells)
+        self._slots[slot] = swapped.state.copy()

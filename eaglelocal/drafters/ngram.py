@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
 from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, Generations, SuffixAutomaton
 from eaglelocal.errors import EngineError
 
@@ -260,10 +260,23 @@ class Ngram:
 
     def fork(self, source: int, target: int, position: int) -> None:
         """The tokens alone, which are the target's own prompt; indexed anew, so that nothing else comes along."""
-        self.end(target)
-        theirs, state = self._slots[source], self._slots[target]
-        state.text, state.start = theirs.text[: max(position - theirs.start, 0)], theirs.start
-        state.own = None
+        theirs = self._slots[source]
+        self._begin_with(target, theirs.text[: max(position - theirs.start, 0)], theirs.start, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return 0
+
+    def swap_out(self, slot: int) -> Swapped[None]:
+        """The tokens are all there is to know."""
+        return Swapped(None)
+
+    def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
+        self._begin_with(slot, array("i", tokens), 0, len(tokens))
+
+    def _begin_with(self, slot: int, text: array[int], start: int, position: int) -> None:
+        self.end(slot)
+        state = self._slots[slot]
+        state.text, state.start, state.own = text, start, None
         state.cut(position, position)
 
     def close(self) -> None:

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
+from typing import Any, NamedTuple
 
+from eaglelocal.core.batch import Bytes
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.base import Committed, Drafter
+from eaglelocal.drafters.base import Committed, Drafter, Swapped
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.runner import Decoded
+from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+from eaglelocal.scheduler.swap import Conversation
+
+
+class SwappedSlot(NamedTuple):
+    """What a slot held, in main memory."""
+
+    cells: Bytes
+    states: dict[int, bytearray]  # by the places where it can go on, of a cache that cannot be cut there
+    drafters: list[Swapped[Any]]  # what each knew of it
 
 
 class Caches:
@@ -28,26 +40,85 @@ class Caches:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
+        self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
     def begin(self, admission: Admission) -> None:
         """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
         slot, source = admission.sequence.slot, admission.source
-        if source is not None:
+        swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
+        if admission.swapped_out is not None:  # others may leave main memory for it
+            self._swap_out(slot, admission.swapped_out)
+        if swapped is not None:
+            self._swap_in(admission, swapped)
+        elif source is not None:
             self._branches.fork(source, slot, admission.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.fork(source, slot, admission.num_unchanged)
         elif admission.is_cut:
-            self._go_back(slot, admission.sequence.num_reused)
-            self._branches.cut(slot, admission.sequence.num_reused)
-            for drafter in self._drafters:
-                drafter.drop(slot, admission.num_unchanged)
+            self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
 
-    def _go_back(self, slot: int, position: int) -> None:
-        """Where the slot's state cannot be cut, and was saved there."""
-        state = self._saved.get((slot, position))
+    def _swap_out(self, slot: int, key: int) -> None:
+        """What the slot holds; where main memory is short it is read anew some day."""
+        swap = self._scheduler.swap
+        try:
+            if swap.make_room(key, self._swapped_bytes(slot)):
+                self._forget_swapped()  # before it takes their room
+                drafters = [drafter.swap_out(slot) for drafter in self._drafters]
+                cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
+                if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
+                    self._swapped[key] = SwappedSlot(cells, states, drafters)
+        except ResourceError:
+            swap.forget(key)
+        self._forget_swapped()
+
+    def _swapped_bytes(self, slot: int) -> int:
+        """A draft model's cells may take as much as its target's."""
+        of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
+        return self._context.swapped_bytes(slot) + of_drafters
+
+    def _states(self, slot: int, conversation: Conversation) -> dict[int, bytearray]:
+        """Of its places; those of windows are saved now, when nothing behind them is needed any more."""
+        places = sorted(conversation.places or (), reverse=True)
+        if not self._scheduler.can_cut:
+            return {place: self._saved[slot, place] for place in places}
+        states = {}
+        for place in places:
+            self._branches.cut(slot, place)
+            states[place] = self._context.save(slot)
+        return states
+
+    def _swap_in(self, admission: Admission, swapped: SwappedSlot) -> None:
+        """Where that fails the prompt is read anew."""
+        sequence, slot = admission.sequence, admission.sequence.slot
+        tokens = sequence.tokens[: admission.num_unchanged]
+        self._branches.cut(slot, 0)
+        try:
+            self._context.swap_in(slot, swapped.cells)
+            for drafter, known in zip(self._drafters, swapped.drafters, strict=True):
+                drafter.swap_in(slot, known, tokens)
+        except ResourceError:
+            self.forget(slot)
+            self._scheduler.restart(sequence)
+        else:
+            self._saved |= {(slot, place): state for place, state in swapped.states.items()}
+            self._drop_states()
+            if admission.is_cut:
+                self._cut(admission, swapped.states.get(sequence.num_reused))
+        self._forget_swapped()
+
+    def _cut(self, admission: Admission, state: bytearray | None) -> None:
+        """`state`: of the place where it goes on; None: cells can be cut there."""
+        slot, position = admission.sequence.slot, admission.sequence.num_reused
         if state is not None:
             self._context.restore(slot, state)
         self._drop_states()
+        self._branches.cut(slot, position)
+        for drafter in self._drafters:
+            drafter.drop(slot, admission.num_unchanged)
+
+    def _forget_swapped(self) -> None:
+        kept = self._scheduler.swap
+        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in kept}
 
     def _drop_states(self) -> None:
         kept = self._scheduler.checkpoints

@@ -1,7 +1,7 @@
-"""The engine of an embedding model: texts of all requests, batched into passes, in fair turns.
+"""The engine of an embedding model or a reranker: texts of all requests, batched into passes, in fair turns.
 
-Implements process.EngineLoop. Knows an Embedder and a vocabulary, no llama.cpp. Vectors are normalised;
-a request's vectors come together, in the order of its inputs, when the last of them is made.
+Implements process.EngineLoop. Knows an Embedder and a vocabulary, no llama.cpp. Vectors are normalised, scores are
+made probabilities; a request's come together, in the order of its inputs, when the last of them is made.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.ports import Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.ledger import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+from eaglelocal.text.pairs import Pairs, fitting
 
 NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")
 
@@ -51,6 +52,7 @@ class _Running:
     id: str
     texts: list[list[int]]
     submitted_at: float
+    ranking: Ranking | None
     taken: int = 0  # texts that went into a pass
     vectors: list[Floats] = field(default_factory=list)
 
@@ -60,11 +62,25 @@ class _Running:
 
 
 class EmbeddingEngine:
-    """One step is one pass of the model. `close` is what the builder opened, in reverse."""
+    """One step is one pass of the model."""
 
-    def __init__(self, embedder: Embedder, vocabulary: Vocabulary, info: EngineInfo, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        vocabulary: Vocabulary,
+        info: EngineInfo,
+        close: Callable[[], None],
+        *,
+        pairs: Pairs | None = None,
+        gives_probabilities: bool = False,
+    ) -> None:
+        """A model that ranks, and with probabilities of its own, has `pairs`.
+
+        close  what the builder opened, in reverse
+        """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
+        self._pairs, self._gives_probabilities = pairs, gives_probabilities
         self._running: dict[str, _Running] = {}
         self._turns: deque[_Running] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
@@ -77,13 +93,14 @@ class EmbeddingEngine:
 
     def submit(self, request: AnyRequest) -> None:
         """Queue a request. Raises RequestError for what cannot be served."""
-        if not isinstance(request, EmbedRequest):
-            raise RequestError(f"{self.info.target} makes embeddings and no text", code="model_not_supported")
+        if not isinstance(request, EmbedRequest) or (request.ranking is None) != (self._pairs is None):
+            raise RequestError(f"{self.info.target} {self.info.task.said}", code="model_not_supported")
         if request.id in self._running:
             raise RequestError(f"a request with the id {request.id} is still running")
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
-        running = _Running(request.id, [self._tokens(each) for each in request.inputs], time.perf_counter())
+        texts = [self._tokens(each, request.ranking) for each in request.inputs]
+        running = _Running(request.id, texts, time.perf_counter(), request.ranking)
         self._running[request.id] = running
         self._turns.append(running)
         self._outbox.append(Started(request.id, running.prompt_tokens, cached_tokens=0))
@@ -126,7 +143,9 @@ class EmbeddingEngine:
     def close(self) -> None:
         self._close()
 
-    def _tokens(self, given: str | tuple[int, ...]) -> list[int]:
+    def _tokens(self, given: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
+        if ranking is not None and self._pairs is not None and isinstance(given, str):
+            return fitting(self._pairs, ranking.query, given, self._embedder.n_batch, truncates=ranking.truncates)
         if isinstance(given, str):
             tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)
         else:
@@ -171,11 +190,21 @@ class EmbeddingEngine:
 
     def _told(self, running: _Running) -> list[RequestEvent]:
         try:
-            vectors = normalised(np.stack(running.vectors))
+            vectors = np.stack(running.vectors)
+            vectors = normalised(vectors) if running.ranking is None else self._scores(vectors, running.ranking)
         except EagleLocalError as error:
             return [Failed(running.id, error)]
         made = Embedded(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
         return [made, self._finished(running, "stop")]
+
+    def _scores(self, classes: Floats, ranking: Ranking) -> Floats:
+        """[documents, 1] of what the model says of each class. Raises EngineError where it says nothing."""
+        scores = classes[:, :1]
+        if not np.isfinite(scores).all():
+            raise EngineError("the model gave a score that is no number", hint="its file may be damaged")
+        if ranking.is_raw or self._gives_probabilities:
+            return scores
+        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)), np.float32)  # the logistic function, of any number
 
     def _finished(self, running: _Running, reason: str) -> Finished:
         seconds = time.perf_counter() - running.submitted_at

@@ -99,7 +99,8 @@ class Engine:
         Raises RequestError where the id is taken: an event could not say which of the two it means.
         """
         if isinstance(request, EmbedRequest):
-            raise RequestError(f"{self.info.target} is no embedding model", code="model_not_supported")
+            kind = "embedding model" if request.ranking is None else "reranker"
+            raise RequestError(f"{self.info.target} is no {kind}", code="model_not_supported")
         if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
             raise RequestError(f"a request with the id {request.id} is still running")
         try:
@@ -188,6 +189,7 @@ class Engine:
             plain_s=totals.plain_s,
             answer_s=totals.answer_s,
             reused_tokens=totals.reused_tokens,
+            swapped_bytes=self._scheduler.swap.num_bytes,
             spec=str(self._controller.spec) if self._drafters else "",
         )
 
@@ -265,6 +267,8 @@ class Engine:
         for admission in self._scheduler.admit():
             sequence = admission.sequence
             self._caches.begin(admission)
+            if admission.swaps:  # a second, where much is copied, that is no fault of whoever drafts in this step
+                self._ledger.begin_anew()
             sampler = self._context.sampler(sequence.request.params, sequence.request.constraint)
             sampler.accept(last(said(sequence), sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
@@ -287,8 +291,7 @@ class Engine:
             self._caches.look(sequence, image)
         except ResourceError as error:
             self._outbox += self._fail([sequence], error)
-        self._ledger.rest()
-        self._ledger.begin()
+        self._ledger.begin_anew()
 
     def _start(self, sequence: Sequence) -> None:
         """Told as drafted for, unless it is said behind that it is not."""

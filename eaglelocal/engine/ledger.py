@@ -106,6 +106,11 @@ class Ledger:
         """No step follows: what comes before the next one is waiting, not work."""
         self._ended_at = None
 
+    def begin_anew(self) -> None:
+        """What was done since the step before is no part of this one: nothing is to be learned of its seconds."""
+        self.rest()
+        self.begin()
+
     def charge(
         self, answer: Answering, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
     ) -> None:

@@ -1,11 +1,12 @@
-"""Does a file make embeddings: does it say how the states of a text's rows become one vector?"""
+"""What a model answers with: text, or what it makes of the states of a text's rows, a vector or a score."""
 
 from __future__ import annotations
 
+from eaglelocal.core.task import Task
 from eaglelocal.gguf.header import Header
 
 POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # llama_pooling_type; 0 is none
-RANKS = 4  # pairs of texts
+RANKS = 4  # pairs of texts, with a classifier
 
 
 def pooling_of(header: Header) -> object:
@@ -13,5 +14,6 @@ def pooling_of(header: Header) -> object:
     return header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
 
 
-def is_embedding_model(header: Header) -> bool:
-    return pooling_of(header) in POOLINGS
+def task_of(header: Header) -> Task:
+    pooling = pooling_of(header)
+    return Task.RANK if pooling == RANKS else Task.EMBEDDING if pooling in POOLINGS else Task.TEXT

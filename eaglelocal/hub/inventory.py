@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
+from eaglelocal.core.task import Task
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.builds import quant_of
 from eaglelocal.hub.cache import CachedModel, all_models
@@ -28,6 +29,7 @@ from eaglelocal.hub.targets import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
 HEAD = "head"
+KINDS = {Task.TEXT: "model", Task.EMBEDDING: "embedding model", Task.RANK: "reranker"}
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
 
 
@@ -136,7 +138,7 @@ def _kind(header: Header, architecture: str) -> str:
         return HEAD
     if architecture == "clip":
         return "image encoder"
-    return "embedding model" if is_embedding_model(header) else "model"
+    return KINDS[task_of(header)]
 
 
 def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> Entry:

@@ -71,10 +71,11 @@ def with_projector(order: Order, mmproj: str) -> Order:
     build = next((build for build in order.repo.builds if order.files[0].name in build.names), None)
     if build is None or build.is_draft or mmproj == NONE:
         return order
-    names = projectors_in(file.name for file in order.repo.files)
+    sizes = {file.name: file.size_bytes for file in order.repo.files}
+    names = projectors_in(sizes)
     if mmproj == AUTO:
-        models = models_in(file.name for file in order.repo.files)
-        found = [one.name for one in whose([*map(named, names)], [called(build)], is_alone=len(models) <= 1)]
+        eyes = [named(name).of_size(sizes[name]) for name in names]
+        found = [one.name for one in whose(eyes, [called(build)], is_alone=len(models_in(sizes)) <= 1)]
     else:
         found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
         if not found:

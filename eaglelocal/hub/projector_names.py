@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglelocal.hub.builds import SUFFIX, Build, builds_of, quant_of, without_quant
 
+# Rows of a picture differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0), and on a CPU all of these
+# take about as long (8 layers of 1024 that see 1024 patches, 2 threads: 8.8, 7.3 and 8.1 s); every GPU reads F16.
 PREFERRED = ("F16", "BF16", "Q8_0", "F32")
+LARGE_BYTES = 2 << 30  # it lies beside the model all the time, in place of better weights or more context
 _PROJECTOR = re.compile(r"(?<![a-z])mmproj(?![a-z])", re.IGNORECASE)
 _WORDS_OF_NOBODY = re.compile(r"(?<![a-z])(mmproj|model|gguf|vision|projector)(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A projector under its file's name; `calls`: the models whose names it has."""
+    """A projector under its file's name; `calls`: the models whose names it has. `size_bytes`: 0, if not known."""
 
     name: str
     quant: str
     calls: frozenset[str] = frozenset()
+    size_bytes: int = 0
 
     @property
-    def rank(self) -> tuple[int, str]:
-        """Sorts the best first: small enough and as exact as the pictures need, and what every machine reads."""
-        return (PREFERRED.index(self.quant) if self.quant in PREFERRED else len(PREFERRED)), self.name
+    def rank(self) -> tuple[bool, int, str]:
+        """Sorts the best first: small enough and as exact as the pictures need, and what every machine reads.
+
+        Muse Glimmer's is 3.9 GB in BF16 and 2.1 in Q8_0: the latter.
+        """
+        place = PREFERRED.index(self.quant) if self.quant in PREFERRED else len(PREFERRED)
+        return self.size_bytes > LARGE_BYTES, place, self.name
+
+    def of_size(self, size_bytes: int) -> Named:
+        return replace(self, size_bytes=size_bytes)
 
 
 def projectors_in(names: Iterable[str]) -> list[str]:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.projector import Projector, check_projector, is_for_sounds
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import names_in, snapshot_of
@@ -41,11 +42,15 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
     """Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
     if reference == NONE:
         return FoundProjector()
-    blind = is_embedding_model(target.header)
+    task = task_of(target.header)
     if reference == AUTO:
-        return FoundProjector() if blind else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
-    if blind:
-        raise UsageError(f"--mmproj {reference}: {target.label} makes embeddings, and of text", hint="--mmproj none")
+        return (
+            FoundProjector()
+            if task is not Task.TEXT
+            else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
+        )
+    if task is not Task.TEXT:
+        raise UsageError(f"--mmproj {reference}: {target.label} reads text alone", hint="--mmproj none")
     path = existing_file(reference, hint=AUTO_HINT)
     return FoundProjector(path, projector_at(path, target.header))
 
@@ -67,7 +72,8 @@ def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundPro
             header = read_header(folder / name)
             if is_for_sounds(header):
                 continue
-            found.append(_fitted(name, header, target))
+            one, projector = _fitted(name, header, target)
+            found.append((one.of_size(projector.weights_bytes), projector))
         except (ModelFileError, IncompatibleError) as problem:
             notes.append(f"no images: {problem.message}")
     calls = [path.stem.partition("-00001-of-")[0], *_told_names(target)]

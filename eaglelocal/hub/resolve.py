@@ -9,8 +9,9 @@ from __future__ import annotations
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.split import parse_split
+from eaglelocal.core.task import Task
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.hub.drafts import FoundDraft, find_draft, lightened
 from eaglelocal.hub.inflate import Progress
 from eaglelocal.hub.projectors import AUTO, NONE, find_projector
@@ -27,9 +28,9 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
     target = find_target("demo" if wish.target is None else wish.target, on_progress=on_progress)
     n_ctx = context_size(wish.ctx, target)
     split, shares = divided(wish.split)
-    makes_embeddings = is_embedding_model(target.header)
+    task = task_of(target.header)
     projector = find_projector(wish.mmproj, target)
-    draft = _draft(wish, spec, target, makes_embeddings=makes_embeddings)
+    draft = _draft(wish, spec, target, task)
     draft = lightened(draft, wish.draft_type, on_progress=on_progress)
     return Plan(
         target=target.path,
@@ -51,16 +52,17 @@ def resolve(wish: Wish, *, on_progress: Progress) -> Plan:
         n_cpu_moe=wish.n_cpu_moe or 0,
         kv_type=wish.kv_type or "f16",
         flash_attention=wish.flash_attn,
+        whole_windows=wish.whole_windows,
         device=wish.device,
         split=split,
         shares=shares,
-        makes_embeddings=makes_embeddings,
+        task=task,
     )
 
 
-def _draft(wish: Wish, spec: Spec, target: FoundTarget, *, makes_embeddings: bool) -> FoundDraft:
-    if makes_embeddings:
-        return FoundDraft(reason="an embedding model drafts nothing")
+def _draft(wish: Wish, spec: Spec, target: FoundTarget, task: Task) -> FoundDraft:
+    if task is not Task.TEXT:
+        return FoundDraft(reason="a model that writes no text drafts nothing")
     return find_draft(wish.draft, target) if spec.max_draft else FoundDraft(reason="switched off")
 
 

@@ -27,3 +27,4 @@ class Wish:
     split: str = "layer"
     kv_type: str | None = None
     flash_attn: str = "auto"
+    whole_windows: bool | None = None  # of layers with a window, as in core/plan.py; nobody is asked

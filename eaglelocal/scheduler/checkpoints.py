@@ -12,6 +12,8 @@ Pure bookkeeping: positions, no states. The least recently used goes when there 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from eaglelocal.core.sequence import Sequence
 
 BEFORE_END = 8  # tokens of a prompt that may be others next time, such as those that open an answer
@@ -39,6 +41,15 @@ class Checkpoints:
     def best(self, slot: int, most: int) -> int:
         """The last place in the slot that is not beyond `most`; 0: there is none."""
         return max((position for of, position in self._places if of == slot and position <= most), default=0)
+
+    def places(self, slot: int) -> tuple[int, ...]:
+        return tuple(position for of, position in self._places if of == slot)
+
+    def move_in(self, slot: int, positions: Iterable[int]) -> None:
+        """These came with another text that the slot holds from now on."""
+        self.cut(slot, 0)
+        for position in sorted(positions):
+            self.use(slot, position)
 
     def use(self, slot: int, position: int) -> None:
         """It was saved, or gone back to."""

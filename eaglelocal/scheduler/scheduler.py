@@ -5,21 +5,23 @@ and prompts get the rows that prefill.py allows beside them.
 
 A prompt that another slot holds in part, or is about to read, is not computed again: its slot takes over a copy of
 those cells, and until they are there it waits without rows. Texts are the same, so it does not matter whose they are.
+A conversation whose slot another request needs is swapped out, and in again where a prompt goes on with it (swap.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.checkpoints import Checkpoints
+from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, Pace, prompt_rows
 from eaglelocal.scheduler.prefixes import common_prefix
 from eaglelocal.scheduler.queue import FairQueue
+from eaglelocal.scheduler.swap import Conversation, Swap
 
 PREFILL_SHARE = 4  # of a small batch drafts leave a prompt one row in so many
 
@@ -66,6 +68,8 @@ class Admission:
     num_unchanged tokens of the slot that a drafter may rely on (num_reused and its margin)
     source        the slot from which these cells and tokens are to be copied; None: they are the slot's own
     is_waiting    it gets no rows until `resume` says what it starts from
+    swapped_out   key under which what the slot held is to be swapped out, before all else
+    swapped_in    key of the conversation that is to be swapped in; None: none
     """
 
     sequence: Sequence
@@ -73,6 +77,12 @@ class Admission:
     num_unchanged: int
     source: int | None = None
     is_waiting: bool = False
+    swapped_out: int | None = None
+    swapped_in: int | None = None
+
+    @property
+    def swaps(self) -> bool:
+        return self.swapped_out is not None or self.swapped_in is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +123,13 @@ class Scheduler:
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
         self._is_seen = [True] * num_slots  # the drafter has seen just the rows that are cached
         self._with_images: set[int] = set()  # slots whose last prompt had some
+        self._prompt_ends = [0] * num_slots  # where their last prompts may part from the next ones
+        self._floors = [0] * num_slots  # of a swapped window nothing lies behind these positions
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
         self.checkpoints, self._most_drafted = checkpoints or Checkpoints(0), most_drafted
+        self.swap = Swap()  # none, until somebody says how much main memory there is for them
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -139,12 +152,10 @@ class Scheduler:
         return self._queue.withdraw(request_id)
 
     # ---- who gets which slot, and what of its cache
-    def admit(self) -> list[Admission]:
-        """Give waiting requests the free slots that suit them best."""
-        admissions = []
+    def admit(self) -> Iterator[Admission]:
+        """Give waiting requests the free slots that suit them best; the next one may start from what this one does."""
         while self._queue and len(self._running) < len(self._cached):
-            admissions.append(self._admit(self._queue.pop()))
-        return admissions
+            yield self._admit(self._queue.pop())
 
     def _admit(self, request: Request) -> Admission:
         slot = self._best_slot(request)
@@ -152,21 +163,71 @@ class Scheduler:
         common = self._common(slot, request)
         unchanged = min(common, len(request.prompt) - 1)  # the last prompt row gives the first logits
         is_cut = unchanged < len(self._cached[slot]) or not self._is_seen[slot]
-        if is_cut and not self.can_cut:
+        places = self._places(slot)
+        if is_cut:
             unchanged = self._go_back(slot, unchanged)
         reused = sequence.before_images(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
         sequence.num_cached = sequence.num_reused = reused
-        del self._cached[slot][reused:]
+        held = Conversation(self._cached[slot], self._is_seen[slot], places)
+        self._hold(sequence, held.tokens[:reused], floor=self._floors[slot])
         self._is_seen[slot] = not is_cut
         self._running[slot] = sequence
         (self._with_images.add if request.images else self._with_images.discard)(slot)
         self._clock += 1
         self._last_used[slot] = self._clock
         self._queue.charge(request.owner, sequence.num_prompt_rows - sequence.num_reused_rows)
-        return self._follow(Admission(sequence, is_cut, unchanged))
+        alone = Admission(sequence, is_cut, unchanged)
+        admission = self._swap_in(alone) or self._follow(alone)
+        return self._swap_out(admission, held, common, is_left=admission is not alone)
+
+    def _hold(self, sequence: Sequence, tokens: list[int], *, floor: int = 0) -> None:
+        """What its slot holds while its prompt is read; see `_floors`."""
+        slot = sequence.slot
+        self._cached[slot], self._floors[slot] = tokens, floor if tokens else 0
+        self._prompt_ends[slot] = sequence.num_prompt - BEFORE_END
+
+    def _places(self, slot: int) -> tuple[int, ...] | None:
+        """Where what the slot holds can go on, beside its end; None: anywhere."""
+        if not self.can_cut:
+            return self.checkpoints.places(slot)
+        if not self.swap.of_windows:
+            return None
+        place = self._prompt_ends[slot]
+        return (place,) if max(self._floors[slot], 1) <= place < len(self._cached[slot]) else ()
+
+    def _swap_out(self, admission: Admission, held: Conversation, common: int, *, is_left: bool) -> Admission:
+        """What its slot held, as whose first tokens it begins; `is_left`: it begins elsewhere."""
+        if not self.swap.wants(held.tokens, common, is_left=is_left):
+            return admission
+        if self.swap.of_windows and not is_left:  # who goes on there needs what it goes on from
+            held.places = tuple(place for place in held.places or () if place >= admission.sequence.num_reused)
+        return replace(admission, swapped_out=self.swap.put(held))
+
+    def _swap_in(self, alone: Admission) -> Admission | None:
+        """A sequence that starts from a conversation in main memory; None where its slot, or another, has as much."""
+        sequence = alone.sequence
+        request, slot = sequence.request, sequence.slot
+        wanted = request.reuses_cache
+        found = self.swap.best(request.prompt, margin=self._reuse_margin) if wanted else None
+        if found is None or found.num_reused - sequence.num_reused < self.swap.least_rows:
+            return None
+        lead = self._lead(sequence)
+        if lead is not None and lead.num_tokens >= found.num_unchanged:
+            return None
+        conversation, reused = self.swap.take(found), found.num_reused
+        is_cut = reused < len(conversation.tokens) or not conversation.is_seen
+        own, self._is_seen[slot] = sequence.num_reused, not is_cut
+        self._hold(sequence, conversation.tokens[:reused], floor=reused if self.swap.of_windows else 0)
+        if not self.can_cut:
+            self.checkpoints.move_in(slot, [place for place in conversation.places or () if place <= reused])
+        sequence.num_cached = sequence.num_reused = reused
+        self._queue.charge(request.owner, own - reused)
+        return replace(alone, is_cut=is_cut, num_unchanged=found.num_unchanged, swapped_in=found.key)
 
     def _go_back(self, slot: int, unchanged: int) -> int:
-        """Tokens that a sequence may rely on in a cache that cannot be cut: up to a checkpoint, and the margin."""
+        """Tokens that a sequence may rely on: where a cache cannot be cut, up to a checkpoint, and the margin."""
+        if self.can_cut:
+            return unchanged if unchanged - self._reuse_margin >= self._floors[slot] else 0
         place = self.checkpoints.best(slot, unchanged - self._reuse_margin)
         self.checkpoints.cut(slot, place)
         if not place:
@@ -330,9 +391,15 @@ class Scheduler:
         self._leads.pop(sequence.slot, None)
         self._queue.end(sequence.request.owner)
 
+    def restart(self, sequence: Sequence) -> None:
+        """What it was to start from is not there after all."""
+        self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
+        sequence.num_cached = sequence.num_reused = 0
+        self.forget(sequence.slot)
+
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
-        self._cached[slot].clear()
+        self._cached[slot] = []
         self.checkpoints.cut(slot, 0)
 
 

@@ -32,6 +32,7 @@ from eaglelocal.server.api import (
     ollama_models,
     ollama_routes,
     openai_routes,
+    rerank_routes,
     responses_routes,
 )
 from eaglelocal.server.api.replies import ERRORS
@@ -43,7 +44,7 @@ from eaglelocal.server.serving import Serving
 
 DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's, Ollama's and llama-server's."
 ROOMS = (
-    *(openai_routes, responses_routes, anthropic_routes, embedding_routes, ollama_routes, ollama_models),
+    *(openai_routes, responses_routes, anthropic_routes, embedding_routes, rerank_routes, ollama_routes, ollama_models),
     *(llama_routes, llama_state, monitor_routes, control_routes),
 )
 PATHS = frozenset(route.path for room in ROOMS for route in room.router.routes if isinstance(route, Route))

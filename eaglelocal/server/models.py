@@ -1,9 +1,9 @@
 """The models of a server: the first is loaded at the start, others when they are asked for, an idle one is unloaded.
 
 They stay beside each other as far as there is room; who has to leave for whom, a function decides. Who uses a model
-keeps it loaded; who wants one in its place waits until it is free, and whoever comes for it then waits behind (first
-come, first served, so that nobody is starved). One is loaded at a time; what is loaded answers meanwhile. Knows how to
-load by being given a function.
+keeps it loaded; who wants one in its place waits until it is free, and whoever comes for it then waits behind. Models
+come in the order in which they were first asked for, so that nobody is starved, and all who wait for one get it when
+it comes. One is loaded at a time; what is loaded answers meanwhile. Knows how to load by being given a function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,8 @@ from functools import partial
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.core.task import Task
+from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
 from eaglelocal.server.asking import Answerer, Line
 from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
 from eaglelocal.server.names import ANY_NAME, DEFAULT_NAMES, meant_by, shown_names
@@ -119,9 +120,52 @@ class Resident:
         return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
 
     @property
-    def spared(self) -> tuple[bool, float]:
-        """Orders models by how well one can do without them: what nobody uses, and has not for longest."""
-        return self.num_users > 0, self.used_at
+    def spared(self) -> tuple[bool, bool, float]:
+        """Orders models by how well one can do without them: what cannot answer, what nobody uses, and has not for
+        longest."""
+        return self.loaded.client.state != "failed", self.num_users > 0, self.used_at
+
+
+class Awaited:
+    """A model on its way, and who waits for it. Whoever gives up is forgotten; a load goes on all the same: it cannot
+    be called back, and its engine must not be lost."""
+
+    def __init__(self, work: Callable[[Awaited], Coroutine[None, None, None]]) -> None:
+        self.is_loading = False
+        self._waiting: set[asyncio.Future[Resident]] = set()
+        self._task = asyncio.create_task(work(self))
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.is_loading or bool(self._waiting)
+
+    async def wait(self) -> Resident:
+        """The model, with one user more. Raises what kept it from coming."""
+        place: asyncio.Future[Resident] = asyncio.get_running_loop().create_future()
+        self._waiting.add(place)
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if not place.cancelled() and place.exception() is None:  # it came at the same moment
+                place.result().leave()
+            raise
+        finally:
+            self._waiting.discard(place)
+
+    def give(self, resident: Resident) -> None:
+        for place in self._places():
+            resident.enter()
+            place.set_result(resident)
+
+    def refuse(self, error: Exception) -> None:
+        for place in self._places():
+            place.set_exception(error)
+
+    def give_up(self) -> None:
+        self._task.cancel()
+
+    def _places(self) -> list[asyncio.Future[Resident]]:
+        return [place for place in self._waiting if not place.done()]
 
 
 class Models:
@@ -150,11 +194,12 @@ class Models:
         self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
         self._meant = meant_by(self._references) | dict.fromkeys(aliases, self.names[0])
         self._load, self._idle_s, self._planned, self._make_room = load, idle_s, planned, make_room
-        self._turn = asyncio.Lock()  # of who waits for a load
+        self._turn = asyncio.Lock()  # of what is to be loaded
         self._residents: dict[str, Resident] = {}
         self._loading = ""
         self._is_starting = False
-        self._swapping: asyncio.Task[Resident] | None = None  # who waits for a load, in the name of a caller
+        self._is_closed = False
+        self._awaited: dict[str, Awaited] = {}  # models that somebody waits for
         self._failures: dict[str, tuple[float, str]] = {}  # of loads: when and why
         self.spec: Spec | None = None  # how everything is to be drafted, whatever is loaded later; None: as planned
         self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
@@ -168,10 +213,10 @@ class Models:
 
     @property
     def loaded(self) -> Loaded | None:
-        """Of what is loaded, what a monitor shows: the one that talks and was used last."""
+        """Of what is loaded, what a monitor shows: of those that talk, and can, the one that was used last."""
         last = max(
             self.residents,
-            key=lambda one: (not one.loaded.info.embedding_size, one.num_users > 0, one.used_at),
+            key=lambda one: (one.loaded.info.task is Task.TEXT, *one.spared),
             default=None,
         )
         return None if last is None else last.loaded
@@ -207,12 +252,12 @@ class Models:
             raise Problem(404, f"{there} ({way_out})", NOT_FOUND, parameter="model", code="model_not_found")
         return name
 
-    def makes_embeddings(self, name: str) -> bool | None:
+    def task(self, name: str) -> Task | None:
         """None: nobody knows yet."""
         if name in self.infos:
-            return bool(self.infos[name].embedding_size)
+            return self.infos[name].task
         plan = self._planned(self._references[name])
-        return None if plan is None else plan.makes_embeddings
+        return None if plan is None else plan.task
 
     def sees_images(self, name: str) -> bool:
         """As it was loaded, or is planned: memory may still be short for it."""
@@ -233,43 +278,51 @@ class Models:
             resident.leave()
 
     async def _entered(self, name: str) -> Resident:
-        """The model, with one user more. Raises Problem.
-
-        A load goes on when its caller gives up: it cannot be called back, and its model must not be lost. Who gives
-        up while waiting is forgotten.
-        """
+        """The model, with one user more. Raises Problem."""
         if (resident := self._at_hand(name)) is not None:
             resident.enter()
             return resident
-        entering = asyncio.create_task(self._enter(name))
+        if name not in self._awaited:
+            self._awaited[name] = Awaited(partial(self._fetch, name))
+        awaited = self._awaited[name]
         try:
-            return await asyncio.shield(entering)
-        except asyncio.CancelledError:
-            entering.add_done_callback(_left_early)
-            if entering is not self._swapping:
-                entering.cancel()
-            raise
+            return await awaited.wait()
+        finally:
+            if not awaited.is_wanted and self._forget(name, awaited):
+                awaited.give_up()
 
     def _at_hand(self, name: str) -> Resident | None:
         resident = self._residents.get(name)
         is_there = resident is not None and not (resident.is_leaving or resident.is_worth_another_try)
         return resident if is_there else None
 
-    async def _enter(self, name: str) -> Resident:
-        async with self._turn:
-            resident = self._at_hand(name)
-            if resident is None:
-                self._check_worth_loading(name)
-                with self._leaving(name) as leaving:
-                    for one in leaving:
-                        await one.is_free.wait()
-                    self._swapping = asyncio.current_task()
-                    try:
-                        resident = await self._swap(name, leaving)
-                    finally:
-                        self._swapping = None
-            resident.enter()
-            return resident
+    async def _fetch(self, name: str, awaited: Awaited) -> None:
+        """Bring it to all who wait for it."""
+        try:
+            async with self._turn:
+                awaited.give(self._at_hand(name) or await self._come(name, awaited))
+        except Exception as error:
+            awaited.refuse(error)
+        finally:
+            self._forget(name, awaited)
+
+    async def _come(self, name: str, awaited: Awaited) -> Resident:
+        self._check_worth_loading(name)
+        with self._leaving(name) as leaving:
+            for one in leaving:
+                await one.is_free.wait()
+            awaited.is_loading = True
+            try:
+                return await self._swap(name, leaving)
+            finally:
+                awaited.is_loading = False
+
+    def _forget(self, name: str, awaited: Awaited) -> bool:
+        """Who comes from now on waits for another. False: it was forgotten before."""
+        is_known = self._awaited.get(name) is awaited
+        if is_known:
+            del self._awaited[name]
+        return is_known
 
     def _check_worth_loading(self, name: str) -> None:
         """Raises Problem: what has just failed to load is not tried again at once, for everybody else would pay."""
@@ -304,16 +357,19 @@ class Models:
             self._is_starting = False
 
     async def close(self) -> None:
-        """End what is loaded; what it still answers fails."""
-        for resident in self.residents:
-            await self._shut(resident)
+        """End what is loaded, or is being loaded; what it still answers fails."""
+        self._is_closed = True
+        await asyncio.gather(*map(self._shut, self.residents))
 
     async def look_after(self) -> None:
         """Unload models that nobody has used for long, and see when one fails; call it now and then."""
         for resident in self.residents:
             resident.note_failure()
-            if self._is_idle(resident) and not self._turn.locked():
-                async with self._turn:
+        if self._is_starting or self._awaited:
+            return
+        async with self._turn:
+            for resident in self.residents:
+                if self._is_idle(resident):
                     _log.info("%s is unloaded: idle for %g s", resident.loaded.name, self._idle_s)
                     await self._shut(resident)
 
@@ -337,6 +393,7 @@ class Models:
                     gone.append(await self._one_leaves(name))
         except EagleLocalError as error:
             self._failures[name] = (time.monotonic(), said(error))
+            _log.warning("%s cannot be loaded: %s", name, said(error))
             for other in gone:
                 with contextlib.suppress(EagleLocalError):
                     await self._open(other)
@@ -352,10 +409,12 @@ class Models:
 
     async def _leave(self, one: Resident, name: str) -> None:
         if one.loaded.name != name:
-            _log.info("%s is unloaded: %s needs its memory", one.loaded.name, name)
+            _log.info("%s is unloaded: %s takes its place", one.loaded.name, name)
         await self._shut(one)
 
     async def _open(self, name: str) -> Resident:
+        if self._is_closed:
+            raise EngineError("the server is being stopped")
         self._loading = name
         try:
             opened = await aside(partial(self._load, self._references[name]))
@@ -367,20 +426,17 @@ class Models:
         self.failure = ""
         if self.spec is not None:
             opened.client.set_spec(self.spec)
-        self._residents[name] = Resident(Loaded(name, Line(opened.client), opened.info))
+        resident = self._residents[name] = Resident(Loaded(name, Line(opened.client), opened.info))
         self.infos[name] = opened.info
-        return self._residents[name]
+        if self._is_closed:  # meanwhile
+            await self._shut(resident)
+        return resident
 
     async def _shut(self, resident: Resident) -> None:
         resident.is_leaving = True
         await asyncio.to_thread(self.before_close)
-        del self._residents[resident.loaded.name]
+        self._residents.pop(resident.loaded.name, None)  # the end of the server may come in between
         await asyncio.to_thread(resident.loaded.line.close)
-
-
-def _left_early(entering: asyncio.Task[Resident]) -> None:
-    if not entering.cancelled() and entering.exception() is None:
-        entering.result().leave()
 
 
 def nothing() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.talk.nearest import nearest
 
-HELP_COLUMN = 30
+HELP_COLUMN = 31
 
 
 @dataclass(frozen=True, slots=True)

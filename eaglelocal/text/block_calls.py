@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
-from eaglelocal.text.call_forms import CODER, OPEN, bare_openings
+from eaglelocal.text.call_forms import CODER, KEYED, OPEN, bare_openings
 from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.gemma_calls import read_gemma
-from eaglelocal.text.json_calls import MAX_HEAD_CHARS, JsonCalls
+from eaglelocal.text.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.python_calls import PythonCalls
 from eaglelocal.text.tagged_calls import TaggedCalls
@@ -26,7 +26,7 @@ Read = Callable[[str], list[ToolCall] | None]
 _HEAD = re.compile(r"[\s\w./:`>-]*")
 # how the text of a block may begin; what does not is given up at once
 _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
-    Notation.TAGS: re.compile(r"<|[\w./:-]{1,64}\s*(<|$)"),
+    Notation.TAGS: re.compile(r"<|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
     Notation.PYTHON: re.compile(r"[\[\w]"),
     Notation.GEMMA: re.compile(r"c"),
 }
@@ -83,7 +83,7 @@ class BlockCalls:
             self._open(Block(self._lead, is_unopened=True))
             self.push(mark.shown)
         elif self._is_behind and (mark.name == form.end or mark.name in form.section):
-            return
+            self._found.is_over = self._found.is_over or form.ends_turn
         elif mark.name in form.section:
             self._lead += mark.shown
         else:
@@ -186,7 +186,8 @@ class BlockCalls:
                 self._outside(text)
                 return
             named = ToolCall(match.groupdict().get("id") or "", match["name"], "")
-        self._json = JsonCalls(self._found, self._tools, raw=block.raw, named=named)
+        keys = BY_NAME if self._form.call == KEYED else BY_KEYS
+        self._json = JsonCalls(self._found, self._tools, raw=block.raw, named=named, keys=keys)
         self._push_json(self._json, text)
 
     def _push_json(self, json: JsonCalls, text: str) -> None:

@@ -6,14 +6,16 @@ In `call`, `around`, `tags` and `value` white space is as models write it; parse
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from eaglelocal.core.tools import CallForm, Notation, Tool
+from eaglelocal.core.tools import CallForm, Notation, Tool, Turns
 from eaglelocal.text import harmony
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
 INDEX, ID, SHORT_ID, MAYBE_ID = "«index»", "«id»", "«short_id»", "«maybe_id»"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 OBJECT = f'{{"name": "{NAME}", "arguments": {ARGS}}}'
+KEYED = f'{{"{NAME}": {ARGS}}}'
 LIST = ("[", ", ", "]")
 
 
@@ -64,6 +66,28 @@ GLM = CallForm(
     tags=(NAME, ""),
     value=f"<arg_key>{KEY}</arg_key>\n<arg_value>{VALUE}</arg_value>\n",
 )
+_OPEN_SOURCE = ":opensource"  # which Tencent puts at the end of each of Hy3's tags
+HY = CallForm(
+    label="hy",
+    notation=Notation.TAGS,
+    call=f"<tool_call{_OPEN_SOURCE}>{NAME}<tool_sep{_OPEN_SOURCE}>\n{ARGS}</tool_call{_OPEN_SOURCE}>",
+    around=(f"<tool_calls{_OPEN_SOURCE}>\n", "\n", f"\n</tool_calls{_OPEN_SOURCE}>"),
+    begin=f"<tool_call{_OPEN_SOURCE}>",
+    end=f"</tool_call{_OPEN_SOURCE}>",
+    inside=(
+        f"<tool_sep{_OPEN_SOURCE}>",
+        *(f"<{slash}arg_{part}{_OPEN_SOURCE}>" for part in ("key", "value") for slash in ("", "/")),
+    ),
+    section=(f"<tool_calls{_OPEN_SOURCE}>", f"</tool_calls{_OPEN_SOURCE}>"),
+    tags=(f"{NAME}<tool_sep{_OPEN_SOURCE}>", ""),
+    value=f"<arg_key{_OPEN_SOURCE}>{KEY}</arg_key{_OPEN_SOURCE}>\n"
+    f"<arg_value{_OPEN_SOURCE}>{VALUE}</arg_value{_OPEN_SOURCE}>\n",
+)
+MINICPM = CallForm(
+    label="minicpm", notation=Notation.TAGS, call=f'<function name="{NAME}">{ARGS}</function>', around=("", "\n", ""),
+    begin='<function name="', end="</function>", tags=(f'{NAME}">', ""), value=f'<param name="{KEY}">{VALUE}</param>',
+    quotes=("<![CDATA[", "]]>"),
+)  # fmt: skip
 MINIMAX = _invoked("minimax", "<minimax:tool_call>", "</minimax:tool_call>")
 DSML, DSML_TOOLS = (
     _invoked(label, f"<｜DSML｜{word}>", f"</｜DSML｜{word}>", "｜DSML｜", f' string="{IS_TEXT}"')
@@ -145,6 +169,7 @@ SOLAR = CallForm(
     inside=("<|tool_call:name|>", "<|tool_call:args|>"),
     section=("<|tool_calls|>", "<|calls|>"),
     head=r"\s*(?P<id>[\w-]+)\s*<\|tool_call:name\|>\s*(?P<name>[\w./:-]+)\s*<\|tool_call:args\|>\s*",
+    turns=Turns("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
 )
 FUNCTIONARY = CallForm(
     label="functionary", notation=Notation.JSON, call=f"<function={NAME}>{ARGS}</function>", begin="<function=",
@@ -161,6 +186,7 @@ COMMAND = _listed(
     "command", "<|START_ACTION|>", "<|END_ACTION|>",
     f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}', ("[\n    ", ",\n    ", "\n]"),
 )  # fmt: skip
+APERTUS = replace(_listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", KEYED), ends_turn=True)
 LFM = CallForm(
     label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
     around=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"), begin="<|tool_call_start|>", end="<|tool_call_end|>",
@@ -177,22 +203,37 @@ GEMMA = CallForm(
     label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
     end="<tool_call|>", inside=('<|"|>',), section=("<|tool_response>",),
 )  # fmt: skip
+_ATEM = _invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
+MUSE = replace(  # each call is a message to its tool
+    _ATEM,
+    call=f" to={NAME}<|message|>{_ATEM.around[0]}{_ATEM.call}{_ATEM.end}",
+    around=("", "<|eom|><|start|>assistant", ""),
+    turns=Turns(
+        thought=" to=self<|message|>",
+        said=" to=user<|message|>",
+        aside=" to=user<|message|>",
+        onward="<|eom|><|start|>assistant",
+        ends=("<|eot|>",),
+    ),
+)
 HARMONY = CallForm(
     label="harmony",
     notation=Notation.HARMONY,
     call=f"<|channel|>commentary to=functions.{NAME} <|constrain|>json<|message|>{ARGS}",
     inside=harmony.MARKERS,
     is_one_call=True,
+    turns=harmony.TURNS,
 )
 FORMS = (
-    HERMES, CODER, SEED, GLM, MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_IDS,
-    MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND, LFM,
-    OLMO, GIGACHAT, GEMMA, HARMONY,
+    HERMES, CODER, SEED, GLM, HY, MINICPM,
+    MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_IDS,
+    MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND,
+    APERTUS, LFM, OLMO, GIGACHAT, GEMMA, MUSE, HARMONY,
 )  # fmt: skip
 
 
 def bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
     """Tags that begin a call of an offered tool, where a model leaves out the marker in front of them."""
-    if form.notation is not Notation.TAGS or form.tags[0] == NAME:
+    if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
         return ()
     return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)

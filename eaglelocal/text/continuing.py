@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eaglelocal.core.request import Message
-from eaglelocal.text.families import Family, is_harmony
-from eaglelocal.text.harmony import CHANNEL, MESSAGE
+from eaglelocal.text.families import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,16 @@ def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
     thought, said = _parts(last, family)
     if said:
         return Beginning((*before, replace(last, content=said, reasoning=thought)), is_said=True)
-    can_think = family.thoughts is not None or is_harmony(family.split())
+    can_think = family.thoughts is not None or family.form.turns is not None
     return Beginning(tuple(before) or tuple(messages), thought if can_think else "")
 
 
 def within_thought(family: Family, rendered: str) -> str:
     """A prompt with its generation prompt, up to where a thought goes on. A thought that it ends is not ended."""
-    thoughts = family.thoughts
-    if thoughts is None:
-        return f"{rendered}{CHANNEL}analysis{MESSAGE}"
+    thoughts, turns = family.thoughts, family.form.turns
+    if turns is not None:
+        return rendered + turns.thought
+    assert thoughts is not None
     if rendered.rstrip().endswith(thoughts.end):
         rendered = rendered.rstrip().removesuffix(thoughts.end)
     if family.has_begun(rendered):

@@ -9,15 +9,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from eaglelocal.core.tools import CallForm, Notation, Split
+from eaglelocal.core.tools import CallForm, Notation, Split, Turns
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text import harmony
 
+_SUFFIX = re.compile(r"\bHYTK = '(:\w+)'")
+_MARKER = re.compile(r"<\|[^|]+\|>")
 # the first row whose texts all stand in the template; None: calls of a form of its own that is not read here
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|channel|>", "<|message|>"), forms.HARMONY),
     (("]<]minimax[>[",), None),
+    (("<arg_key:opensource>", "<tool_sep:opensource>"), forms.HY),
     (("<arg_key>",), forms.GLM),
+    (("<atem:function_calls>", "<|eom|>"), forms.MUSE),
+    (('<function name="', '<param name="'), forms.MINICPM),
     (("<minimax:tool_call>",), forms.MINIMAX),
     (("<seed:tool_call>",), forms.SEED),
     (("｜DSML｜", "function_calls"), forms.DSML),
@@ -35,6 +40,7 @@ FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|tool_call:begin|>",), forms.SOLAR),
     (("<|START_ACTION|>",), forms.COMMAND),
     (("<TOOLCALL>",), forms.NEMOTRON),
+    (("<|tools_prefix|>", "<|tools_suffix|>"), forms.APERTUS),
     (("<|tool_call|>", "<|/tool_call|>"), forms.PHI),
     (("<|tool|>", "<|/tool|>"), forms.PHI),
     (("<|tool_call|>",), forms.GRANITE),
@@ -61,13 +67,16 @@ class Thoughts:
     said: tuple[str, str] = ("", "")
 
 
-# the first row one of whose markers stands in the template
+# the first row one of whose markers stands in the template, and whose markers around what is said do, if any row's do
 THOUGHTS = (
     Thoughts("<think>", "</think>", said=("<response>", "</response>")),
     Thoughts("[THINK]", "[/THINK]"),
     Thoughts("<seed:think>", "</seed:think>"),
     Thoughts("<|channel>", "<channel|>", label="thought"),
     Thoughts("<|START_THINKING|>", "<|END_THINKING|>", said=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", said=("<|START_TEXT|>", "<|END_TEXT|>")),
+    Thoughts("<think:opensource>", "</think:opensource>"),
+    Thoughts("<|inner_prefix|>", "<|inner_suffix|>"),
     Thoughts("<mm:think>", "</mm:think>"),
     Thoughts("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", said=("", "[END FINAL RESPONSE]")),
 )
@@ -105,22 +114,41 @@ class Family:
 
 
 def family_of(template: str) -> Family:
+    template = _with_suffixes(template)
     form = next((form for texts, form in FORMS if all(text in template for text in texts)), None)
-    if form is forms.HARMONY:
+    takes_tools = form is forms.HARMONY or (form is not None and re.search(r"\btools\b", template) is not None)
+    if form is not None and form.turns is not None and takes_tools:
         return Family(form, takes_tools=True, thoughts=None)
-    takes_tools = form is not None and re.search(r"\btools\b", template) is not None
-    thoughts = next((row for row in THOUGHTS if row.begin in template or row.end in template), None)
-    if thoughts is not None and thoughts.said[1] not in template:
-        thoughts = Thoughts(thoughts.begin, thoughts.end, thoughts.label)
-    return Family(form if form and takes_tools else forms.HERMES, takes_tools, thoughts)
+    return Family(form if form and takes_tools else forms.HERMES, takes_tools, _thoughts_of(template))
+
+
+def _with_suffixes(template: str) -> str:
+    """Hy3's writes '<think{}>'.format(HYTK), to each of its tags the same."""
+    found = _SUFFIX.search(template)
+    return template.replace("{}", found[1]) if found else template
+
+
+def _thoughts_of(template: str) -> Thoughts | None:
+    rows = [row for row in THOUGHTS if row.begin in template or row.end in template]
+    framed = next((row for row in rows if row.said[1] and row.said[1] in template), None)
+    if framed is not None and framed.begin == rows[0].begin:
+        return framed
+    return Thoughts(rows[0].begin, rows[0].end, rows[0].label) if rows else None
 
 
 def markers_of(split: Split) -> tuple[str, ...]:
     """In the order that gives each its control character."""
     if is_harmony(split):
         return harmony.MARKERS
+    turns = split.form.turns if split.form else None
     calls = split.form.markers if split.form and split.tools else ()
-    return tuple(dict.fromkeys(filter(None, (*(split.thought or ()), *split.said, *calls))))
+    around = markers_of_turns(turns) if turns else ()
+    return tuple(dict.fromkeys(filter(None, (*around, *(split.thought or ()), *split.said, *calls))))
+
+
+def markers_of_turns(turns: Turns) -> tuple[str, ...]:
+    found = _MARKER.findall(turns.thought + turns.said + turns.aside + turns.onward)
+    return tuple(dict.fromkeys((*found, *turns.ends)))
 
 
 def is_spelled(split: Split) -> bool:

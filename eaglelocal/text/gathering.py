@@ -130,6 +130,16 @@ def read_call(text: str) -> ToolCall | None:
     return ToolCall(call_id, name, arguments) if name and arguments is not None else None
 
 
+def read_keyed_call(text: str) -> ToolCall | None:
+    """{"look_up": {..}}"""
+    found = members(text)
+    if found is None or len(found) != 1:
+        return None
+    ((name, value),) = found.items()
+    arguments = as_object(value) if name else None
+    return None if arguments is None else ToolCall("", name, arguments)
+
+
 def plain_text(value: str) -> str:
     """Of a JSON string; empty for anything else, also for one that was cut short."""
     try:

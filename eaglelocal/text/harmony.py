@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.core.tools import Tool, ToolCall, Turns
 from eaglelocal.text.gathering import Gathering, as_object
 from eaglelocal.text.json_calls import JsonCalls
 from eaglelocal.text.marks import Item, Mark
@@ -20,6 +20,12 @@ from eaglelocal.text.tool_schemas import has_required
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 MARKERS = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
+TURNS = Turns(
+    thought=f"{CHANNEL}analysis{MESSAGE}",
+    said=f"{CHANNEL}final{MESSAGE}",
+    aside=f"{CHANNEL}commentary{MESSAGE}",
+    onward=f"{ENDS[0]}{START}assistant",
+)
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 

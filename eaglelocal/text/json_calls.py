@@ -10,20 +10,22 @@ marks stand around it is not known here (block_calls.py, tool_calls.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from eaglelocal.core.tools import Tool, ToolCall
-from eaglelocal.text.gathering import Gathering, as_object, read_call
+from eaglelocal.text.gathering import Gathering, as_object, read_call, read_keyed_call
 from eaglelocal.text.json_spans import JsonReader, elements
 from eaglelocal.text.tool_schemas import has_required
 
 MAX_HEAD_CHARS = 512
 _TEXT = r'"(?:[^"\\]|\\.)*"'
-_HEAD = re.compile(
+_BEFORE_KEYS = re.compile(
     rf'\{{(?:\s*(?!"(?:arguments|parameters)"){_TEXT}\s*:\s*(?:{_TEXT}|[\w.+-]+)\s*,)+'
     r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{\s*["}])'
 )
+_BEFORE_OBJECT = re.compile(rf'\{{\s*{_TEXT}\s*:\s*(?=\{{\s*["}}])')
 _OBJECT = re.compile(r'\{\s*["}]')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
 _BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
@@ -37,6 +39,23 @@ class Place(Enum):
     BEHIND = "behind"  # the arguments, still in the call's object
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """How a call is an object.
+
+    head       what stands before its arguments, once those have begun
+    arguments  in a call that lacks its end: they are there
+    """
+
+    head: re.Pattern[str]
+    arguments: re.Pattern[str]
+    read: Callable[[str], ToolCall | None]
+
+
+BY_KEYS = Keys(_BEFORE_KEYS, _ARGUMENTS, read_call)  # {"name": "look_up", "arguments": {..}}
+BY_NAME = Keys(_BEFORE_OBJECT, _BEFORE_OBJECT, read_keyed_call)  # {"look_up": {..}}
+
+
 class JsonCalls:
     """One value in the making.
 
@@ -44,6 +63,7 @@ class JsonCalls:
     tools   that are offered, by name
     is_bare  only these are called; else any name is believed of a call that is whole
     named   name and id that stood before the value, which then is its arguments
+    keys    of a call without those
     """
 
     def __init__(
@@ -54,10 +74,12 @@ class JsonCalls:
         raw: str = "",
         is_bare: bool = False,
         named: ToolCall | None = None,
+        keys: Keys = BY_KEYS,
     ) -> None:
         self.raw = raw  # all as it came
         self.rest, self.is_whole = "", False  # what came behind the value; its end came
         self._found, self._tools, self._is_bare, self._named = found, tools, is_bare, named
+        self._keys = keys
         self._body, self._value = "", JsonReader()
         self._place, self._at = Place.HEAD, 0  # up to there everything is told or passed over
         self._inner = JsonReader()  # of the arguments, then of the object around them
@@ -105,10 +127,10 @@ class JsonCalls:
         body = self._body + self._value.closing
         if self._named is not None:
             return self._may_be(ToolCall("", self._named.name, as_object(body) or ""))
-        if not _ARGUMENTS.search(body):
+        if not self._keys.arguments.search(body):
             return False
         first = self._num_told - (self._place is Place.ARGUMENTS)
-        return all(map(self._may_be, map(read_call, _elements(body)[first:])))
+        return all(map(self._may_be, map(self._keys.read, _elements(body)[first:])))
 
     def _may_be(self, call: ToolCall | None) -> bool:
         return call is not None and call.arguments != "" and has_required(self._tools.get(call.name), call.arguments)
@@ -140,8 +162,8 @@ class JsonCalls:
         """The call whose arguments begin, and where they do."""
         before = _BEFORE_ELEMENT.match(self._body, self._at)
         start = before.end() if before else self._at
-        head = _HEAD.match(self._body, start, start + MAX_HEAD_CHARS)
-        call = read_call(head[0] + "{}}") if head else None
+        head = self._keys.head.match(self._body, start, start + MAX_HEAD_CHARS)
+        call = self._keys.read(head[0] + "{}}") if head else None
         return (call, head.end()) if head and call else None
 
     def _argue(self) -> bool:
@@ -167,7 +189,7 @@ class JsonCalls:
     # ---- what of it is whole
     def _tell_elements(self, texts: list[str]) -> bool:
         """All of them, or none."""
-        calls = [call for call in map(read_call, texts) if call is not None]
+        calls = [call for call in map(self._keys.read, texts) if call is not None]
         is_known = not self._is_bare or all(call.name in self._tools for call in calls)
         if not texts or len(calls) < len(texts) or not is_known:
             return False

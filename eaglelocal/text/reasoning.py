@@ -60,6 +60,8 @@ class ThoughtParser:
         self._found, self._said, self._tail = found, said, tail
         self._open, self._close = split.thought
         self._say, self._said_so = split.said
+        # where a call ends the answer, it ends the thought as well
+        self._call = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
         self._place = Place.THOUGHT if split.in_thought else Place.BEHIND if split.in_said else Place.BEFORE
         self._label = "" if split.in_thought else split.thought_label  # still to come
         self._begun = ""  # what may be the label
@@ -107,9 +109,12 @@ class ThoughtParser:
         self._tail.push(item)
         if isinstance(item, str):
             self._found.think(self._unlabelled(item))
+        elif item.name == self._call:
+            self._end_thought()
+            self._place = Place.BEHIND
+            self._said.push(item)
         elif item.name == self._close:
-            self._end_label()
-            self._found.end_thought()
+            self._end_thought()
             self._place = Place.BETWEEN
         elif item.name != self._open or self._found.thought.has_text:  # else begun once more
             self._found.think(item.shown)
@@ -124,6 +129,10 @@ class ThoughtParser:
         label, self._label = self._label, ""
         rest = self._begun.removeprefix(label)
         return rest if rest[:1].isspace() else self._begun
+
+    def _end_thought(self) -> None:
+        self._end_label()
+        self._found.end_thought()
 
     def _end_label(self) -> None:
         """The thought ends here."""

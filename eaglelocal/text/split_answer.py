@@ -21,6 +21,7 @@ from eaglelocal.text.marks import MarkReader, control_char
 from eaglelocal.text.reasoning import ThoughtParser, ThoughtTail
 from eaglelocal.text.stops import StopMatcher
 from eaglelocal.text.tool_calls import BareCalls, CallParser, NoCalls
+from eaglelocal.text.turn_parser import TurnParser
 
 
 class SplitText:
@@ -101,6 +102,8 @@ def parser_of(split: Split, found: Gathering) -> CallParser:
         begun = Kind.THOUGHT if split.in_thought else Kind.TEXT if split.in_said else None
         return HarmonyParser(found, split.tools, begun=begun)
     said = calls_parser(split, found)
+    if split.form is not None and split.form.turns is not None:
+        return TurnParser(found, said, split.form.turns, split)
     if split.thought is None:
         return said
     tail = ThoughtTail(split.form.begin if split.form else "", lambda aside: calls_parser(split, aside))

@@ -54,6 +54,7 @@ class TaggedText:
         before, after = form.value.split(VALUE)
         self._value_end = after.strip()
         self._pad = "\n" if before.endswith("\n") else ""
+        self._quotes = form.quotes
         begin, end = (part.strip() for part in form.tags)
         self._is_named = begin != NAME  # else the bare name stands there, and only an offered one is believed
         self._call = _pattern(begin, r"[^<>\"\s]+?" if self._is_named else r"[^<>\"\s]+")
@@ -126,6 +127,8 @@ class TaggedText:
 
     def has_news(self, text: str, seen: int) -> bool:
         """Behind what was seen, does a tag end that can make something sure?"""
+        if self._quotes[0] and text[seen - 1 : seen] == ">":  # what follows tells whether a value stands in quotes
+            return True
         at = text.find(">", seen)
         while at >= 0:
             if text.startswith(self._telling, max(text.rfind("<", 0, at), 0)):
@@ -161,7 +164,7 @@ class TaggedText:
         schemas = parameter_schemas(self._tools.get(name))
         arguments: dict[str, object] = {}
         while (before := self._before.match(text, at)) is not None:
-            after = closing.search(text, before.end())
+            after = closing.search(text, self._unquoted_at(text, before.end()))
             if after is None:
                 break
             value = value_of(self._unpadded(text[before.end() : after.start()]), _schema_of(before, schemas))
@@ -169,13 +172,22 @@ class TaggedText:
             at = _behind_space(text, after.end())
         return arguments, at
 
+    def _unquoted_at(self, text: str, at: int) -> int:
+        """From where a value that begins there may have its end: behind its quotes, if it has some."""
+        first, last = self._quotes
+        if not first or not text.startswith(first, at):
+            return at
+        end = text.find(last, at)
+        return end + len(last) if end >= 0 else len(text)
+
     def _begun_text(self, text: str, at: int, name: str, arguments: Mapping[str, object]) -> re.Match[str] | None:
         """The tag that stands here, if the value behind it can only be a text."""
         before = self._before.match(text, at)
         if before is None or before["key"] in arguments:
             return None
         schema = _schema_of(before, parameter_schemas(self._tools.get(name)))
-        return before if kinds_of(schema) == {"string"} else None
+        is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
+        return before if is_plain and kinds_of(schema) == {"string"} else None
 
     def _next_at(self, text: str, at: int) -> int:
         """Behind the tag that ends a call, if it stands here and another call follows; else 0."""
@@ -183,6 +195,9 @@ class TaggedText:
         return ended.end() if ended else 0
 
     def _unpadded(self, value: str) -> str:
+        first, last = self._quotes
+        if first and value.startswith(first) and value.endswith(last):
+            return value[len(first) : len(value) - len(last)]
         return value.removeprefix(self._pad).removesuffix(self._pad) if self._pad else value
 
 

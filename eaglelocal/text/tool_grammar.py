@@ -20,12 +20,12 @@ from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, Turns
 from eaglelocal.errors import RequestError
 from eaglelocal.text.argument_rules import argument_rules, json_rule, quoted, shared_rules
 from eaglelocal.text.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.families import is_harmony, markers_of
-from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, ENDS, MESSAGE, START
+from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.tool_schemas import definitions_of
 
 MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
@@ -70,8 +70,8 @@ def constraint_of(
 
 
 def can_bind_beside_text(split: Split) -> bool:
-    """Does a marker tell where a call begins? Nothing marks Llama's, and of harmony's the prompt may have taken it."""
-    if is_harmony(split):
+    """Does a marker tell where a call begins? Nothing marks Llama's; a message may have been begun."""
+    if turns_of(split) is not None:
         return not split.in_said
     return split.form is not None and bool(opening_of(split))
 
@@ -81,6 +81,10 @@ def opening_of(split: Split) -> str:
     assert split.form is not None
     first = split.form.around[0] or split.form.call
     return max((name for name in markers_of(split) if first.startswith(name)), key=len, default="")
+
+
+def turns_of(split: Split) -> Turns | None:
+    return split.form.turns if split.form else None
 
 
 def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...]:
@@ -102,7 +106,8 @@ class _Frame:
     def __init__(self, split: Split, choice: ToolChoice, tokens: Mapping[str, int], beside: Beside) -> None:
         self._split, self._parallel, self._tokens = split, choice.parallel, tokens
         self._has_calls, self._beside = bool(split.tools) and split.form is not None, beside
-        self._opening = opening_of(split) if beside is Beside.TEXT and not is_harmony(split) else ""
+        self._turns = turns_of(split)
+        self._opening = opening_of(split) if beside is Beside.TEXT and self._turns is None else ""
         names = sorted(markers_of(split), key=len, reverse=True)
         self._markers = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)")
 
@@ -119,8 +124,8 @@ class _Frame:
                 return "calls"
             case Beside.ANSWER:
                 return " | ".join([*calls, self._answer("@answer")])
-        if is_harmony(self._split):
-            before = f'({self._mark(CHANNEL)} "commentary" {self._mark(MESSAGE)} SAID {self._end_of_message()})?'
+        if self._turns is not None:
+            before = f"({self._written(self._turns.aside)} SAID {self._written(self._turns.onward)})?"
             return f"{self._answer('SAID?')} | {before} calls"
         if self._is_spelled:
             return "told? | spoken calls"
@@ -135,7 +140,7 @@ class _Frame:
         """Free text, in which no call is opened."""
         if self._beside is not Beside.TEXT:
             return []
-        if is_harmony(self._split):
+        if self._turns is not None:
             return ["SAID: /(.|\\n)+/"]
         free, anything = self._no_thought(), "(.|\\n)*"
         begin, end = (f"{self._mark(name)}?" if name else "" for name in self._split.said)
@@ -153,22 +158,17 @@ class _Frame:
 
     # ---- what is free
     def _thought(self) -> str:
-        if is_harmony(self._split):
-            begin = f'{self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)}'
-            return f"({begin} THOUGHT {self._end_of_message()})?"
+        if self._turns is not None:
+            return f"({self._written(self._turns.thought)} THOUGHT {self._written(self._turns.onward)})?"
         if self._split.thought is None or self._split.in_said:
             return ""
         opening, _ = self._split.thought
         gap = "" if self._beside is Beside.TEXT else "GAP?"  # text may begin with white space
         return f"thought {gap}" if self._split.in_thought else f"({self._mark(opening)} thought {gap})?"
 
-    def _end_of_message(self) -> str:
-        """Harmony's, and the beginning of the next."""
-        return f'{self._mark(ENDS[0])} {self._mark(START)} "assistant"'
-
     def _thought_rules(self) -> list[str]:
         """Free text up to the closing marker, whether that is a token or spelled."""
-        if is_harmony(self._split):
+        if self._turns is not None:
             return ["THOUGHT: /(.|\\n)*/"]
         if self._split.thought is None:
             return []
@@ -178,9 +178,7 @@ class _Frame:
         return [f"thought[suffix={json.dumps(closing)}]: /(.|\\n)*/"]
 
     def _answer(self, text: str) -> str:
-        if is_harmony(self._split):
-            return f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)} {text}'
-        return text
+        return text if self._turns is None else f"{self._written(self._turns.said)} {text}"
 
     # ---- calls
     def _call_rules(self) -> list[str]:

@@ -55,7 +55,7 @@ def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn
         raise RequestError(what, hint=f"one of: {', '.join(ROLES)}", parameter="messages")
     turn: Turn = {"role": message.role, "content": literals.hide_with(message.content, message.images)}
     if message.reasoning:
-        turn["reasoning_content"] = literals.hide(message.reasoning)
+        turn["reasoning_content"] = turn["reasoning"] = literals.hide(message.reasoning)
         if not (message.content and message.tool_calls):  # gpt-oss takes one of them beside calls
             turn["thinking"] = turn["reasoning_content"]
     if message.tool_calls:

@@ -16,7 +16,7 @@ from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
 from eaglelocal.tui.spans import span
 from eaglelocal.tui.table_text import View, ordered, row_line, title_line
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 WELL = frozenset({"ready", "idle"})
 NUM_HEADER_LINES = 3
 
@@ -71,6 +71,7 @@ def load_line(reading: Reading | None, width: int) -> Line:
         ("restarts", count(reading.restarts)),
         ("drafting", reading.drafting.setting or NOT_TOLD),
         ("engine's memory", _bytes(reading.memory_bytes)),
+        *([("chats in it", _bytes(reading.swapped_bytes))] if reading.swapped_bytes else []),
     ]
     return _pairs(pairs, width)
 
@@ -175,7 +176,9 @@ def _of(value: int | None, total: int | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    return NOT_TOLD if value is None else f"{value / GIB:.1f} GiB"
+    if value is None:
+        return NOT_TOLD
+    return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
 def _of_bytes(used: float | None, total: float | None) -> str:

@@ -199,11 +199,11 @@ def test_a_server_that_is_loading_is_waited_for(lines: Lines, output: Output) ->
 
 
 def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path, lines: Lines, output: Output) -> None:
-    embeds = Script(models=OUR_MODELS, snapshot={"model": {"name": "demo", "embedding_size": 384}})
+    embeds = Script(models=OUR_MODELS, snapshot={"model": {"name": "demo", "task": "embedding", "embedding_size": 384}})
     with serving(embeds) as url, announcing(url):
         assert joined_model(settings(tmp_path), output) is None
-        assert lines.text == f"not joining {url}: it makes embeddings, no text\n"
-        with pytest.raises(UsageError, match=f"{url} makes embeddings, no text") as caught:
+        assert lines.text == f"not joining {url}: it writes no text\n"
+        with pytest.raises(UsageError, match=f"{url} writes no text") as caught:
             joined_model(settings(tmp_path, url=url), output)
         assert "--url none" in caught.value.hint
         with serving(Script(models=OUR_MODELS)) as older, announced(longer_there(older)):

@@ -85,9 +85,9 @@ def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B parameters of 2026-08, each worth 2.1 of 2025-07, the best of what" in words
+    assert "B parameters of 2026-08, each worth 2.0 of 2025-08, the best of what" in words
     assert "older: of 2024-12, the plan of 2026-08" in words and "(though as 64.9 B" in words
-    assert "each worth" not in screen(capsys, "glm-4.5-air", "--machine", "dgx-spark")  # as old as usual
+    assert "each worth" not in screen(capsys, "gpt-oss-120b", "--machine", "dgx-spark")  # as old as usual
 
 
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

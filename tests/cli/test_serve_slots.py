@@ -9,7 +9,7 @@ import pytest
 
 import eaglelocal.as_planned
 from eaglelocal.as_planned import Settled
-from eaglelocal.cli.serve import settle_first
+from eaglelocal.cli.serve import note_of_first, settle_first
 from eaglelocal.hub.wish import Wish
 from eaglelocal.settings import Settings
 
@@ -39,5 +39,7 @@ def test_fewer_answers_at_once_rather_than_another_model(
         return Settled(replace(wish, target="demo"), "nothing fits", fits=False)
 
     monkeypatch.setattr(eaglelocal.as_planned, "as_planned", as_planned)
-    settled = settle_first(Settings.load(flags, {}, tmp_path / "none.toml"))
-    assert (settled.wish.parallel, settled.wish.target, settled.note) == (num_slots, target, said)
+    settings = Settings.load(flags, {}, tmp_path / "none.toml")
+    settled = settle_first(settings)
+    assert (settled.wish.parallel, settled.wish.target) == (num_slots, target)
+    assert note_of_first(settled, settings) == said

@@ -134,3 +134,160 @@ HARMONY = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- "<|start|>assistant" }}{%- endif %}
 """
+
+# ---- Muse Glimmer: messages to recipients, one for each call
+MUSE = """\
+{%- macro calls(tool) -%}
+    {{- '<atem:function_calls>\\n<atem:invoke name="' + tool.function.name + '">\\n' -}}
+    {%- for k, v in tool.function.arguments.items() -%}
+        {{- '<atem:parameter name="' + k + '">' -}}
+        {{- v if v is string else (v | tojson) -}}{{- '</atem:parameter>\\n' -}}
+    {%- endfor -%}
+    {{- '</atem:invoke>\\n</atem:function_calls>' -}}
+{%- endmacro -%}
+{%- if tools -%}
+    {{- '<|start|>system<|message|>// Function schemas' -}}
+    {%- for tool in tools -%}{{- '\\n' + (tool.function | tojson) -}}{%- endfor -%}{{- '<|eot|>' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' -%}
+        {{- '<|start|>tool ' + message.name + '<|message|><tool_output name="' + message.name + '">\\n' -}}
+        {{- message.content + '\\n</tool_output><|eot|>' -}}
+    {%- elif message.role == 'assistant' -%}
+        {%- if message.reasoning_content -%}
+            {{- '<|start|>assistant to=self<|message|>' + message.reasoning_content + '<|eom|>' -}}
+        {%- endif -%}
+        {%- if message.tool_calls -%}
+            {%- for tool in message.tool_calls -%}
+                {{- '<|start|>assistant to=' + tool.function.name + '<|message|>' + calls(tool) -}}
+                {{- '<|eot|>' if loop.last else '<|eom|>' -}}
+            {%- endfor -%}
+        {%- else -%}{{- '<|start|>assistant to=user<|message|>' + message.content + '<|eot|>' -}}{%- endif -%}
+    {%- else -%}{{- '<|start|>' + message.role + '<|message|>' + message.content + '<|eot|>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}
+"""
+
+# ---- Hy3: every tag with a suffix, which the template puts there
+HY = """\
+{%- set HYTK = ':opensource' %}
+{%- set begin, end, sep = '<tool_call{}>'.format(HYTK), '</tool_call{}>'.format(HYTK), '<tool_sep{}>'.format(HYTK) %}
+{%- set think, thought = '<think{}>'.format(HYTK), '</think{}>'.format(HYTK) %}
+{%- if tools %}
+    {{- '<tools>\\n' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{{- '\\n</tools>' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<｜hy_Assistant{}｜>'.format(HYTK) + think + (message.reasoning_content or '') + thought }}
+        {{- message.content }}
+        {%- if message.tool_calls %}
+            {{- '<tool_calls{}>'.format(HYTK) + '\\n' }}
+            {%- for tool in message.tool_calls %}
+                {{- begin + tool.function.name + sep + '\\n' }}
+                {%- for key, value in tool.function.arguments.items() %}
+                    {{- '<arg_key{}>'.format(HYTK) + key + '</arg_key{}>'.format(HYTK) + '\\n' }}
+                    {{- '<arg_value{}>'.format(HYTK) + (value if value is string else (value | tojson)) }}
+                    {{- '</arg_value{}>'.format(HYTK) + '\\n' }}
+                {%- endfor %}
+                {{- end + '\\n' }}
+            {%- endfor %}
+            {{- '</tool_calls{}>'.format(HYTK) }}
+        {%- endif %}
+        {{- '<｜hy_eos{}｜>'.format(HYTK) }}
+    {%- elif message.role == 'tool' %}
+        {{- '<tool_response{}>'.format(HYTK) + '\\n' + message.content + '\\n</tool_response{}>'.format(HYTK) }}
+    {%- else %}{{- '<｜hy_User{}｜>'.format(HYTK) + message.content }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<｜hy_Assistant{}｜>'.format(HYTK) + think }}
+    {%- if reasoning_effort is not defined or reasoning_effort == 'no_think' %}{{- thought }}{%- endif %}
+{%- endif %}
+"""
+
+# ---- MiniCPM 5: tags, and what could be taken for one stands in quotes
+MINICPM = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n<tools>' }}{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+    {{- '\\n</tools>\\n\\nTool usage guidelines:\\n<function name="function-name"><param name="param-name">' }}
+    {{- 'param-value</param></function><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\\n' }}
+        {%- if message.reasoning_content %}
+            {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
+        {%- endif %}
+        {{- message.content }}
+        {%- for tool in message.tool_calls %}
+            {%- if not loop.first %}{{- '\\n' }}{%- endif %}
+            {{- '<function name="' ~ tool.function.name ~ '">' }}
+            {%- for name, value in tool.function.arguments.items() %}
+                {{- '<param name="' ~ name ~ '">' }}
+                {%- if value is string and ('<' in value or '&' in value or '\\n' in value) %}
+                    {{- '<![CDATA[' + value + ']]>' }}
+                {%- else %}{{- value }}{%- endif %}
+                {{- '</param>' }}
+            {%- endfor %}
+            {{- '</function>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+    {%- else %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking %}{{- '<think>\\n' }}{%- endif %}
+{%- endif %}
+"""
+
+# ---- Apertus: calls by their names, and results in the same turn
+APERTUS = """\
+{%- set inner_token, outer_token = '<|inner_prefix|>', '<|inner_suffix|>' -%}
+{{ '<|developer_start|>Tool Capabilities:' }}
+{%- for tool in tools or [] %}{{- '\\ntype ' + tool.function.name + ' = (_: any) => any;' }}{%- endfor %}
+{{- '<|developer_end|>' }}
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' -%}
+        {{- '<|assistant_start|>' + (message.content or '') -}}
+        {%- if message.tool_calls -%}
+            {{- '<|tools_prefix|>[' -}}
+            {%- for tool in message.tool_calls -%}
+                {{- '{"' + tool.function.name + '": ' + tool.function.arguments | tojson + '}' -}}
+                {{- '' if loop.last else ', ' -}}
+            {%- endfor -%}
+            {{- ']<|tools_suffix|>' -}}
+        {%- else -%}{{- '<|assistant_end|>' -}}{%- endif -%}
+    {%- elif message.role == 'tool' -%}{{- '[' + message.content + ']' -}}
+    {%- else -%}{{- '<|' + message.role + '_start|>' + message.content + '<|' + message.role + '_end|>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}
+"""
+
+# ---- Solar: messages that are thought, said, or calls
+SOLAR = """\
+{{- '<|begin|>system<|content|>## Tools' }}
+{%- for tool in tools %}{{- tool.function | tojson }}{%- endfor %}{{- '<|end|>' }}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- if message.reasoning %}{{- '<|begin|>assistant<|think|>' + message.reasoning + '<|end|>' }}{%- endif %}
+        {%- if message.tool_calls %}
+            {{- '<|begin|>assistant<|tool_calls|>' }}
+            {%- for tool in message.tool_calls %}
+                {{- '<|tool_call:begin|>' + tool.id }}
+                {{- '<|tool_call:name|>' + tool.function.name + '<|tool_call:args|>' }}
+                {{- tool.function.arguments | tojson }}{{- '<|tool_call:end|>' }}
+            {%- endfor %}
+            {{- '<|calls|>' }}
+        {%- else %}{{- '<|begin|>assistant<|content|>' + message.content + '<|end|>' }}{%- endif %}
+    {%- elif message.role == 'tool' %}
+        {{- '<|begin|>tool<|tool_response|>' + message.content + '<|end|>' }}
+    {%- else %}{{- '<|begin|>' + message.role + '<|content|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|begin|>assistant' }}{%- endif %}
+"""

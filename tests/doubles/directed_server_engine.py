@@ -184,6 +184,7 @@ class DirectedEngine:
             verify_s=1.5,
             cached_tokens=100,
             cache_cells=400,
+            swapped_bytes=3 * 2**20,
             engine_pid=os.getpid(),
         )
 

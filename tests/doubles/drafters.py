@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node
+from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
 
 
 class NoDrafter:
@@ -39,6 +39,15 @@ class NoDrafter:
         pass
 
     def fork(self, source: int, target: int, position: int) -> None:
+        pass
+
+    def swapped_bytes(self, slot: int) -> int:
+        return 0
+
+    def swap_out(self, slot: int) -> Swapped[None]:
+        return Swapped(None)
+
+    def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
         pass
 
     def close(self) -> None:

@@ -15,9 +15,16 @@ CLS, SEP = 2, 3
 
 
 def write_bert(
-    path: Path, *, pooling: int | None = 1, n_embd: int = 64, n_layer: int = 2, n_ctx: int = 64, seed: int = 0
+    path: Path,
+    *,
+    pooling: int | None = 1,
+    n_embd: int = 64,
+    n_layer: int = 2,
+    n_ctx: int = 64,
+    seed: int = 0,
+    classifies: bool = False,
 ) -> Path:
-    """`pooling`: llama_pooling_type, or None for a file that says nothing of it."""
+    """`pooling`: llama_pooling_type, or None for a file that says nothing of it. `classifies`: as a reranker does."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "bert")
     writer.add_context_length(n_ctx)
@@ -42,6 +49,9 @@ def write_bert(
         write_linear(writer, matrix, f"blk.{i}.ffn_down", n_embd, 2 * n_embd)
         write_norm(writer, rng, f"blk.{i}.attn_output_norm", n_embd)
         write_norm(writer, rng, f"blk.{i}.layer_output_norm", n_embd)
+    if classifies:
+        write_linear(writer, matrix, "cls", n_embd, n_embd)
+        write_linear(writer, matrix, "cls.output", 1, n_embd)
     finish(writer)
     return path
 

@@ -14,9 +14,10 @@ from .sketched_models import SKETCHES, Sketch, tensors_of, write_keys
 N_VOCAB = 300
 
 
-def write_living(path: Path, name: str, seed: int = 0) -> Path:
-    """The sketch of that name, alive."""
+def write_living(path: Path, name: str, seed: int = 0, **keys: object) -> Path:
+    """The sketch of that name, alive. `keys` of its architecture, two underscores for a point."""
     sketch = replace(SKETCHES[name], n_vocab=N_VOCAB, n_ctx=2048)
+    sketch = replace(sketch, keys={**sketch.keys, **{key.replace("__", "."): value for key, value in keys.items()}})
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
     write_keys(writer, sketch)

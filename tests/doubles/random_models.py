@@ -28,6 +28,8 @@ class TargetShape:
     arch: str = "llama"
     tokenizer: str = "gpt2"  # byte-level BPE; or "llama", SentencePiece with a token for each byte
     controls: tuple[str, ...] = ()  # control tokens besides the one that ends (byte-level BPE)
+    end: str = "<|end|>"  # that one
+    template: str = ""
     temperature: float | None = None  # that its makers recommend
     splitter: str = "qwen2"  # of texts into words (byte-level BPE)
 
@@ -47,7 +49,7 @@ class HeadShape:
     seed: int = 1
 
 
-def vocabulary(n_vocab: int, controls: tuple[str, ...] = ()) -> tuple[list[str], list[int]]:
+def vocabulary(n_vocab: int, controls: tuple[str, ...] = (), end: str = "<|end|>") -> tuple[list[str], list[int]]:
     """256 bytes, then made-up words, control tokens, and one that ends; byte-level BPE without merges."""
     taken = set(range(33, 127)) | set(range(161, 173)) | set(range(174, 256))
     letters, extra = [], 0
@@ -56,7 +58,7 @@ def vocabulary(n_vocab: int, controls: tuple[str, ...] = ()) -> tuple[list[str],
         extra += byte not in taken
     words = [f"w{i}" for i in range(n_vocab - 257 - len(controls))]
     kinds = [1] * (n_vocab - 1 - len(controls)) + [3] * (1 + len(controls))
-    return [*letters, *words, *controls, "<|end|>"], kinds
+    return [*letters, *words, *controls, end], kinds
 
 
 def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int | None = None) -> Path:
@@ -71,7 +73,9 @@ def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int |
     if s.tokenizer == "llama":
         write_sentencepiece(writer, s.n_vocab)
     else:
-        write_vocabulary(writer, s.n_vocab, s.controls, s.splitter)
+        write_vocabulary(writer, s.n_vocab, s.controls, s.splitter, s.end)
+    if s.template:
+        writer.add_chat_template(s.template)
     if s.temperature is not None:
         writer.add_float32("general.sampling.temp", s.temperature)
     matrix = Matrices(writer, rng, s.type)
@@ -208,9 +212,13 @@ def write_shape(
 
 
 def write_vocabulary(
-    writer: gguf.GGUFWriter, n_vocab: int, controls: tuple[str, ...] = (), splitter: str = "qwen2"
+    writer: gguf.GGUFWriter,
+    n_vocab: int,
+    controls: tuple[str, ...] = (),
+    splitter: str = "qwen2",
+    end: str = "<|end|>",
 ) -> None:
-    tokens, types = vocabulary(n_vocab, controls)
+    tokens, types = vocabulary(n_vocab, controls, end)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(splitter)
     writer.add_token_list(tokens)

@@ -15,6 +15,7 @@ from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler
+from eaglelocal.scheduler.swap import Swap
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
@@ -79,6 +80,7 @@ class Rig:
         vocabulary: LetterVocabulary | None = None,
         min_fork: int | None = 3,
         image_reader: ImageReader | None = None,
+        swap: Swap | None = None,
     ) -> None:
         """Prefixes are copied between slots as soon as that spares a few rows.
 
@@ -93,6 +95,7 @@ class Rig:
         self.scheduler = Scheduler(
             num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
         )
+        self.scheduler.swap = swap or Swap()
         self.engine = Engine(
             context=self.context,
             vocabulary=vocabulary or LetterVocabulary(table.n_vocab),

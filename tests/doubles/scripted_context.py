@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.core.batch import Batch, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import Batch, Bytes, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, stand_ins
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -249,6 +249,7 @@ class ScriptedContext:
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
         self.refused: set[int] = set()  # numbers of the decodes that find no room
+        self.swaps, self.swaps_in, self.swaps_fail = 0, 0, False
         self.looks: list[tuple[int, bytes]] = []  # sequences and the keys of the images that they were shown
 
     def decode(self, batch: Batch) -> ScriptedOutputs:
@@ -296,6 +297,23 @@ class ScriptedContext:
             return
         assert first == 0
         self.cells.copy(source, target, end)
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return 8 * (1 + self.cells.last_position(sequence))
+
+    def swap_out(self, sequence: int) -> Bytes:
+        if self.swaps_fail:
+            raise ResourceError("no main memory is left")
+        self.swaps += 1
+        return np.array(self.cells.values(sequence), np.int64).view(np.uint8)
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        self.cells.remove(sequence, 0)
+        if self.swaps_fail:
+            raise ResourceError("the cache has no room")
+        self.swaps_in += 1
+        for value in cells.view(np.int64):
+            self.cells.append((sequence,), int(value))
 
     def remove(self, sequence: int, first_position: int) -> None:
         self.cells.remove(sequence, first_position)
@@ -370,6 +388,19 @@ class ScriptedHead:
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return 8 * (1 + len(self._cells.cells.get(sequence, [])))  # and where they begin
+
+    def swap_out(self, sequence: int) -> Bytes:
+        start, values = self._cells.starts.get(sequence, 0), self._cells.cells.get(sequence, [])
+        return np.array([start, *values], np.int64).view(np.uint8)
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        assert not self._cells.cells.get(sequence)
+        start, *values = map(int, cells.view(np.int64))
+        for position, value in enumerate(values, start):
+            self._cells.append(sequence, position, value)
 
     def _check_past(self, sequence: int, position: int, state: int) -> None:
         """The cell before must hold the token that led to this state: a cell of another text is no past."""

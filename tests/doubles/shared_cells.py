@@ -66,6 +66,9 @@ class SharedCells:
         for cell in self._of(source)[:end]:
             self.append([target], cell.value)
 
+    def values(self, sequence: int) -> list[int]:
+        return [cell.value for cell in self._of(sequence)]
+
     def remove(self, sequence: int, first_position: int) -> None:
         self._check(sequence)
         del self._of(sequence)[first_position:]

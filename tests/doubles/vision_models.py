@@ -63,7 +63,7 @@ QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`marks`: tokens that libmtmd looks up. `keys` are the projector's."""
+    """`marks`: tokens that libmtmd looks up. `keys` are the projector's. `splitter`: of texts into words."""
 
     sketch: Sketch
     projector: str
@@ -72,6 +72,7 @@ class Pair:
     image_size: int = 32
     patch_size: int = 4
     keys: Mapping[str, int | bool] = field(default_factory=dict)
+    splitter: str = "qwen2"
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -184,7 +185,11 @@ KINDS = tuple(kind for kind in PAIRS if kind != "pixtral")
 
 def write_vision_pair(folder: Path, kind: str, seed: int = 0) -> tuple[Path, Path]:
     """(target, projector)"""
-    pair, rng = PAIRS[kind], np.random.default_rng(seed)
+    return write_pair(folder, kind, PAIRS[kind], seed)
+
+
+def write_pair(folder: Path, kind: str, pair: Pair, seed: int = 0) -> tuple[Path, Path]:
+    rng = np.random.default_rng(seed)
     target, projector = folder / f"{kind}.gguf", folder / f"mmproj-{kind}.gguf"
     write_seeing(target, pair, rng)
     write_projector(projector, pair, rng)
@@ -200,7 +205,7 @@ def write_seeing(path: Path, pair: Pair, rng: np.random.Generator) -> None:
     sketch = pair.sketch
     writer = gguf.GGUFWriter(str(path), sketch.arch)
     write_keys(writer, sketch)
-    write_vocabulary(writer, N_VOCAB, pair.controls)
+    write_vocabulary(writer, N_VOCAB, pair.controls, pair.splitter)
     writer.add_chat_template(TEMPLATE)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import BlockShape, Reference, write_bigram_head, write_block_head
+from doubles.living_models import N_VOCAB, write_living
 from doubles.random_models import TargetShape, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
+from doubles.sketched_models import SKETCHES
 
 from eaglelocal.assembly import build
 from eaglelocal.backend.block_head import Block, LlamaBlockContext
@@ -168,3 +170,23 @@ def test_a_head_cannot_answer(tmp_path: Path) -> None:
     head = write_block_head(tmp_path / "head.gguf")
     with pytest.raises(ModelFileError, match=r"is a draft head \(dflash\), not a model"):
         build(Plan(target=head, target_label="h", n_ctx=256), lambda _: None)
+
+
+@pytest.mark.parametrize("head", ["DFlash", "DFlash2"])
+@pytest.mark.parametrize("pattern", [4, [layer % 4 < 3 for layer in range(8)]], ids=["a number", "a list"])
+def test_muse_glimmer_says_what_it_says_without_a_head(tmp_path: Path, pattern: object, head: str) -> None:
+    """Its files tell windows in two ways; heads for it have a window of their own, and read inputs of layers."""
+    sketch = SKETCHES["muse-glimmer"]
+    shape = TargetShape(n_embd=sketch.n_embd, n_vocab=N_VOCAB)
+    windows = {"attention__sliding_window": 64, "attention__sliding_window_pattern": pattern}
+    target = write_living(tmp_path / "muse.gguf", "muse-glimmer", **windows)
+    block = write_block_head(tmp_path / "head.gguf", replace(SHAPES[head], taps=(1, 4, 7), window=32), shape)
+    requests = [ask("a", [7, 40, 8, 99] * 30, max_tokens=60), ask("b", range(20, 90), max_tokens=60)]
+    plain = real_engine(target, num_slots=2)
+    expected = {name: answer.tokens for name, answer in drive(plain, requests).items()}
+    plain.close()
+    engine = real_engine(target, "dflash", block, num_slots=2)
+    told = drive(engine, requests)
+    assert {name: answer.tokens for name, answer in told.items()} == expected
+    assert all(answer.finished and answer.finished.speculation.draft_tokens > 0 for answer in told.values())
+    engine.close()

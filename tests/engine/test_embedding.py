@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from doubles.embedding_engines import ROUNDING, NumpyBert, engine_of, plan, vectors_of
 from doubles.embedding_models import write_bert
 from doubles.random_models import write_target
 from doubles.real_engine import TINY, real_engine
@@ -17,27 +18,17 @@ from doubles.real_engine import TINY, real_engine
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, Failed, Finished, RequestEvent, Started
-from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, EmbedRequest
+from eaglelocal.core.task import Task
 from eaglelocal.embedder import build, needs
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError, UsageError
 from eaglelocal.gguf.pair import read_model
-from eaglelocal.gguf.pooling import is_embedding_model
+from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_tensor
 
 MEAN, CLS, LAST = 1, 2, 3
 TEXTS = ((2, 5, 6, 7, 3), (2, 9, 3), (2, 11, 12, 13, 14, 15, 16, 17, 3), (8,))
-ROUNDING = 0.02  # the gelu of llama.cpp is a table in half precision
-
-
-def plan(target: Path) -> Plan:
-    return Plan(target=target, target_label=target.stem, n_ctx=64, threads=1, flash_attention="off", kv_type="f32")
-
-
-def engine_of(target: Path) -> EmbeddingEngine:
-    return build(plan(target), lambda progress: None)
 
 
 def embedded(engine: EmbeddingEngine, *inputs: str | tuple[int, ...]) -> Floats:
@@ -47,41 +38,6 @@ def embedded(engine: EmbeddingEngine, *inputs: str | tuple[int, ...]) -> Floats:
         events += engine.step()
     (made,) = (event for event in events if isinstance(event, Embedded))
     return vectors_of(made)
-
-
-def vectors_of(event: Embedded) -> Floats:
-    return np.frombuffer(event.vectors, np.float32).reshape(-1, event.size)
-
-
-class NumpyBert:
-    """What write_bert writes, computed plainly: one head of 64."""
-
-    def __init__(self, path: Path) -> None:
-        header = read_header(path)
-        self.tensors = {name: read_tensor(path, header, name) for name in header.tensors}
-
-    def states(self, tokens: tuple[int, ...]) -> Floats:
-        """[tokens, n_embd]"""
-        w, n = self.tensors, len(tokens)
-        embeddings = w["token_embd.weight"][list(tokens)] + w["token_types.weight"][0] + w["position_embd.weight"][:n]
-        x = self.norm(embeddings, "token_embd_norm")
-        for i in range(2):
-            q, k, v = (self.linear(x, f"blk.{i}.attn_{name}") for name in "qkv")
-            scores = np.exp(q @ k.T / np.sqrt(q.shape[1]))
-            attended = scores / scores.sum(axis=1, keepdims=True) @ v
-            x = self.norm(x + self.linear(attended, f"blk.{i}.attn_output"), f"blk.{i}.attn_output_norm")
-            up = self.linear(x, f"blk.{i}.ffn_up")
-            gelu = 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
-            x = self.norm(x + self.linear(gelu, f"blk.{i}.ffn_down"), f"blk.{i}.layer_output_norm")
-        return np.asarray(x, np.float32)
-
-    def linear(self, x: Floats, name: str) -> Floats:
-        return np.asarray(x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"], np.float32)
-
-    def norm(self, x: Floats, name: str) -> Floats:
-        centred = x - x.mean(axis=1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12)
-        return np.asarray(scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"], np.float32)
 
 
 @pytest.mark.parametrize("pooling", [MEAN, CLS])
@@ -126,10 +82,12 @@ def test_poolings_differ_except_for_a_single_token(tmp_path: Path) -> None:
         engine.close()
 
 
-@pytest.mark.parametrize(("pooling", "said"), [(None, "does not say how"), (0, "does not say how"), (4, "ranks pairs")])
+@pytest.mark.parametrize(
+    ("pooling", "said"), [(None, "does not say how"), (0, "does not say how"), (4, "has no classifier")]
+)
 def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, said: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling=pooling)
-    assert not is_embedding_model(read_header(path))
+    assert task_of(read_header(path)) is not Task.EMBEDDING
     with pytest.raises(IncompatibleError, match=said):
         engine_of(path)
 
@@ -167,7 +125,7 @@ def asked(client: EngineClient, request: EmbedRequest | ChatRequest) -> list[Req
 
 def test_in_a_process_of_its_own_that_is_replaced_when_it_dies(tmp_path: Path) -> None:
     path = write_bert(tmp_path / "bert.gguf")
-    assert is_embedding_model(read_header(path))
+    assert task_of(read_header(path)) is Task.EMBEDDING
     with EngineClient(plan(path), builder="eaglelocal.embedder:build") as client:
         assert client.start().embedding_size == 64
         request = EmbedRequest(id="r", inputs=TEXTS)

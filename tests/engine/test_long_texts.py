@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.plain_vision import picture
 from doubles.random_models import TargetShape, write_target
+from doubles.vision_models import PAIRS, write_pair
 
 READ = """
 import sys
@@ -38,3 +41,30 @@ def test_long_runs_are_read(tmp_path: Path, splitter: str) -> None:
     done = subprocess.run([sys.executable, "-c", READ, str(target)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-500:]
     assert done.stdout.split() == ["True"] * 16
+
+
+READ_BESIDE_AN_IMAGE = """
+import sys
+from pathlib import Path
+from eaglelocal.backend.images import LlamaImageReader, ReaderParams
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model, Placement
+from eaglelocal.core.ports import TextPart
+
+library = load_library()
+model = Model(library, Path(sys.argv[1]), Placement())
+reader = LlamaImageReader(library, model, Path(sys.argv[2]), ReaderParams(threads=1, on_gpu=False, n_batch=512))
+parts = [TextPart("x" * 200_000, True), Path(sys.argv[3]).read_bytes(), TextPart("y" * 200_000, False)]
+tokens = [piece for piece in reader.tokenize(parts, add_special=False) if isinstance(piece, int)]
+print(b"".join(map(model.vocabulary.piece, tokens)).decode() == "x" * 200_000 + "y" * 200_000)
+"""
+
+
+def test_long_runs_beside_an_image_are_read(tmp_path: Path) -> None:
+    target, projector = write_pair(tmp_path, "seeing", replace(PAIRS["phi4"], splitter="gpt-4o"))
+    (tmp_path / "red.png").write_bytes(picture((255, 0, 0)))
+    files = [str(path) for path in (target, projector, tmp_path / "red.png")]
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BESIDE_AN_IMAGE, *files], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr[-500:]

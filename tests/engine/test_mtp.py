@@ -266,7 +266,7 @@ def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, s
     changes = {"num_slots": num_slots, "whole_windows": whole_windows}
     engine = real_engine(gemma, "mtp", assistant, spec=spec, **changes)
     assert texts_of(engine, requests) == plain_texts(gemma, requests, **changes)
-    assert engine.snapshot().speculation.draft_tokens > 0
+    assert engine.snapshot().speculation.draft_tokens > 0 or spec is AUTO  # whether it pays, the machine decides
     engine.close()
 
 

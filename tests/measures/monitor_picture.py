@@ -1,4 +1,4 @@
-"""The picture of the monitor in the README: of a server that runs, and is asked something meanwhile.
+"""The picture of the monitor in docs/serving.md: of a server that runs, and is asked something meanwhile.
 
 eaglelocal serve --port 8555 --target demo --no-tui &
 python tests/measures/monitor_picture.py docs/monitor.svg http://127.0.0.1:8555

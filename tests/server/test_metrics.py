@@ -39,6 +39,7 @@ GAUGES = (
     "speculation_state",
     "draft_length",
     "predicted_speedup",
+    "swapped_bytes",
 )
 HISTOGRAMS = ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds")
 
@@ -76,6 +77,7 @@ def test_values_are_the_engines(actor: Server) -> None:
     assert told["eaglelocal:draft_length"] == 4
     assert told['eaglelocal:speculation_state{"state": "on"}'] == 1
     assert told["eaglelocal:predicted_speedup"] == 1.5
+    assert told["eaglelocal:swapped_bytes"] == 3 * 2**20
 
 
 def test_answers_are_counted_and_timed(actor: Server) -> None:

@@ -17,12 +17,13 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
+from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.server import models as models_module
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.models import Models, Opened
 
-EMBEDS = dataclasses.replace(plan(), makes_embeddings=True)
+EMBEDS = dataclasses.replace(plan(), task=Task.EMBEDDING)
 SEES = plan("seer")
 
 
@@ -162,7 +163,7 @@ def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], lis
 def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
     async def test() -> None:
         models = Models(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": EMBEDS}.get)
-        assert models.makes_embeddings("x.gguf") is True
+        assert models.task("x.gguf") is Task.EMBEDDING
         async with models.use("/home/me/x.gguf") as loaded:
             assert (loaded.name, shelf.loads) == ("x.gguf", ["/home/me/x.gguf"])
         await models.close()
@@ -196,8 +197,9 @@ def test_who_uses_a_model_keeps_it() -> None:
     run(test)
 
 
-def test_first_come_first_served_over_models() -> None:
-    """Whoever comes for the loaded model does not push in before those who wait for another one."""
+def test_models_come_in_the_order_in_which_they_were_asked_for() -> None:
+    """Whoever comes for the loaded model does not push in before those who wait for another one; all who wait for the
+    same get it at once, for a load takes long."""
 
     async def test(shelf: Shelf, models: Models) -> None:
         order: list[str] = []
@@ -212,7 +214,7 @@ def test_first_come_first_served_over_models() -> None:
                 tasks.append(asyncio.create_task(ask(name)))
                 await asyncio.sleep(0.005)
         await asyncio.gather(*tasks)
-        assert order == ["b", "a", "b", "a"]
+        assert (order, shelf.loads) == (["b", "b", "a", "a"], ["a", "b", "a"])
 
     run(test)
 
@@ -421,10 +423,10 @@ def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others(
     async def test() -> None:
         shelf = Shelf()
         models = Models(["a", "b", "c", "d"], shelf.load, planned={"a": SEES, "b": EMBEDS, "d": SEES}.get)
-        assert [models.makes_embeddings(name) for name in "abcd"] == [False, True, None, False]
+        assert [models.task(name) for name in "abcd"] == [Task.TEXT, Task.EMBEDDING, None, Task.TEXT]
         assert [models.sees_images(name) for name in "abcd"] == [True, False, False, True]
         await models.start()  # without what reads images
-        assert [models.makes_embeddings(name) for name in "abcd"] == [False, True, None, False]
+        assert [models.task(name) for name in "abcd"] == [Task.TEXT, Task.EMBEDDING, None, Task.TEXT]
         assert [models.sees_images(name) for name in "abcd"] == [False, False, False, True]
         await models.close()
 

@@ -13,6 +13,7 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
+from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.models import MakeRoom, Models, Opened
@@ -118,6 +119,31 @@ def test_what_nobody_uses_leaves_before_what_was_used_earlier() -> None:
     run(test, make_room=at_most(2))
 
 
+def test_what_cannot_answer_leaves_before_what_can() -> None:
+    """Its process is gone, it holds nothing."""
+
+    async def test(shelf: Shelf, models: Models) -> None:
+        for name in ("a", "b"):
+            await used(models, name)
+        shelf.opened[1].state = "failed"
+        await used(models, "c")
+        assert shelf.open == ["a", "c"]
+
+    run(test, make_room=at_most(2))
+
+
+def test_a_model_that_was_given_up_leaves_the_server_well_where_another_answers() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        for name in ("a", "b"):
+            await used(models, name)
+        shelf.opened[1].state = "failed"
+        assert (models.state, models.loaded and models.loaded.name) == ("ready", "a")
+        shelf.opened[0].state = "failed"
+        assert (models.state, models.loaded and models.loaded.name) == ("failed", "b")
+
+    run(test)
+
+
 def test_a_loaded_model_answers_while_another_is_loaded() -> None:
     async def test(shelf: Shelf, models: Models) -> None:
         await used(models, "a")
@@ -129,6 +155,39 @@ def test_a_loaded_model_answers_while_another_is_loaded() -> None:
         assert await waiting == "b"
 
     run(test)
+
+
+def test_all_who_wait_for_a_model_get_it_when_it_comes() -> None:
+    """Also who asked for it when another was asked for meanwhile: it does not wait for that one's load too."""
+
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.gates = {"b": threading.Event(), "c": threading.Event()}
+        waiting = []
+        for name in ("b", "c", "b"):
+            waiting.append(asyncio.create_task(used(models, name)))
+            await asyncio.sleep(0.005)
+        shelf.gates["b"].set()
+        assert [await waiting[0], await waiting[2]] == ["b", "b"]
+        assert not waiting[1].done()
+        shelf.gates["c"].set()
+        assert (await waiting[1], shelf.loads) == ("c", ["b", "c"])
+
+    run(test)
+
+
+def test_who_comes_to_those_that_wait_while_they_give_up_is_not_forgotten() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        async with models.use("a"):
+            gone = asyncio.create_task(used(models, "b"))
+            await asyncio.sleep(0.01)
+            gone.cancel()
+            await asyncio.sleep(0)
+            after = asyncio.create_task(used(models, "b"))
+            await asyncio.sleep(0.01)
+            assert (gone.cancelled(), after.done()) == (True, False)
+        assert await after == "b"
+
+    run(test, make_room=at_most(1))
 
 
 def test_others_go_on_while_somebody_waits_for_a_place() -> None:
@@ -195,6 +254,18 @@ def test_where_memory_is_short_the_busy_one_ends_its_answer_first() -> None:
     run(test, room=1)
 
 
+def test_why_a_model_came_or_went_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.fails = {"b"}
+        await used(models, "a")
+        with pytest.raises(Problem):
+            await used(models, "b")
+
+    with caplog.at_level("INFO", "eaglelocal.server"):
+        run(test, make_room=at_most(1))
+    assert caplog.messages == ["a is unloaded: b takes its place", "b cannot be loaded: b is broken"]
+
+
 @pytest.mark.parametrize("error", ["broken", "too large"])
 def test_who_left_for_what_cannot_be_loaded_comes_back(error: str) -> None:
     async def test(shelf: Shelf, models: Models) -> None:
@@ -255,6 +326,68 @@ def test_who_comes_while_an_idle_model_is_being_unloaded_gets_a_new_one() -> Non
         assert (shelf.loads, shelf.open) == (["a", "a"], ["a"])
 
     run(test, idle_s=0.02)
+
+
+def test_what_left_while_another_was_unloaded_is_not_unloaded_again() -> None:
+    """Who asks for a model while idle ones are unloaded comes in between."""
+
+    async def test(shelf: Shelf, models: Models) -> None:
+        for name in ("a", "b"):
+            await used(models, name)
+        await asyncio.sleep(0.03)
+        closing, may_close = threading.Event(), threading.Event()
+
+        def before_close() -> None:
+            closing.set()
+            assert may_close.wait(PATIENCE_S)
+
+        models.before_close = before_close
+        unloading = asyncio.create_task(models.look_after())
+        await until(closing.is_set)
+        asked = asyncio.create_task(used(models, "c"))
+        await asyncio.sleep(0.01)
+        may_close.set()
+        await unloading
+        assert (await asked, shelf.open) == ("c", ["c"])
+
+    run(test, make_room=lambda name, others: others if name == "c" else (), idle_s=0.02)
+
+
+def test_the_end_closes_everything_also_where_one_is_making_room() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        for name in ("a", "b"):
+            await used(models, name)
+        leaving, may_leave = threading.Event(), threading.Event()
+
+        def before_close() -> None:
+            leaving.set()
+            assert may_leave.wait(PATIENCE_S)
+
+        models.before_close = before_close
+        asked = asyncio.create_task(used(models, "c"))
+        await until(leaving.is_set)
+        closing = asyncio.create_task(models.close())
+        await asyncio.sleep(0.01)
+        may_leave.set()
+        await closing
+        with pytest.raises(Problem, match="the server is being stopped"):
+            await asked
+        assert (shelf.open, shelf.loads) == ([], ["a", "b"])
+
+    run(test, make_room=at_most(2))
+
+
+def test_what_is_loaded_while_the_server_ends_is_closed() -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.gates["a"] = threading.Event()
+        asked = asyncio.create_task(used(models, "a"))
+        await until(lambda: "a" in shelf.loads)
+        await models.close()
+        shelf.gates["a"].set()
+        await asked
+        assert (shelf.open, models.residents) == ([], ())
+
+    run(test)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -324,6 +457,22 @@ def test_figures_are_of_all_engines_together(pair: Server) -> None:
 def test_drafting_is_switched_for_both(pair: Server) -> None:
     assert pair.http.post("/v1/speculation", json={"spec": "off"}).status_code == 200
     assert [row["engine"]["spec"] for row in pair.snapshot()["loaded"]] == ["off", "off"]
+
+
+def test_drafting_is_switched_for_what_is_loaded_meanwhile() -> None:
+    with served(directed("one", "two", make_room=nobody_leaves)) as server:
+        client, loads = server.clients[0], []
+        snapshot = client.snapshot
+
+        def with_another_loaded(*, timeout_s: float = 1.0) -> EngineSnapshot:
+            if not loads:
+                loads.append("two")
+                assert server.ask("say x", model="two").status_code == 200
+            return snapshot(timeout_s=timeout_s)
+
+        client.snapshot = with_another_loaded  # type: ignore[method-assign]
+        assert server.http.post("/v1/speculation", json={"spec": "off"}).status_code == 200
+        assert [row["engine"]["spec"] for row in server.snapshot()["loaded"]] == ["off", "off"]
 
 
 def test_an_engine_that_dies_takes_no_other_with_it(pair: Server) -> None:

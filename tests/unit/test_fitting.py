@@ -21,6 +21,7 @@ from eaglelocal.fitting import (
     check_graph,
     check_memory,
     check_shares,
+    fitted,
     image_choices,
     parts_of,
     placement_of,
@@ -263,3 +264,22 @@ def test_a_dense_target_has_no_experts_to_keep_apart(plan: Plan, count: int, wor
 def test_experts_of_the_target_alone_lie_apart(plan: Plan) -> None:
     parted = replace(plan, n_cpu_moe=3)
     assert (placement_of(parted).n_cpu_moe, placement_of(parted, of_draft=True).n_cpu_moe) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("flash", "gpu_layers", "uses_gpu", "can"),
+    [
+        ("off", None, True, False),
+        ("off", 3, True, False),
+        ("off", 0, True, True),
+        ("off", None, False, True),
+        ("on", None, True, True),
+        ("auto", None, True, True),
+    ],
+)
+def test_values_that_lie_transposed_on_a_gpu_are_not_swapped(
+    plan: Plan, flash: str, gpu_layers: int | None, uses_gpu: bool, can: bool
+) -> None:
+    parts = fitted(plan, probe(), load_library(), threads=1)
+    asked = replace(parts.plan, flash_attention=flash, gpu_layers=gpu_layers)
+    assert replace(parts, plan=asked, uses_gpu=uses_gpu).can_swap is can

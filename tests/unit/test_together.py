@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from doubles.embedding_models import write_bert
+from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
 from doubles.sketched_models import REAL, write_sketch
 
@@ -17,6 +18,7 @@ from eaglelocal.as_planned import CTX_KEPT, Settled, as_planned
 from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.machines import CPU, CUDA
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.task import Task
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.beside import fit
@@ -125,6 +127,53 @@ def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str,
     assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model beside which lies what makes images readable, of half a GiB."""
+    folder, width = tmp_path_factory.mktemp("seeing"), REAL["qwen3-8b"].n_embd
+    eyes = projector_bytes(width=width, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(width,))
+    (folder / "mmproj-F16.gguf").write_bytes(eyes)
+    return str(write_sketch(folder / "m.gguf", REAL["qwen3-8b"]))
+
+
+@pytest.mark.parametrize(("card", "stays"), [(13.75, False), (14.25, True)])
+def test_a_model_does_not_lose_its_sight_for_another(
+    files: dict[str, str], seeing: str, on: On, card: float, stays: bool
+) -> None:
+    on(rig_with(card))
+    alone, first, others = settled(seeing, files["qwen3-0.6b"])
+    assert (alone.wish.mmproj, first.wish.mmproj) == ("auto", "auto")
+    leaving = household(first, *others.values()).leavers(files["qwen3-0.6b"], [seeing])
+    assert leaving == ([] if stays else [seeing])
+
+
+@pytest.mark.parametrize(("card", "beside"), [(10, "bert"), (24, "bert"), (14, "pools")])
+def test_windows_stay_as_small_as_they_were_planned(
+    files: dict[str, str], on: On, tmp_path: Path, card: float, beside: str
+) -> None:
+    """Loaded with whole ones, where they just fitted, the model took turns with what it had left room for."""
+    gemma = str(write_sketch(tmp_path / "gemma.gguf", REAL["gemma-3-27b"]))
+    on(rig_with(card, 128))
+    alone, first, others = settled(gemma, files[beside])
+    assert (plans_of(alone)[gemma].whole_windows, plans_of(first)[gemma].whole_windows) == (None, False)
+    assert household(first, *others.values()).leavers(files[beside], [gemma]) == []
+
+
+def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, str], on: On) -> None:
+    on(rig_with(13))
+    _, first, others = settled(files["pools"], files["qwen3-8b"])
+    made = household(first, *others.values())
+    assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
+    assert (others[files["qwen3-8b"]].wish.ctx or 0) >= CTX_KEPT
+
+
+def test_what_the_first_one_loses_for_another_is_said(files: dict[str, str], on: On) -> None:
+    on(rig_with(13.75))
+    alone, first, _ = settled(files["qwen3-8b"], files["qwen3-0.6b"])
+    assert (alone.wish.kv_type, first.wish.kv_type) == ("f16", "q8_0")
+    assert (alone.note, first.note) == ("", "a cache of q8_0, for want of memory")
+
+
 def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on: On) -> None:
     on(rig_with(13))
     alone, first, others = settled(files["qwen3-8b"], files["pools"], files["qwen3-0.6b"], most=1)
@@ -157,7 +206,7 @@ def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, s
     found = as_planned(Wish(target=files["pools"], parallel=4))
     assert found.wish.ctx is None
     (plan,) = plans_of(found).values()
-    assert (plan.makes_embeddings, plan.n_ctx) == (True, 4096)
+    assert (plan.task, plan.n_ctx) == (Task.EMBEDDING, 4096)
 
 
 @pytest.mark.parametrize("card", [0.0, 24.0])

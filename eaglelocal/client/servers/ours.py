@@ -49,6 +49,7 @@ def reading_of_ours(told: Mapping[str, object]) -> Reading:
         cached_tokens=added(number(one, "cached_tokens") for one in engines),
         cache_cells=added(number(one, "cache_cells") for one in engines) or None,
         memory_bytes=whole({"": added(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        swapped_bytes=added(number(one, "swapped_bytes") for one in engines),
         totals=added_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
         requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,

@@ -44,8 +44,8 @@ async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Swi
         raise Problem(400, "there is nothing to switch: the model was loaded without a draft", code="no_draft")
     spec = parse_spec(body.spec)
     serving.models.spec = spec
-    for client in clients:
-        await asyncio.to_thread(client.set_spec, spec)
+    for one in serving.models.residents:  # also what was loaded since
+        await asyncio.to_thread(one.loaded.client.set_spec, spec)
     return Switched(spec=str(spec))
 
 

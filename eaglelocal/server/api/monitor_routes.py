@@ -137,6 +137,7 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
         "cache_cells": snapshot.cache_cells,
         "miscounted_slots": snapshot.miscounted_slots,
         "reused_tokens": snapshot.reused_tokens,
+        "swapped_bytes": snapshot.swapped_bytes,
         "plain_s": snapshot.plain_s,
         "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.task import Task
 from eaglelocal.hub.builds import quant_of
 from eaglelocal.server.api.ollama_schema import (
     Details,
@@ -153,11 +154,11 @@ def details_of(name: str, info: EngineInfo | None) -> Details:
 
 def capabilities_of(models: Models, name: str) -> list[str]:
     """Of a model that talks, what this server can do with it: a template that knows no thoughts thinks none."""
-    makes_embeddings = models.makes_embeddings(name)
-    if makes_embeddings is None:
+    task = models.task(name)
+    if task is None:
         return []
     sight = ["vision"] if models.sees_images(name) else []
-    return ["embedding"] if makes_embeddings else ["completion", "tools", "thinking", *sight]
+    return ["completion", "tools", "thinking", *sight] if task is Task.TEXT else [task.value]
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:

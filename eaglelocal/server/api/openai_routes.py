@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from eaglelocal.core.task import Task
 from eaglelocal.server.api.chat_teller import ChatTeller
 from eaglelocal.server.api.completion_teller import CompletionTeller
 from eaglelocal.server.api.exchange import CHAT, conversation
@@ -95,7 +96,8 @@ def card_of(serving: Serving, name: str) -> ModelCard:
 
 def capabilities_of(models: Models, name: str) -> list[str]:
     """In llama-server's words; none where they are not known."""
-    makes_embeddings = models.makes_embeddings(name)
-    if makes_embeddings is None:
+    task = models.task(name)
+    if task is None:
         return []
-    return ["embedding"] if makes_embeddings else ["completion", *(["multimodal"] if models.sees_images(name) else [])]
+    sight = ["multimodal"] if models.sees_images(name) else []
+    return ["completion", *sight] if task is Task.TEXT else [task.value]

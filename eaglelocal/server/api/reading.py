@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Spec, parse_spec
+from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.api.content import Content, check_images, from_url, joined
@@ -30,6 +30,7 @@ from eaglelocal.server.api.schema import (
     JsonSchema,
     MessageGiven,
     Part,
+    RankingBody,
     ResponseFormat,
     ToolGiven,
 )
@@ -134,6 +135,15 @@ def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:
     inputs = prompts_of(given, "input")
     check_size(texts_in(inputs), "input")
     return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
+
+
+def ranking_request(body: RankingBody, documents: Sequence[str], owner: str) -> EmbedRequest:
+    """The query is read with each of the documents."""
+    if not documents:
+        raise Problem(400, "there are no documents", parameter="documents")
+    check_size([*documents, *[body.query] * len(documents)], "documents")
+    ranking = Ranking(query=body.query, truncates=body.truncate, is_raw=body.raw_scores)
+    return EmbedRequest(id=new_id(), inputs=tuple(documents), ranking=ranking, owner=owner)
 
 
 def prompts_of(given: str | list[Any], field: str = "prompt") -> list[Prompt]:

@@ -313,6 +313,27 @@ class SwitchBody(Body):
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
 
 
+class Document(Body):
+    """As Jina's clients write one."""
+
+    text: Text
+
+
+class RankingBody(Body):
+    """POST /v1/rerank: Jina's and Cohere's fields, or those of text-embeddings-inference (`texts`)."""
+
+    model: Name = ""
+    query: Annotated[Text, Field(min_length=1)]
+    documents: Annotated[list[Text | Document], Field(max_length=MAX_INPUTS)] = []
+    texts: Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+    return_text: bool = False
+    truncate: bool = Field(default=False, description="A document that does not fit loses its end.")
+    raw_scores: bool = Field(default=False, description="The model's own scores, not probabilities.")
+    user: Any = None
+
+
 class EmbeddingBody(Body):
     """POST /v1/embeddings"""
 

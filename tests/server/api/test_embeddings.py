@@ -11,6 +11,7 @@ from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
 from eaglelocal.cli.loading import EMBEDDER
+from eaglelocal.core.task import Task
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 
@@ -55,7 +56,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real BERT with random weights."""
     path = write_bert(tmp_path_factory.mktemp("bert") / "bert.gguf")
     plan = resolve(Wish(target=str(path)), on_progress=lambda fraction, what: None)
-    assert plan.makes_embeddings
+    assert plan.task is Task.EMBEDDING
     with served(Setup(plans={"bert": plan}, builder=EMBEDDER)) as server:
         yield server
 

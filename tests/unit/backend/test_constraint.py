@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -274,7 +275,7 @@ def test_definitions_are_found_from_within_a_whole_call(judge: Judge) -> None:
 
 
 STRICT = tuple(replace(tool, is_strict=True) for tool in TOOLS)
-MARKED = [form for form in SPELLED if form.notation is not Notation.BARE]
+MARKED = [form for form in SPELLED if form.notation is not Notation.BARE and form.turns is None]
 
 
 @pytest.mark.parametrize("form", MARKED, ids=lambda form: form.label)
@@ -317,6 +318,31 @@ def test_strict_calls_on_harmony_s_channels(judge: Judge) -> None:
         assert not judge.accepts(bound, *before, *call, '{"n": "x"}')
     assert judge.accepts(bound, *thought, channel, "final", message, 'Any {"text"}.')
     assert constraint_of(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+
+
+@pytest.mark.parametrize("form", [forms.MUSE, forms.SOLAR], ids=lambda form: form.label)
+def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> None:
+    split, turns = Split(form=form, tools=STRICT), form.turns
+    assert turns is not None
+    tokens = {name: 400 + index for index, name in enumerate(markers_of(split)) if name.startswith("<|")}
+    names = re.compile(f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})")
+
+    def accepts(bound: Constraint | None, text: str) -> bool:
+        return judge.accepts(bound, *(tokens.get(part, part) for part in names.split(text) if part))
+
+    thought, said = turns.thought + "hm" + turns.onward, turns.aside + "Let me see." + turns.onward
+    right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
+    for choice in (ToolChoice(), REQUIRED):
+        bound = constraint_of(split, choice, None, tokens=tokens, is_split=True)
+        befores = ["", thought] if choice is REQUIRED else ["", thought, said, thought + said]
+        for before in befores:
+            assert accepts(bound, before + right) and accepts(bound, before + written(form, {"n": 3}, {"n": 4}))
+            assert not accepts(bound, before + wrong)
+        assert accepts(bound, f'{thought}{turns.said}Any {{"text"}}.') is (choice is not REQUIRED)
+    assert constraint_of(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+    wanted = constraint_of(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
+    assert accepts(wanted, f"{thought}{turns.said}{{}}") and accepts(wanted, right)
+    assert not accepts(wanted, "{}") and not accepts(wanted, turns.said + "no")
 
 
 def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:

@@ -59,7 +59,7 @@ def test_what_is_named_is_there(catalog: Catalog) -> None:
 def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:
     for target in catalog.targets.values():
         assert target.released and target.field_confidence["released"] in ("page", "inferred"), target.id
-    assert catalog.usual_release == "2025-07"
+    assert catalog.usual_release == "2025-08"
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace('released = "2025-04"\n', ""))
     assert load(user_folder=tmp_path).target("mine").released == ""  # a person need not know it

@@ -469,3 +469,20 @@ def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, obje
 def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: object, sees: bool) -> None:
     entry = chosen_model({"data": [{"id": "m"}], "models": models}, "", "url")
     assert info_of(entry, {}, "url").sees_images is sees
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "wanted", "chosen"),
+    [
+        ([["embedding"], ["completion"], []], "", "b"),
+        ([["embedding"], [], ["completion"]], "", "b"),  # not told
+        ([["embedding"]] * 3, "", "a"),
+        ([["embedding"], ["completion"], []], "a", "a"),
+        ([None, ["completion"], []], "", "a"),
+    ],
+)
+def test_of_several_models_the_first_that_talks_is_taken(
+    capabilities: list[list[str] | None], wanted: str, chosen: str
+) -> None:
+    data = [{"id": name, "capabilities": told} for name, told in zip("abc", capabilities, strict=True)]
+    assert chosen_model({"data": data}, wanted, "url")["id"] == chosen

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, EngineInfo, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.request import ChatRequest, EmbedRequest
+from eaglelocal.core.task import Task
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.errors import RequestError
 
@@ -28,6 +29,7 @@ INFO = EngineInfo(
     model_bytes=0,
     load_s=0.0,
     library="none",
+    task=Task.EMBEDDING,
     embedding_size=2,
 )
 
@@ -163,7 +165,7 @@ def test_what_cannot_be_embedded_is_refused(inputs: tuple[str | tuple[int, ...],
 
 def test_it_answers_no_chats_and_no_id_twice() -> None:
     engine = opened()
-    with pytest.raises(RequestError, match="makes embeddings and no text"):
+    with pytest.raises(RequestError, match="makes embeddings and nothing else"):
         engine.submit(ChatRequest(id="r", text="hi"))
     engine.submit(EmbedRequest(id="r", inputs=((3,),)))
     with pytest.raises(RequestError, match="still running"):

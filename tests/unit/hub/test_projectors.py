@@ -51,6 +51,21 @@ def test_the_best_of_the_one_that_is_the_models(names: list[str], is_alone: bool
     assert (found[0].name if found else None) == taken
 
 
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        ({"BF16": 3_850_000_000, "Q8_0": 2_051_685_088}, "Q8_0"),  # of Muse Glimmer 30B
+        ({"F32": 4_200_000_000, "F16": 2_300_000_000, "Q8_0": 1_200_000_000}, "Q8_0"),
+        ({"BF16": 9_000_000_000, "Q8_0": 4_800_000_000}, "BF16"),  # none is small
+        ({"F16": 1_100_000_000, "Q8_0": 600_000_000}, "F16"),
+        ({"F16": 2_800_000_000}, "F16"),
+    ],
+)
+def test_a_large_one_is_taken_where_there_is_no_smaller(sizes: dict[str, int], taken: str) -> None:
+    found = [named(f"mmproj-{quant}.gguf").of_size(size) for quant, size in sizes.items()]
+    assert whose(found, ["a"], is_alone=True)[0].quant == taken
+
+
 def test_models_are_counted_without_their_quantizations_and_drafts() -> None:
     names = ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf", "mmproj-F16.gguf"]
     assert models_in([*names, "mtp-a.gguf"]) == {"a"}

@@ -14,9 +14,10 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.checkpoints import Checkpoints
+from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.prefill import Pace
 from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
+from eaglelocal.scheduler.swap import Swap
 
 N_CTX = 64
 
@@ -359,7 +360,7 @@ def rows_beside(num_answers: int, *prompts: int, pace: Pace, n_batch: int = 512,
     answering(world, num_answers)
     for i, length in enumerate(prompts):
         world.scheduler.add(request(f"prompt {i}", *[90 + i] * length, max_tokens=1))
-    world.scheduler.admit()
+    list(world.scheduler.admit())
     return world.scheduler.schedule(max_draft, pace)
 
 
@@ -420,3 +421,130 @@ def test_a_light_owner_waits_less_than_one_request_takes() -> None:
 
 def owned(name: str, owner: str) -> Request:
     return Request(id=name, prompt=(1, 2, 3), params=SamplingParams(max_tokens=8), owner=owner)
+
+
+# ---- conversations in main memory
+def swapping(num_slots: int = 1, *, n_ctx: int = N_CTX, of_windows: bool = False) -> Scheduler:
+    scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_ctx, reuse_margin=1)
+    scheduler.swap = Swap(10**6, least_rows=5, of_windows=of_windows)
+    return scheduler
+
+
+def admitted(scheduler: Scheduler, name: str, *prompt: int) -> Admission:
+    scheduler.add(request(name, *prompt, max_tokens=1))
+    (admission,) = scheduler.admit()
+    return admission
+
+
+def held(scheduler: Scheduler, name: str, *prompt: int) -> Admission:
+    """Its prompt is read, and its slot is free again."""
+    admission = admitted(scheduler, name, *prompt)
+    scheduler.cached(admission.sequence, list(prompt[admission.sequence.num_reused :]))
+    scheduler.release(admission.sequence)
+    return admission
+
+
+def test_what_a_drafter_has_not_seen_is_decoded_again_when_it_comes_back() -> None:
+    """Its request was cancelled before a row of it was read: the drafter holds another token there."""
+    scheduler = swapping()
+    held(scheduler, "a", *range(1, 21))
+    cancelled = admitted(scheduler, "edited", *range(1, 13), 30, 31)
+    assert (cancelled.is_cut, cancelled.sequence.num_reused) == (True, 11)
+    scheduler.release(cancelled.sequence)
+    assert held(scheduler, "b", *range(40, 60)).swapped_out is not None
+    back = admitted(scheduler, "a again", *range(1, 12), 33, 34)
+    assert back.swapped_in is not None
+    assert (back.is_cut, back.num_unchanged, back.sequence.num_reused) == (True, 11, 10)
+
+
+def test_what_came_back_in_part_is_not_seen_until_a_row_of_it_is_read() -> None:
+    scheduler = swapping()
+    held(scheduler, "a", *range(1, 21))
+    held(scheduler, "b", *range(40, 60))
+    scheduler.forget(0)
+    part = admitted(scheduler, "edited", *range(1, 16), 30)
+    assert (part.swapped_in is not None, part.is_cut, part.sequence.num_reused) == (True, True, 14)
+    scheduler.release(part.sequence)
+    again = admitted(scheduler, "again", *range(1, 15), 31)
+    assert (again.is_cut, again.sequence.num_reused) == (True, 13)
+
+
+def places_of(scheduler: Scheduler, admission: Admission) -> tuple[int, ...] | None:
+    assert admission.swapped_out is not None
+    return scheduler.swap[admission.swapped_out].places
+
+
+def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer: list[int]) -> Admission:
+    admission = admitted(scheduler, name, *prompt)
+    scheduler.cached(admission.sequence, [*prompt, *answer][admission.sequence.num_reused :])
+    scheduler.release(admission.sequence)
+    return admission
+
+
+def test_of_windows_one_more_is_kept_behind_the_last_question() -> None:
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    question, answer = list(range(1, 31)), list(range(50, 60))
+    held_with_answer(scheduler, "a", question, answer)
+    assert places_of(scheduler, held(scheduler, "b", *range(60, 90))) == (30 - BEFORE_END,)
+    again = held_with_answer(scheduler, "a again", [*question, 33, 34], answer)
+    assert (again.is_cut, again.num_unchanged, again.sequence.num_reused) == (True, 23, 22)
+    assert places_of(scheduler, held(scheduler, "c", *range(100, 130))) == (32 - BEFORE_END,)
+
+
+def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_behind_it() -> None:
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    held_with_answer(scheduler, "a", list(range(1, 12)), list(range(50, 90)))  # its question ended at 3
+    other = admitted(scheduler, "b", *range(1, 12), *range(100, 110))
+    assert other.sequence.num_reused == 10
+    assert places_of(scheduler, other) == ()
+
+
+def test_a_window_is_not_kept_where_nothing_is_behind_it() -> None:
+    """It came back behind a long answer, and the next question was begun anew before its end."""
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    question, answer = list(range(1, 31)), list(range(50, 60))
+    held_with_answer(scheduler, "a", question, answer)
+    held(scheduler, "b", *range(60, 90))
+    back = held(scheduler, "a goes on", *question, *answer, 3)
+    assert (back.is_cut, back.sequence.num_reused) == (False, 40)
+    assert places_of(scheduler, held(scheduler, "c", *range(100, 130))) == ()
+
+
+@pytest.mark.parametrize(("common", "reused"), [(41, 40), (40, 0), (30, 0)])
+def test_what_came_back_is_not_cut_before_its_window(common: int, reused: int) -> None:
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    text = list(range(1, 41))
+    held(scheduler, "a", *text)
+    held(scheduler, "b", *range(60, 90))
+    onward = [*text, 100, 101, 102, 103]
+    assert held(scheduler, "a goes on", *onward).swapped_in is not None
+    edited = admitted(scheduler, "edited", *onward[:common], 110, 111)
+    assert (edited.is_cut, edited.sequence.num_reused) == (True, reused)
+
+
+def test_a_slot_that_begins_anew_has_all_of_its_window() -> None:
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    text, other = list(range(1, 41)), list(range(60, 110))
+    held(scheduler, "a", *text)
+    held(scheduler, "b", *range(120, 150))
+    assert held(scheduler, "a goes on", *text, 100).swapped_in is not None
+    held(scheduler, "new", *other)
+    assert admitted(scheduler, "edited", *other[:30], 7).sequence.num_reused == 29
+
+
+@pytest.mark.parametrize(("common", "place"), [(30, 10), (32, 10), (33, 32)])
+def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) -> None:
+    scheduler = Scheduler(
+        num_slots=1, n_ctx=200, n_batch=200, reuse_margin=1, can_cut=False, checkpoints=Checkpoints(9, apart=4)
+    )
+    scheduler.swap = Swap(10**6, least_rows=5)
+    text = list(range(1, 41))
+    for saved in (10, 32):
+        scheduler.checkpoints.use(0, saved)
+    held(scheduler, "a", *text)
+    other = held(scheduler, "b", *range(60, 90))
+    assert places_of(scheduler, other) == (10, 32)
+    scheduler.checkpoints.use(0, 20)  # of this other text
+    back = held(scheduler, "edited", *text[:common], 50, 51)
+    assert (back.is_cut, back.sequence.num_reused, back.num_unchanged) == (True, place, place + 1)
+    assert scheduler.checkpoints.places(0) == tuple(one for one in (10, 32) if one <= place)

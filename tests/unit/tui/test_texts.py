@@ -93,6 +93,12 @@ def test_the_gpu_is_told_with_units() -> None:
     assert "GPU0 87 %  GPU1" in once_text(scene_of(busy(), two_gpus), 80, UNICODE)
 
 
+def test_conversations_in_main_memory_are_told_where_there_are_some() -> None:
+    assert "chats in it" not in once_text(scene_of(busy()), 140, UNICODE)
+    waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
+    assert "engine's memory 6.0 GiB  chats in it 300 MiB" in once_text(scene_of(waiting), 140, UNICODE)
+
+
 def test_what_is_not_told_is_a_dash() -> None:
     bare = scene_of(Reading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
     text = once_text(bare, 100, UNICODE).replace(URL, "")

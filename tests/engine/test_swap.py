@@ -1,0 +1,324 @@
+"""Conversations that leave their slot for main memory and come back: not read anew, right in every cache, never another
+owner's draft, and where memory is short as if there were none."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from doubles.drafters import FlakyDrafter, NoDrafter
+from doubles.rig import Rig, Told, plain_text
+from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.core.batch import Bytes
+from eaglelocal.core.request import AUTO, ChatRequest, Spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.base import Drafter, Swapped
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.scheduler.swap import Swap
+
+TABLE = Table(seed=1)
+TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
+KINDS = ("none", "eagle3", "model", "ngram")
+PLENTY = 10**6
+
+
+def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
+    if kind == "eagle3":
+        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
+    if kind == "model":
+        return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
+    return Ngram(128) if kind == "ngram" else NoDrafter()
+
+
+def rig_of(kind: str, *, num_slots: int = 1, most_bytes: int = PLENTY, least_rows: int = 20, draft: int = 3) -> Rig:
+    swap = Swap(most_bytes, least_rows=least_rows)
+    return Rig(TABLE, drafter_of(kind), num_draft_tokens=draft, num_slots=num_slots, swap=swap)
+
+
+def ask(
+    name: str, prompt: tuple[int, ...], *, owner: str = "", max_tokens: int = 6, spec: Spec | None = None
+) -> ChatRequest:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return ChatRequest(id=name, tokens=prompt, params=params, owner=owner, spec=spec)
+
+
+def run(rig: Rig, *asked: ChatRequest) -> dict[str, Told]:
+    told = rig.run(asked)
+    assert rig.engine.miscounted_slots() == []
+    for one in asked:
+        assert told[one.id].tokens == plain_text(TABLE, one), one.id
+    return told
+
+
+def cached(told: Told) -> int:
+    assert told.started is not None
+    return told.started.cached_tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_slots", [1, 2])
+def test_a_conversation_that_goes_on_is_not_read_anew(kind: str, num_slots: int) -> None:
+    rig = rig_of(kind, num_slots=num_slots)
+    chats = [list(text) for text in TEXTS]
+    for turn in range(3):
+        for number, chat in enumerate(chats):
+            told = run(rig, ask(f"{turn} {number}", tuple(chat)))[f"{turn} {number}"]
+            if turn:  # the last token of an answer is in no cache, and two are new
+                assert cached(told) == len(chat) - 3
+            chat += [*told.tokens, 1 + turn, 2]
+    assert rig.context.swaps > len(TEXTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_is_edited_goes_on_from_where_it_is_as_it_was(kind: str) -> None:
+    rig = rig_of(kind)
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]))
+    told = run(rig, ask("edited", (*TEXTS[0][:40], 5, 6)))
+    assert cached(told["edited"]) == 40 - drafter_of(kind).reuse_margin
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "model"])
+def test_a_right_drafter_stays_right(kind: str) -> None:
+    """What it knew of the conversation comes back with it."""
+    rig = rig_of(kind)
+    for name, prompt in (("a", TEXTS[0]), ("b", TEXTS[1]), ("on", (*TEXTS[0], 5)), ("edited", (*TEXTS[1][:45], 7))):
+        told = run(rig, ask(name, prompt, max_tokens=20))[name]
+        assert told.finished is not None
+        stats = told.finished.speculation
+        assert stats.accepted_tokens == stats.draft_tokens > 0, name
+    assert rig.context.swaps == 3
+
+
+def test_the_head_has_all_of_the_text_again() -> None:
+    head = ScriptedHead(TABLE)
+    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=Swap(PLENTY, least_rows=20))
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]))
+    read = head.encoded_rows
+    run(rig, ask("on", (*TEXTS[0], 5), max_tokens=12))
+    assert head.reach(0)[0] <= 1
+    assert head.encoded_rows - read < 40  # of the new rows alone
+
+
+def test_what_is_short_or_goes_on_stays_where_it_is() -> None:
+    rig = rig_of("none")
+    run(rig, ask("a", TEXTS[0][:10], max_tokens=2))
+    run(rig, ask("b", TEXTS[1]))
+    run(rig, ask("b2", (*TEXTS[1], 4)))
+    run(rig, ask("b3", (*TEXTS[1][:35], 4)))
+    assert rig.context.swaps == 0
+
+
+def test_without_room_everything_is_read_anew() -> None:
+    rig = rig_of("eagle3", most_bytes=0)
+    for name, text in (("a", TEXTS[0]), ("b", TEXTS[1]), ("a2", TEXTS[0])):
+        assert cached(run(rig, ask(name, text))[name]) == 0
+    assert rig.context.swaps == 0
+
+
+def test_no_more_is_kept_than_there_is_room_for() -> None:
+    rig = rig_of("none", most_bytes=8 * 140)  # two of them
+    for number in range(4):
+        run(rig, ask(str(number), TEXTS[number]))
+    assert len(rig.engine._caches._swapped) == 2  # what it holds, not what it says it holds
+    held = sum(len(one.cells) for one in rig.engine._caches._swapped.values())
+    assert rig.engine.snapshot().swapped_bytes == held > 0
+    assert cached(run(rig, ask("old", (*TEXTS[0], 9)))["old"]) == 0
+    assert cached(run(rig, ask("young", (*TEXTS[2], 9)))["young"]) == 60
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "model"])
+def test_what_drafters_keep_counts(kind: str) -> None:
+    rig = rig_of(kind, most_bytes=8 * 140)  # two of a target's alone
+    for number in range(4):
+        run(rig, ask(str(number), TEXTS[number]))
+    (held,) = rig.engine._caches._swapped.values()
+    (known,) = held.drafters
+    assert isinstance(known, Swapped) and known.cells is not None
+    assert 8 * 120 < held.cells.nbytes + known.cells.nbytes <= rig.scheduler.swap.num_bytes <= 8 * 140
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ways_on_from_one_beginning_take_turns(kind: str) -> None:
+    """Each shares more than half of its text with the other: whoever leaves the slot is not merely edited."""
+    rig = rig_of(kind)
+    ways = [[*TEXTS[0][:40], *TEXTS[1][:25]], [*TEXTS[0][:40], *TEXTS[2][:25]]]
+    for turn in range(3):
+        for number, way in enumerate(ways):
+            one = dataclasses.replace(ask(f"{turn} {number}", tuple(way)), reuses_cache=turn > 0)
+            told = run(rig, one)[one.id]
+            assert turn == 0 or cached(told) == len(way) - 3
+            way += [*told.tokens, 23, 23]
+
+
+def test_a_draft_model_without_its_cells_reads_them_anew() -> None:
+    context = ScriptedContext(TABLE, gives_features=False)
+    context.swaps_fail = True
+    rig = Rig(TABLE, DraftModel(context), num_draft_tokens=3, swap=Swap(PLENTY, least_rows=20))
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]))
+    for name, prompt, common in (("on", (*TEXTS[0], 5), 60), ("edited", (*TEXTS[1][:45], 7), 45)):
+        told = run(rig, ask(name, prompt, max_tokens=20))[name]
+        assert cached(told) == common and told.finished is not None
+        stats = told.finished.speculation
+        assert stats.accepted_tokens == stats.draft_tokens > 0, name
+
+
+class SlowContext(ScriptedContext):
+    def swap_out(self, sequence: int) -> Bytes:
+        time.sleep(0.2)
+        return super().swap_out(sequence)
+
+
+def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
+    rig = Rig(
+        TABLE, NoDrafter(), num_slots=2, swap=Swap(PLENTY, least_rows=20), context_kind=SlowContext, min_fork=None
+    )
+    run(rig, ask("a", TEXTS[0]), ask("b", TEXTS[1]))
+    before = rig.engine.snapshot().host_s
+    run(rig, ask("c", TEXTS[2]), ask("d", TEXTS[3], max_tokens=30))
+    assert rig.context.swaps == 2
+    assert rig.engine.snapshot().host_s - before < 0.2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_it_fails_the_prompt_is_read_anew(kind: str) -> None:
+    rig = rig_of(kind)
+    run(rig, ask("a", TEXTS[0]))
+    rig.context.swaps_fail = True
+    run(rig, ask("b", TEXTS[1]))  # a is lost
+    rig.context.swaps_fail = False
+    assert cached(run(rig, ask("a2", (*TEXTS[0], 3)))["a2"]) == 0  # b is swapped out
+    rig.context.swaps_fail = True
+    assert cached(run(rig, ask("b2", (*TEXTS[1], 3)))["b2"]) == 0  # it cannot come back
+    rig.context.swaps_fail = False
+    assert rig.scheduler.swap.num_bytes == 0 and not rig.engine._caches._swapped
+
+
+def test_another_slot_that_has_as_much_is_taken_rather() -> None:
+    rig = rig_of("none", num_slots=2)
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
+    run(rig, ask("beginning", (*TEXTS[0][:25], 3)))  # and stays there
+    assert rig.context.swaps_in == 1
+    told = run(rig, ask("one", (*TEXTS[0][:25], 4)), ask("too", (*TEXTS[0][:25], 5)))
+    assert (cached(told["one"]), cached(told["too"]), rig.context.swaps_in) == (25, 25, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stays_can_be_used_again(kind: str) -> None:
+    rig = rig_of(kind)
+    run(rig, ask("a", TEXTS[0]))
+    for turn, text in enumerate((TEXTS[1], TEXTS[2])):
+        run(rig, ask(f"other {turn}", text))
+        told = run(rig, ask(f"edited {turn}", (*TEXTS[0][: 25 + turn], 23, 23), max_tokens=30))[f"edited {turn}"]
+        assert cached(told) == 25 + turn - drafter_of(kind).reuse_margin
+        assert told.finished is not None
+        stats = told.finished.speculation
+        assert stats.accepted_tokens == stats.draft_tokens or kind == "ngram"
+    assert rig.context.swaps_in == 2
+
+
+def test_what_stays_is_as_it_was_however_little_went_on_from_it() -> None:
+    head = ScriptedHead(TABLE)
+    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=Swap(PLENTY, least_rows=20))
+    run(rig, ask("a", TEXTS[0]))
+    for turn, common in enumerate((25, 29)):
+        run(rig, ask(f"other {turn}", TEXTS[1 + turn]))
+        run(rig, ask(f"edited {turn}", (*TEXTS[0][:common], 23, 23), max_tokens=1 + turn))
+        assert head.reach(0)[0] <= 1
+    assert rig.context.swaps_in == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_branches_of_trees_hold_nothing_of_what_was_there(seed: int) -> None:
+    drafter = FlakyDrafter(TABLE.n_vocab, seed)
+    rig = Rig(TABLE, drafter, spec=AUTO, branches=2, swap=Swap(PLENTY, least_rows=20))
+    for name, prompt in (("a", TEXTS[0][:40]), ("b", TEXTS[1]), ("a2", (*TEXTS[0][:40], 3)), ("b2", (*TEXTS[1], 4))):
+        run(rig, ask(name, prompt, max_tokens=24))
+    assert rig.context.swaps_in == 2 and rig.context.tree_rows > 0
+
+
+def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
+    """The other's prompt ends where the first one's did; only the first one has the answer to draft from."""
+    rig = rig_of("ngram")
+    answer = tuple(run(rig, ask("a", TEXTS[0], owner="ann", max_tokens=20))["a"].tokens)
+    run(rig, ask("b", TEXTS[1], owner="bob"))
+    told = run(rig, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
+    assert tuple(told.tokens) == answer and cached(told) == len(TEXTS[0]) - 1
+    fresh = rig_of("ngram")
+    alone = run(fresh, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
+    assert [told.finished and told.finished.speculation.draft_tokens] == [
+        alone.finished and alone.finished.speculation.draft_tokens
+    ]
+
+
+def turn_of(chat: list[int], name: str, data: st.DataObject) -> ChatRequest:
+    """It goes on, or is edited somewhere."""
+    cut = data.draw(st.integers(1, len(chat))) if data.draw(st.booleans()) else len(chat)
+    prompt = (*chat[: min(cut, 90)], data.draw(st.integers(1, 3)))
+    return ask(name, prompt, owner=data.draw(st.sampled_from("ab")), max_tokens=data.draw(st.integers(1, 12)))
+
+
+def step(rig: Rig, told: dict[str, Told]) -> None:
+    for event in rig.engine.step():
+        told.setdefault(event.request_id, Told()).hear(event)
+    assert rig.engine.miscounted_slots() == []
+    assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._held)
+
+
+def finish(rig: Rig, told: dict[str, Told]) -> None:
+    for _ in range(3000):
+        if not rig.engine.has_work:
+            return
+        step(rig, told)
+    raise AssertionError("the engine does not come to an end")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
+    num_slots = data.draw(st.integers(1, 3), "slots")
+    branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
+    rig = Rig(
+        TABLE,
+        drafter_of(kind, branches=branches),
+        num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
+        num_slots=num_slots,
+        n_batch=data.draw(st.sampled_from([6, 16, 48]), "n_batch"),
+        branches=branches,
+        min_fork=data.draw(st.sampled_from([None, 3]), "min_fork"),
+        swap=Swap(data.draw(st.sampled_from([600, 1500, PLENTY]), "room"), least_rows=data.draw(st.integers(1, 20))),
+    )
+    rig.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
+    asked: list[ChatRequest] = []
+    cancelled: set[str] = set()
+    told: dict[str, Told] = {}
+    chats = [list(text[:30]) for text in TEXTS]
+    for _ in range(data.draw(st.integers(1, 50), "moves")):
+        move = data.draw(st.sampled_from(["ask", "step", "step", "cancel", "fail"]))
+        if move == "ask" and len(asked) < 14:
+            chat = data.draw(st.sampled_from(chats))
+            asked.append(turn_of(chat, str(len(asked)), data))
+            chat[:] = [*asked[-1].tokens, *plain_text(TABLE, asked[-1])]
+            rig.engine.submit(asked[-1])
+        elif move == "cancel" and asked:
+            cancelled.add(name := data.draw(st.sampled_from(asked)).id)
+            rig.engine.cancel(name)
+        elif move == "fail":
+            rig.context.swaps_fail = not rig.context.swaps_fail
+        else:
+            step(rig, told)
+    finish(rig, told)
+    for one in asked:
+        plain, got = plain_text(TABLE, one), told[one.id]
+        assert got.tokens == plain[: len(got.tokens)]
+        assert got.failed or one.id in cancelled or got.tokens == plain

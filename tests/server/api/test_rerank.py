@@ -1,0 +1,107 @@
+"""POST /v1/rerank: the shapes of Jina and of text-embeddings-inference, over a real reranker with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from doubles.embedding_models import write_bert
+from doubles.running_server import Server, Setup, served
+
+from eaglelocal.cli.loading import EMBEDDER
+from eaglelocal.core.task import Task
+from eaglelocal.hub.resolve import resolve
+from eaglelocal.hub.wish import Wish
+
+ASKED = {"query": "word0", "documents": ["word1", "word2 word3", "word4", "word1"]}
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    path = write_bert(tmp_path_factory.mktemp("rank") / "rank.gguf", pooling=4, classifies=True)
+    plan = resolve(Wish(target=str(path)), on_progress=lambda fraction, what: None)
+    assert plan.task is Task.RANK
+    with served(Setup(plans={"rank": plan}, builder=EMBEDDER)) as server:
+        yield server
+
+
+def told(server: Server, path: str = "/v1/rerank", **body: object) -> object:
+    answer = server.http.post(path, json={"model": "rank", **ASKED, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
+def test_the_best_come_first(ranker: Server, path: str) -> None:
+    said = told(ranker, path)
+    assert isinstance(said, dict)
+    scores = {row["index"]: row["relevance_score"] for row in said["results"]}
+    assert [row["index"] for row in said["results"]] == sorted(range(4), key=lambda i: (-scores[i], i))
+    assert scores[0] == pytest.approx(scores[3], abs=1e-6) and scores[0] != pytest.approx(scores[1], abs=1e-3)
+    assert all(0 <= score <= 1 for score in scores.values())
+    assert (said["object"], said["model"], set(said["results"][0])) == ("list", "rank", {"index", "relevance_score"})
+    assert said["usage"] == {"prompt_tokens": 21, "total_tokens": 21}
+
+
+def test_as_many_as_were_asked_for_with_their_texts(ranker: Server) -> None:
+    whole, some = told(ranker), told(ranker, top_n=2, return_documents=True)
+    assert isinstance(whole, dict) and isinstance(some, dict)
+    assert [row["index"] for row in some["results"]] == [row["index"] for row in whole["results"]][:2]
+    assert [row["document"]["text"] for row in some["results"]] == [
+        ASKED["documents"][row["index"]] for row in some["results"]
+    ]
+    objects = told(ranker, documents=[{"text": text} for text in ASKED["documents"]])
+    assert objects == whole
+
+
+def test_in_the_shape_of_text_embeddings_inference(ranker: Server) -> None:
+    whole = told(ranker)
+    assert isinstance(whole, dict)
+    rows = told(ranker, "/rerank", documents=[], texts=ASKED["documents"], return_text=True)
+    assert isinstance(rows, list)
+    assert [(row["index"], row["score"]) for row in rows] == [
+        (row["index"], row["relevance_score"]) for row in whole["results"]
+    ]
+    assert [row["text"] for row in rows] == [ASKED["documents"][row["index"]] for row in rows]
+    raw = told(ranker, "/rerank", documents=[], texts=ASKED["documents"], raw_scores=True)
+    assert isinstance(raw, list)
+    assert [row["index"] for row in raw] == [row["index"] for row in rows]
+    assert set(raw[0]) == {"index", "score"} and raw[0]["score"] != rows[0]["score"]
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ({"documents": []}, "documents"),
+        ({"documents": None}, "documents"),
+        ({"query": ""}, "query"),
+        ({"query": 7}, "query"),
+        ({"top_n": 0}, "top_n"),
+        ({"documents": ["word1 " * 90]}, "documents"),
+        ({"query": "x" * 2**21, "documents": ["word1"] * 3}, "documents"),
+    ],
+)
+def test_what_is_refused_names_the_parameter(ranker: Server, body: dict[str, object], parameter: str) -> None:
+    answer = ranker.http.post("/v1/rerank", json={"model": "rank", **ASKED, **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].partition(".")[0] == parameter
+
+
+def test_a_long_document_may_lose_its_end(ranker: Server) -> None:
+    said = told(ranker, documents=["word1 " * 90], truncate=True)
+    assert isinstance(said, dict)
+    assert said["usage"]["prompt_tokens"] <= 64
+
+
+def test_it_ranks_and_does_nothing_else(ranker: Server, typist: Server) -> None:
+    for path, body in (
+        ("/v1/embeddings", {"input": "word1"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    ):
+        answer = ranker.http.post(path, json=body)
+        assert answer.status_code == 400 and "ranks documents and nothing else" in answer.json()["error"]["message"]
+    answer = typist.http.post("/v1/rerank", json=ASKED)
+    assert answer.status_code == 400 and "is no reranker" in answer.json()["error"]["message"]
+    assert ranker.http.get("/v1/models").json()["data"][0]["capabilities"] == ["rerank"]
+    assert ranker.http.post("/api/show", json={"model": "rank"}).json()["capabilities"] == ["rerank"]
+    assert ranker.http.get("/v1/snapshot").json()["model"]["task"] == "rerank"

@@ -1,0 +1,221 @@
+"""Families whose answers are written in ways of their own: what a template shows of an answer is read again.
+
+Each answer is taken from what its family's template (in essential form) writes of an earlier turn, and from how
+these models answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from doubles import chat_templates as templates
+
+from eaglelocal.core.request import Message
+from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, joined
+from eaglelocal.text import call_forms as forms
+from eaglelocal.text.continuing import beginning_of, within_thought
+from eaglelocal.text.families import family_of, markers_of
+from eaglelocal.text.marks import control_char
+from eaglelocal.text.split_answer import SplitText
+from eaglelocal.text.template import ChatTemplate
+
+WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}
+TOOLS = (Tool("write", "writes a file", json.dumps(WRITE)), Tool("clock", "", "{}"))
+QUESTION = Message("user", "Well?")
+CALLS = (ToolCall("call_0", "write", '{"path": "/a b", "times": 2}'), ToolCall("call_1", "clock", "{}"))
+FAMILIES: dict[str, tuple[str, CallForm, str, str]] = {  # template, form, and what stands before and behind an answer
+    "muse": (templates.MUSE, forms.MUSE, "<|start|>assistant", "<|eot|>"),
+    "hy": (templates.HY, forms.HY, "<｜hy_Assistant:opensource｜>", "<｜hy_eos:opensource｜>"),
+    "minicpm": (templates.MINICPM, forms.MINICPM, "<|im_start|>assistant\n", "<|im_end|>"),
+    "apertus": (templates.APERTUS, forms.APERTUS, "<|assistant_start|>", "<|user_start|>"),
+    "solar": (templates.SOLAR, forms.SOLAR, "<|begin|>assistant", "<|begin|>user"),
+}
+TAGS = ("<atem:", "</atem:", "<function ", "</function>")  # which are no tokens
+
+Found = tuple[str, str, list[tuple[str, object]]]  # thought, text, calls
+
+
+def split_of(name: str, **fields: object) -> Split:
+    return replace(family_of(FAMILIES[name][0]).split(), tools=TOOLS, **fields)  # type: ignore[arg-type]
+
+
+def read(split: Split, answer: str, *, is_coded: bool = True) -> Found:
+    """`is_coded`: markers are control tokens, if they can be. Letter by letter, and at once."""
+    if is_coded:
+        for index, name in sorted(enumerate(markers_of(split)), key=lambda found: -len(found[1])):
+            answer = answer if name.startswith(TAGS) else answer.replace(name, control_char(index))
+    found = [_read(split, parts) for parts in ([answer], list(answer))]
+    assert found[0] == found[1]
+    return found[0]
+
+
+def _read(split: Split, parts: list[str]) -> Found:
+    ids = map(str, itertools.count())
+    parser = SplitText(split, lambda: next(ids))
+    told = [*(parser.push(part) for part in parts), parser.finish("")]
+    calls = joined(part for one in told for part in one.calls)
+    texts = "".join(one.reasoning for one in told), "".join(one.text for one in told)
+    return *texts, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def answer_of(name: str, **said: object) -> str:
+    """What the template writes of an answer: from where the prompt ends to where the model does."""
+    source, _, begin, end = FAMILIES[name]
+    answer = Message("assistant", **{"content": "", **said})  # type: ignore[arg-type]
+    text = ChatTemplate(source).render([QUESTION, answer, QUESTION], tools=TOOLS)
+    before, _, written = text.partition(begin)
+    assert "Well?" in before and written.endswith("Well?" + text.rpartition("Well?")[2])
+    return written.rpartition("Well?")[0].rpartition(end)[0]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_template_tells_the_family(name: str) -> None:
+    source, form, *_ = FAMILIES[name]
+    family = family_of(source)
+    assert family.form is form and family.takes_tools and not ChatTemplate(source).tools_note
+    assert "write" in ChatTemplate(source).render([QUESTION], tools=TOOLS)
+
+
+@pytest.mark.parametrize("is_coded", [True, False])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_that_a_template_writes_are_read(name: str, is_coded: bool) -> None:
+    _, _, calls = read(split_of(name), answer_of(name, tool_calls=CALLS), is_coded=is_coded)
+    assert calls == [("write", {"path": "/a b", "times": 2}), ("clock", {})]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "apertus"])  # which shows none of earlier ones
+def test_thoughts_that_a_template_writes_are_read(name: str) -> None:
+    thought, text, calls = read(split_of(name), answer_of(name, reasoning="I see.", tool_calls=CALLS[1:]))
+    assert (thought, text, calls) == ("I see.", "", [("clock", {})])
+    assert read(split_of(name), answer_of(name, reasoning="I see.", content="So."))[:2] == ("I see.", "So.")
+
+
+# ---- answers as they come
+ATEM = (
+    '<atem:function_calls>\n<atem:invoke name="write">\n<atem:parameter name="times">1</atem:parameter>\n'
+    "</atem:invoke>\n</atem:function_calls>"
+)
+ONE = [("write", {"times": 1})]
+NEXT = "<|eom|><|start|>assistant"
+ANSWERS: dict[str, tuple[str, str, Found]] = {
+    "an answer": ("muse", " to=user<|message|>Hello!\nWell?", ("", "Hello!\nWell?", [])),
+    "thought and answer": (
+        "muse",
+        f" to=self<|message|>hm\n{NEXT} to=user<|message|>Hello!",
+        ("hm", "Hello!", []),
+    ),
+    "two thoughts": (
+        "muse",
+        f" to=self<|message|>hm{NEXT} to=self<|message|>, so{NEXT} to=user<|message|>x",
+        ("hm, so", "x", []),
+    ),
+    "a call": ("muse", f" to=write<|message|>{ATEM}", ("", "", ONE)),
+    "text, then a call": (
+        "muse",
+        f" to=user<|message|>I write.{NEXT} to=write<|message|>{ATEM}",
+        ("", "I write.", ONE),
+    ),
+    "two calls": ("muse", f" to=write<|message|>{ATEM}{NEXT} to=write<|message|>{ATEM}", ("", "", ONE * 2)),
+    "a call that is quoted": ("muse", f" to=user<|message|>Write:\n{ATEM}", ("", f"Write:\n{ATEM}", [])),
+    "a call within a thought": (
+        "muse",
+        f" to=self<|message|>{ATEM}{NEXT} to=user<|message|>No.",
+        (ATEM, "No.", []),
+    ),
+    "nobody is named": ("muse", "<|message|>Hello!", ("", "Hello!", [])),
+    "no header at all": ("muse", "tomorrow", ("", "tomorrow", [])),
+    "solar's thought and text": (
+        "solar",
+        "<|think|>hm<|end|><|begin|>assistant<|content|>Hello!",
+        ("hm", "Hello!", []),
+    ),
+    "solar without a header": ("solar", "Hello!", ("", "Hello!", [])),
+    "hy: behind a thought that the prompt begins": (
+        "hy",
+        "hm</think:opensource>Well.<tool_calls:opensource>\n<tool_call:opensource>clock<tool_sep:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        ("hm", "Well.", [("clock", {})]),
+    ),
+    "minicpm: quotes around a text": (
+        "minicpm",
+        '<function name="write"><param name="path"><![CDATA[<a></param></function>\n]]></param>'
+        '<param name="times">3</param></function>',
+        ("", "", [("write", {"path": "<a></param></function>\n", "times": 3})]),
+    ),
+    "minicpm: a text that begins as quotes do": (
+        "minicpm",
+        '<function name="write"><param name="path"><![a]</param></function>',
+        ("", "", [("write", {"path": "<![a]"})]),
+    ),
+    "minicpm: a page about functions": (
+        "minicpm",
+        'In HTML <function name="x" is none.',
+        ("", 'In HTML <function name="x" is none.', []),
+    ),
+    "apertus": (
+        "apertus",
+        '<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"write": {"times": 1}}]<|tools_suffix|>[ok] I made it up',
+        ("hm", "", ONE),
+    ),
+    "apertus, within a thought": (
+        "apertus",
+        '<|inner_prefix|>hm<|tools_prefix|>[{"write": {"times": 1}}]<|tools_suffix|>',
+        ("hm", "", ONE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_taken_apart(name: str) -> None:
+    family, answer, found = ANSWERS[name]
+    assert read(split_of(family, in_thought=name.startswith("hy: behind")), answer) == found
+
+
+def test_what_a_person_is_told_of_markers_is_text() -> None:
+    """Control tokens mark; what is spelled beside them does not."""
+    split = split_of("muse")
+    message, spelled = control_char(markers_of(split).index("<|message|>")), "Write <|eom|> and <|start|>."
+    assert read(split, f" to=user{message}{spelled}", is_coded=False) == ("", spelled, [])
+
+
+def test_texts_are_told_as_they_come() -> None:
+    """Also where they could stand in quotes, from the first letter on that says that they do not."""
+    parser = SplitText(split_of("minicpm"), lambda: "id")
+    answer = '<function name="write"><param name="path">/a b'
+    assert "".join(part.arguments for letter in answer for part in parser.push(letter).calls) == '{"path": "/a b'
+    split = split_of("muse")
+    parser = SplitText(split, lambda: "id")
+    assert "".join(parser.push(letter).text for letter in " to=user<|message|>Hello") == "Hello"
+
+
+def test_what_is_said_is_framed_as_the_template_has_it() -> None:
+    """Command R7B says <|START_RESPONSE|> where its successor says <|START_TEXT|>."""
+    for word in ("TEXT", "RESPONSE"):
+        split = family_of(f"tools<|START_THINKING|><|START_ACTION|><|START_{word}|><|END_{word}|>").split()
+        answer = f"<|START_THINKING|>hm<|END_THINKING|><|START_{word}|>So.<|END_{word}|>"
+        assert read(replace(split, tools=TOOLS), answer) == ("hm", "So.", [])
+
+
+# ---- beginnings of answers
+def test_an_answer_goes_on_within_its_message() -> None:
+    begun = (QUESTION, Message("assistant", "Because ("))
+    prompt = ChatTemplate(templates.MUSE).render(begun, continues=True)
+    assert prompt.endswith("<|start|>assistant to=user<|message|>Because (")
+    assert read(split_of("muse", in_said=True), f"x){NEXT} to=write<|message|>{ATEM}") == ("", "x)", ONE)
+
+
+def test_a_thought_goes_on_within_its_message() -> None:
+    family = family_of(templates.MUSE)
+    beginning = beginning_of((QUESTION, Message("assistant", "", reasoning="so")), family)
+    assert beginning.thought == "so"
+    assert within_thought(family, "<|start|>assistant") == "<|start|>assistant to=self<|message|>"
+    assert read(split_of("muse", in_thought=True), f" far.{NEXT} to=user<|message|>Yes.") == ("far.", "Yes.", [])
+
+
+def test_hy_thinks_where_it_is_asked_to() -> None:
+    template = ChatTemplate(templates.HY)
+    assert template.family.has_begun(template.render([QUESTION], values={"reasoning_effort": "high"}))
+    assert not template.family.has_begun(template.render([QUESTION]))
