@@ -45,6 +45,7 @@ class BlockCalls:
         self._json: JsonCalls | None = None  # of the block: its JSON, once that has begun
         self._lead = ""  # markers around blocks, as they came: text, if no block follows
         self._is_behind = False  # a call, whose closing markers may follow
+        self._half = ""  # what stands there and may be half a marker, at which the answer is cut
 
     def push(self, item: Item) -> None:
         if isinstance(item, Mark):
@@ -66,9 +67,11 @@ class BlockCalls:
     # ---- outside a block
     def _outside(self, text: str) -> None:
         if self._is_behind:
-            text = text.lstrip(" \t\r\n" + self._form.tail)
-            if self._form.end.startswith(text) or self._form.begin.startswith(text):
-                return  # half a marker, at which the answer was cut
+            text = (self._half + text).lstrip(" \t\r\n" + self._form.tail)
+            is_half = self._form.end.startswith(text) or self._form.begin.startswith(text)
+            self._half = text if is_half else ""
+            if is_half:
+                return
         if self._lead and not text.strip():
             self._lead += text
         elif text:
@@ -76,7 +79,8 @@ class BlockCalls:
             self._lead, self._is_behind = "", False
 
     def _mark_outside(self, mark: Mark) -> None:
-        form = self._form
+        self._found.say(self._half)  # the answer goes on, so it was text
+        form, self._half = self._form, ""
         if mark.name == form.begin:
             self._open(Block(self._lead + mark.shown))
         elif mark.name in self._openings:

@@ -83,7 +83,7 @@ class Gathering:
 
     def end_thought(self) -> None:
         self.thought.trim()
-        self.text.trim()
+        self._trim_text()
 
     def take_calls(self) -> tuple[CallPart, ...]:
         """Parts of calls that were not taken yet. The text so far must have been taken."""
@@ -103,9 +103,7 @@ class Gathering:
         """What is told of it, stays told."""
         if self.is_over:
             return
-        behind, self._behind = self._behind, ""
-        self.text.add(behind)
-        self.text.trim()
+        self._trim_text()
         self.calls.append(
             CallPart(self._num_calls, "", without_surrogates(call_id) or self.new_id(), without_surrogates(name))
         )
@@ -117,7 +115,13 @@ class Gathering:
             self.calls.append(CallPart(self._num_calls - 1, without_surrogates(arguments)))
 
     def end_call(self) -> None:
-        self.is_over = not self.parallel
+        self.is_over = self.is_over or not self.parallel
+
+    def _trim_text(self) -> None:
+        """All of it, also what stands behind a call."""
+        behind, self._behind = self._behind, ""
+        self.text.add(behind)
+        self.text.trim()
 
 
 def read_call(text: str) -> ToolCall | None:

@@ -39,7 +39,8 @@ class TurnParser:
         self._place = Place.THOUGHT if split.in_thought else Place.SAID if split.in_said else Place.HEADER
         self._header = ""  # with its markers
         self._has_marks = split.in_thought or split.in_said
-        self._has_tokens = False  # markers were control tokens: one that is spelled is text
+        # markers are control tokens: one that is spelled is text
+        self._has_tokens = any(name in self._own for _, name in split.marks)
 
     def push(self, item: Item) -> None:
         if isinstance(item, Mark) and self._is_own(item):
@@ -59,6 +60,7 @@ class TurnParser:
         if not self._has_marks and not _RECIPIENT.fullmatch(self._header):  # a model that writes no headers after all
             self._place = Place.SAID
             self._found.say(self._header)
+            self._header = ""
 
     def _is_own(self, mark: Mark) -> bool:
         return mark.name in self._own and not (mark.shown and self._has_tokens)
@@ -66,12 +68,12 @@ class TurnParser:
     def _mark(self, mark: Mark) -> None:
         self._has_marks = True
         self._has_tokens = self._has_tokens or not mark.shown
+        if self._place is Place.THOUGHT:
+            self._found.end_thought()
         if mark.name in self._begin:
             self._header += mark.name
             self._place = self._place_of(self._header)
         else:
-            if self._place is Place.THOUGHT:
-                self._found.end_thought()
             self._place, self._header = Place.HEADER, ""
 
     def _place_of(self, header: str) -> Place:

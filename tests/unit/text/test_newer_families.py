@@ -132,7 +132,15 @@ ANSWERS: dict[str, tuple[str, str, Found]] = {
         "<|think|>hm<|end|><|begin|>assistant<|content|>Hello!",
         ("hm", "Hello!", []),
     ),
+    "words before a header": ("muse", f"Well to=write<|message|>{ATEM}", ("", f"Well to=write{ATEM}", [])),
     "solar without a header": ("solar", "Hello!", ("", "Hello!", [])),
+    "solar, a thought without its end": ("solar", "<|think|>hm \n<|content|>\nHello!", ("hm", "Hello!", [])),
+    "solar, a thought behind a call": (
+        "solar",
+        "<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>clock<|tool_call:args|>{}<|tool_call:end|>So.\n<|end|>"
+        "<|begin|>assistant<|think|>hm<|end|>",
+        ("hm", "So.", [("clock", {})]),
+    ),
     "hy: behind a thought that the prompt begins": (
         "hy",
         "hm</think:opensource>Well.<tool_calls:opensource>\n<tool_call:opensource>clock<tool_sep:opensource>\n"
@@ -160,6 +168,11 @@ ANSWERS: dict[str, tuple[str, str, Found]] = {
         '<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"write": {"times": 1}}]<|tools_suffix|>[ok] I made it up',
         ("hm", "", ONE),
     ),
+    "apertus, which goes on": (
+        "apertus",
+        '<|tools_prefix|>[{"write": {"times": 1}}]<|tools_suffix|><|tools_prefix|>[{"clock": {}}] I made it up',
+        ("", "", ONE),
+    ),
     "apertus, within a thought": (
         "apertus",
         '<|inner_prefix|>hm<|tools_prefix|>[{"write": {"times": 1}}]<|tools_suffix|>',
@@ -179,6 +192,14 @@ def test_what_a_person_is_told_of_markers_is_text() -> None:
     split = split_of("muse")
     message, spelled = control_char(markers_of(split).index("<|message|>")), "Write <|eom|> and <|start|>."
     assert read(split, f" to=user{message}{spelled}", is_coded=False) == ("", spelled, [])
+
+
+@pytest.mark.parametrize(("name", "spelled"), [("muse", "Write <|eom|> so."), ("solar", "Write <|content|> so.")])
+def test_it_is_text_before_any_control_token_has_come(name: str, spelled: str) -> None:
+    split = split_of(name)
+    tokens = replace(split, marks=tuple(enumerate(markers_of(split))))
+    assert read(tokens, spelled, is_coded=False) == ("", spelled, [])
+    assert read(replace(tokens, in_said=True), spelled, is_coded=False) == ("", spelled, [])
 
 
 def test_texts_are_told_as_they_come() -> None:

@@ -263,6 +263,12 @@ splits = st.sampled_from([*EVERY, HERMES, CODER, LLAMA, MISTRAL, HARMONY, replac
                           replace(MISTRAL, form=forms.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
 
 
+def test_what_may_be_half_a_marker_is_text_where_more_follows() -> None:
+    for behind in ("</<b>", "<<tool", "</</", f"<{CALL}"):
+        whole, letters = read(HERMES, [CALL + behind]), read(HERMES, list(CALL + behind))
+        assert whole == letters and whole.text == behind.removesuffix(CALL)
+
+
 @settings(max_examples=400)
 @given(splits, st.lists(fragments, max_size=20), st.lists(st.integers(0, 400), max_size=20))
 def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: list[int]) -> None:
