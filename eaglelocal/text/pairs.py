@@ -64,9 +64,13 @@ class WrittenPairs:
 def fitting(pairs: Pairs, query: str, document: str, most: int, *, truncates: bool) -> list[int]:
     """At most so many tokens. `truncates`: the document may lose its end. Raises RequestError."""
     tokens = pairs(query, document)
+    num_around = len(pairs(query, "")) if truncates and len(tokens) > most else 0
     while truncates and document and len(tokens) > most:
-        document = document[: int(len(document) * SPARE * most / len(tokens))]
+        share = max(most - num_around, 0) / max(len(tokens) - num_around, 1)  # of the document alone: few rounds
+        document = document[: int(len(document) * SPARE * share)]
         tokens = pairs(query, document)
+    if not tokens:
+        raise RequestError("a query and a document are empty", parameter="documents")
     if len(tokens) > most:
         what = f"a query and a document of {len(tokens)} tokens exceed the context of {most}"
         hint = "a larger --ctx, or `truncate`"

@@ -137,12 +137,16 @@ def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:
     return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
 
 
-def ranking_request(body: RankingBody, documents: Sequence[str], owner: str) -> EmbedRequest:
+def ranking_request(body: RankingBody, owner: str) -> EmbedRequest:
     """The query is read with each of the documents."""
+    field = "documents" if body.texts is None or body.documents else "texts"
+    if body.documents and body.texts:
+        raise Problem(400, "documents and texts are two names of the same: one of them is wanted", parameter="texts")
+    documents = [one if isinstance(one, str) else one.text for one in body.texts or body.documents or ()]
     if not documents:
-        raise Problem(400, "there are no documents", parameter="documents")
-    check_size([*documents, *[body.query] * len(documents)], "documents")
-    ranking = Ranking(query=body.query, truncates=body.truncate, is_raw=body.raw_scores)
+        raise Problem(400, "there are no documents", parameter=field)
+    check_size([*documents, *[body.query] * len(documents)], field)
+    ranking = Ranking(query=body.query, truncates=bool(body.truncate), is_raw=bool(body.raw_scores))
     return EmbedRequest(id=new_id(), inputs=tuple(documents), ranking=ranking, owner=owner)
 
 

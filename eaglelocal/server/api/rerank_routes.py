@@ -6,7 +6,6 @@ In the shape of Jina and Cohere, which most clients know, or in that of text-emb
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -26,10 +25,16 @@ from eaglelocal.server.serving import Serving
 router = APIRouter(tags=["Rerank"], route_class=BodyRoute)
 
 
+class RankedDocument(BaseModel):
+    index: int
+    relevance_score: float
+    document: dict[str, str] | None = None
+
+
 class RankingReply(BaseModel):
     object: str
     model: str
-    results: list[dict[str, Any]]
+    results: list[RankedDocument]
     usage: dict[str, int]
 
 
@@ -45,15 +50,14 @@ Reply = RankingReply | list[RankedText]
 
 
 @router.post("/v1/rerank", response_model=Reply)
+@router.post("/v2/rerank", response_model=Reply, include_in_schema=False)  # Cohere's clients of today
 @router.post("/rerank", response_model=Reply, include_in_schema=False)
 @router.post("/v1/reranking", response_model=Reply, include_in_schema=False)
 @router.post("/reranking", response_model=Reply, include_in_schema=False)
 async def rerank(body: RankingBody, serving: There, owner: Owner) -> Response:
     """Say how well each document answers the query, the best first."""
     name = serving.models.name_of(body.model)
-    given = body.documents if body.texts is None else body.texts
-    documents = [one if isinstance(one, str) else one.text for one in given]
-    return Exchange(Whole(ranked(serving, name, ranking_request(body, documents, owner), body)), serving.limits)
+    return Exchange(Whole(ranked(serving, name, ranking_request(body, owner), body)), serving.limits)
 
 
 def ranked(serving: Serving, model: str, request: EmbedRequest, body: RankingBody) -> Callable[[], Awaitable[bytes]]:
@@ -65,7 +69,7 @@ def ranked(serving: Serving, model: str, request: EmbedRequest, body: RankingBod
                 raise Problem(400, f"{model} ranks no documents", parameter="model")
             rows = best_first(floats(found.vectors), body.top_n)
             usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-            if body.texts is not None:
+            if body.texts:
                 return compact([row_of_tei(*row, body.texts if body.return_text else None) for row in rows]).encode()
             documents = request.inputs if body.return_documents else None
             results = [row_of_jina(*row, documents) for row in rows]

@@ -324,13 +324,14 @@ class RankingBody(Body):
 
     model: Name = ""
     query: Annotated[Text, Field(min_length=1)]
-    documents: Annotated[list[Text | Document], Field(max_length=MAX_INPUTS)] = []
+    documents: Annotated[list[Text | Document], Field(max_length=MAX_INPUTS)] | None = None
     texts: Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
-    return_documents: bool = False
-    return_text: bool = False
-    truncate: bool = Field(default=False, description="A document that does not fit loses its end.")
-    raw_scores: bool = Field(default=False, description="The model's own scores, not probabilities.")
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    truncate: Annotated[bool | None, Field(description="A document that does not fit loses its end.")] = None
+    truncation_direction: Literal["right", "Right"] | None = None  # of text-embeddings-inference, which knows left too
+    raw_scores: Annotated[bool | None, Field(description="The model's own scores, not probabilities.")] = None
     user: Any = None
 
 

@@ -31,7 +31,7 @@ def told(server: Server, path: str = "/v1/rerank", **body: object) -> object:
     return answer.json()
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"])
 def test_the_best_come_first(ranker: Server, path: str) -> None:
     said = told(ranker, path)
     assert isinstance(said, dict)
@@ -50,6 +50,10 @@ def test_as_many_as_were_asked_for_with_their_texts(ranker: Server) -> None:
     assert [row["document"]["text"] for row in some["results"]] == [
         ASKED["documents"][row["index"]] for row in some["results"]
     ]
+    unsaid = dict.fromkeys(
+        ("texts", "top_n", "return_documents", "return_text", "truncate", "truncation_direction", "raw_scores")
+    )
+    assert told(ranker, **unsaid) == told(ranker, texts=[], return_text=True) == whole
     objects = told(ranker, documents=[{"text": text} for text in ASKED["documents"]])
     assert objects == whole
 
@@ -57,7 +61,7 @@ def test_as_many_as_were_asked_for_with_their_texts(ranker: Server) -> None:
 def test_in_the_shape_of_text_embeddings_inference(ranker: Server) -> None:
     whole = told(ranker)
     assert isinstance(whole, dict)
-    rows = told(ranker, "/rerank", documents=[], texts=ASKED["documents"], return_text=True)
+    rows = told(ranker, "/rerank", documents=None, texts=ASKED["documents"], return_text=True)
     assert isinstance(rows, list)
     assert [(row["index"], row["score"]) for row in rows] == [
         (row["index"], row["relevance_score"]) for row in whole["results"]
@@ -74,6 +78,10 @@ def test_in_the_shape_of_text_embeddings_inference(ranker: Server) -> None:
     [
         ({"documents": []}, "documents"),
         ({"documents": None}, "documents"),
+        ({"documents": [], "texts": []}, "texts"),
+        ({"texts": ["word1"]}, "texts"),
+        ({"texts": [{"text": "word1"}]}, "texts"),
+        ({"truncation_direction": "Left"}, "truncation_direction"),
         ({"query": ""}, "query"),
         ({"query": 7}, "query"),
         ({"top_n": 0}, "top_n"),

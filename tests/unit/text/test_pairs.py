@@ -60,6 +60,22 @@ def test_a_document_loses_as_much_of_its_end_as_it_must(most: int) -> None:
     assert tokens[:3] == [1, ord("q"), 2]
 
 
+def test_a_long_query_takes_no_more_rounds() -> None:
+    pairs, read = FramedPairs(Letters(), Frame([1], [2], [])), []
+
+    def counted(query: str, document: str) -> list[int]:
+        read.append(document)
+        return pairs(query, document)
+
+    assert 485 <= len(fitting(counted, "q" * 480, "d" * 5000, 500, truncates=True)) <= 500
+    assert len(read) <= 4
+
+
+def test_nothing_cannot_be_read() -> None:
+    with pytest.raises(RequestError, match="a query and a document are empty"):
+        fitting(FramedPairs(Letters(), Frame([], [], [])), "", "", 10, truncates=False)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     pairs = FramedPairs(Letters(), Frame([1], [2], []))
     for query, document, truncates in (("q", "d" * 9, False), ("q" * 9, "d", True)):
