@@ -207,6 +207,15 @@ def test_a_wrong_command_is_found(call: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("page", ALL, ids=NAMES)
+def test_bodies_are_sent_as_they_are_taken(page: Path) -> None:
+    for line in lines_of_code(page):
+        words = shlex.split(line) if line.startswith("curl ") else []
+        if "-d" in words:
+            assert "Content-Type: application/json" in words, line
+            assert json.loads(words[words.index("-d") + 1])
+
+
+@pytest.mark.parametrize("page", ALL, ids=NAMES)
 def test_flags_exist(page: Path) -> None:
     """Those that stand alone; of a command they are checked with it."""
     alone = [line for line in lines_of_code(page) if line.startswith("-")]
