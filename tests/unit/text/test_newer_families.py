@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, reduce
 
 import pytest
 from doubles import chat_templates as templates
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, joined
@@ -52,13 +56,14 @@ def read(split: Split, answer: str, *, is_coded: bool = True) -> Found:
     return found[0]
 
 
-def _read(split: Split, parts: list[str]) -> Found:
+def _read(split: Split, parts: list[str], *, loads: Callable[[str], object] = json.loads) -> Found:
+    """`loads`: what is cut short is no JSON."""
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(part) for part in parts), parser.finish("")]
     calls = joined(part for one in told for part in one.calls)
     texts = "".join(one.reasoning for one in told), "".join(one.text for one in told)
-    return *texts, [(call.name, json.loads(call.arguments)) for call in calls]
+    return *texts, [(call.name, loads(call.arguments)) for call in calls]
 
 
 def answer_of(name: str, **said: object) -> str:
@@ -185,6 +190,29 @@ ANSWERS: dict[str, tuple[str, str, Found]] = {
 def test_an_answer_is_taken_apart(name: str) -> None:
     family, answer, found = ANSWERS[name]
     assert read(split_of(family, in_thought=name.startswith("hy: behind")), answer) == found
+
+
+WORDS = (" to=", "self", "user", "write", "hm", "So.", " ", "\n", "<", "</", "{}", "]", "]]>", '[{"clock": {}}]')
+
+
+@cache
+def pieces_of(name: str) -> tuple[Split, st.SearchStrategy[list[str]]]:
+    """Words, markers as they are spelled and as tokens, headers, whole calls."""
+    split = split_of(name)
+    codes = {marker: control_char(index) for index, marker in enumerate(markers_of(split))}
+    turns = split.form.turns if split.form else None
+    written = [answer_of(name, tool_calls=CALLS), *((turns.thought, turns.said, turns.onward) if turns else ())]
+    coded = [reduce(lambda text, code: text.replace(*code), codes.items(), text) for text in written]
+    return split, st.lists(st.sampled_from([*WORDS, *codes, *codes.values(), *written, *coded]), max_size=8)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=300)
+@given(st.data())
+def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> None:
+    split, pieces = pieces_of(name)
+    answer = "".join(data.draw(pieces))
+    assert _read(split, [answer], loads=str) == _read(split, list(answer), loads=str)
 
 
 def test_what_a_person_is_told_of_markers_is_text() -> None:
