@@ -8,6 +8,7 @@ from enum import Enum
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.task import Task
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
 
@@ -173,6 +174,11 @@ class EmbedRequest:
     inputs: tuple[str | tuple[int, ...], ...]
     ranking: Ranking | None = None
     owner: str = ""
+
+    @property
+    def task(self) -> Task:
+        """Of the model that can answer it."""
+        return Task.EMBEDDING if self.ranking is None else Task.RANK
 
 
 AnyRequest = ChatRequest | EmbedRequest

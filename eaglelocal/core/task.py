@@ -16,3 +16,10 @@ class Task(StrEnum):
     def said(self) -> str:
         """For people, of a model that writes no text."""
         return f"{'makes embeddings' if self is Task.EMBEDDING else 'ranks documents'} and nothing else"
+
+    def why_not(self, wanted: Task) -> str:
+        """For people, of a model that is asked for another task."""
+        return f"is no {NAMES[wanted]}" if self is Task.TEXT else self.said
+
+
+NAMES = {Task.TEXT: "model that writes text", Task.EMBEDDING: "embedding model", Task.RANK: "reranker"}

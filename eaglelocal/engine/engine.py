@@ -26,6 +26,7 @@ from eaglelocal.core.events import (
 from eaglelocal.core.ports import Constraints, Context, ImageReader, Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
+from eaglelocal.core.task import Task
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.answering import Answering, Clock, counted, never_started, prompted
 from eaglelocal.engine.branches import Branches
@@ -99,8 +100,7 @@ class Engine:
         Raises RequestError where the id is taken: an event could not say which of the two it means.
         """
         if isinstance(request, EmbedRequest):
-            kind = "embedding model" if request.ranking is None else "reranker"
-            raise RequestError(f"{self.info.target} is no {kind}", code="model_not_supported")
+            raise RequestError(f"{self.info.target} {Task.TEXT.why_not(request.task)}", code="model_not_supported")
         if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
             raise RequestError(f"a request with the id {request.id} is still running")
         try:

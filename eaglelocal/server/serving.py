@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.task import Task
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.asking import Asking
 from eaglelocal.server.choice import Choice
@@ -59,6 +60,7 @@ class Serving:
     @asynccontextmanager
     async def ask(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[Call]:
         """Room, a model, and answers on their way; who leaves cancels them. `requests` is emptied. Raises Problem."""
+        self._check_task(model, requests)
         async with self.hold(model, requests) as (call, loaded), Asking(loaded.line, requests) as asking:
             call.begin(asking)
             yield call
@@ -75,6 +77,15 @@ class Serving:
         with self.admission.place(owner, len(requests)), contextlib.closing(Call(self, name, requests)) as call:
             async with contextlib.AsyncExitStack() as left:
                 yield call, await self._enter(call, requests, left)
+
+    def _check_task(self, model: str, requests: Sequence[AnyRequest]) -> None:
+        """Others make no room for a model that cannot answer. A loaded one says so itself. Raises Problem."""
+        name = self.models.name_of(model)
+        task = None if self.models.info_of(name) is not None else self.models.task(name)
+        for request in requests:
+            wanted = request.task if isinstance(request, EmbedRequest) else Task.TEXT
+            if task is not None and task is not wanted:
+                raise Problem(400, f"{name} {task.why_not(wanted)}", parameter="model", code="model_not_supported")
 
     async def _enter(self, call: Call, requests: list[AnyRequest], left: contextlib.AsyncExitStack) -> Loaded:
         """Wait for the model, no longer than an answer may take."""

@@ -17,11 +17,15 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.server import models as models_module
+from eaglelocal.server.admission import Admission
 from eaglelocal.server.errors import Problem
+from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.models import Models, Opened
+from eaglelocal.server.serving import Serving
 
 EMBEDS = dataclasses.replace(plan(), task=Task.EMBEDDING)
 SEES = plan("seer")
@@ -417,6 +421,31 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
         assert server.http.get("/metrics").status_code == 200
         assert server.ask("say x").status_code == 200
         assert [client.state for client in server.clients] == ["closed", "ready"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "said"),
+    [
+        (ChatRequest(id="r", text="x"), "b", "b makes embeddings and nothing else"),
+        (EmbedRequest(id="r", inputs=("x",), ranking=Ranking(query="y")), "b", "b makes embeddings and nothing else"),
+        (EmbedRequest(id="r", inputs=("x",)), "c", "c is no embedding model"),
+        (EmbedRequest(id="r", inputs=("x",), ranking=Ranking(query="y")), "c", "c is no reranker"),
+    ],
+)
+def test_nobody_leaves_for_a_model_that_cannot_answer(request_: AnyRequest, name: str, said: str) -> None:
+    async def test() -> None:
+        shelf = Shelf()
+        models = Models(["a", "b", "c"], shelf.load, planned={"b": EMBEDS, "c": SEES}.get)
+        admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
+        serving = Serving(models=models, admission=admission, metrics=Metrics())
+        await models.start()
+        with pytest.raises(Problem, match=said) as caught:
+            async with serving.ask(name, [request_]):
+                pass
+        assert (caught.value.status, caught.value.code, shelf.loads) == (400, "model_not_supported", ["a"])
+        await models.close()
+
+    asyncio.run(test())
 
 
 def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others() -> None:
