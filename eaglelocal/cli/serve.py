@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
     from eaglelocal.hub.wish import Wish
     from eaglelocal.server.access import Access
-    from eaglelocal.server.models import Loaded, Models
+    from eaglelocal.server.models import Models
+    from eaglelocal.server.residents import Loaded
     from eaglelocal.server.serving import Serving
 
 DEFAULT_PARALLEL = 4
@@ -212,7 +213,8 @@ def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, outp
 
 
 def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Models:
-    from eaglelocal.server.models import Models, Opened
+    from eaglelocal.server.models import Models
+    from eaglelocal.server.residents import Opened
     from eaglelocal.together import Household
 
     plans: dict[str, Plan] = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.server.models import Loaded
+from eaglelocal.server.residents import Loaded
 from eaglelocal.server.run import notify_service_manager
 from eaglelocal.server.serving import Serving
 

@@ -12,12 +12,9 @@ import asyncio
 import contextlib
 import logging
 import shlex
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 from eaglelocal.core.events import EngineInfo
@@ -25,35 +22,14 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
 from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
-from eaglelocal.server.asking import Answerer, Line
+from eaglelocal.server.asking import Line
 from eaglelocal.server.errors import NOT_FOUND, Problem, said, unavailable
 from eaglelocal.server.names import ANY_NAME, DEFAULT_NAMES, meant_by, shown_names
+from eaglelocal.server.residents import RETRY_FAILED_S, Awaited, Loaded, Opened, Resident, aside
 
 _log = logging.getLogger("eaglelocal.server")
 
-RETRY_FAILED_S = 30.0
 MAX_QUOTED_CHARS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model that can answer."""
-
-    name: str
-    line: Line
-    info: EngineInfo
-
-    @property
-    def client(self) -> Answerer:
-        return self.line.client
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a loader gives back."""
-
-    client: Answerer
-    info: EngineInfo
 
 
 Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
@@ -62,110 +38,9 @@ Planned = Callable[[str], Plan | None]  # None: not known yet
 MakeRoom = Callable[[str, Sequence[str]], Sequence[str]]
 
 
-async def aside(work: Callable[[], Opened]) -> Opened:
-    """What blocks, on a thread that the end of the process does not wait for, as it would for asyncio's own."""
-    outcome: Future[Opened] = Future()
-
-    def run() -> None:
-        outcome.set_running_or_notify_cancel()
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
-    return await asyncio.wrap_future(outcome)
-
-
 def all_leave(reference: str, others: Sequence[str]) -> Sequence[str]:
     """One model at a time."""
     return others
-
-
-@dataclass(slots=True)
-class Resident:
-    """A loaded model and who uses it. Times are of a monotonic clock."""
-
-    loaded: Loaded
-    num_users: int = 0
-    used_at: float = field(default_factory=time.monotonic)
-    failed_at: float | None = None  # its engine was given up
-    is_leaving: bool = False  # somebody waits for its place
-    is_free: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.is_free.set()
-
-    def enter(self) -> None:
-        self.num_users += 1
-        self.used_at = time.monotonic()
-        self.is_free.clear()
-
-    def leave(self) -> None:
-        self.num_users -= 1
-        self.used_at = time.monotonic()
-        if not self.num_users:
-            self.is_free.set()
-
-    def note_failure(self) -> None:
-        if self.loaded.client.state != "failed":
-            self.failed_at = None
-        elif self.failed_at is None:
-            self.failed_at = time.monotonic()
-
-    @property
-    def is_worth_another_try(self) -> bool:
-        """An engine that was given up is started anew for a request that comes a while later."""
-        self.note_failure()
-        return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
-
-    @property
-    def spared(self) -> tuple[bool, bool, float]:
-        """Orders models by how well one can do without them: what cannot answer, what nobody uses, and has not for
-        longest."""
-        return self.loaded.client.state != "failed", self.num_users > 0, self.used_at
-
-
-class Awaited:
-    """A model on its way, and who waits for it. Whoever gives up is forgotten; a load goes on all the same: it cannot
-    be called back, and its engine must not be lost."""
-
-    def __init__(self, work: Callable[[Awaited], Coroutine[None, None, None]]) -> None:
-        self.is_loading = False
-        self._waiting: set[asyncio.Future[Resident]] = set()
-        self._task = asyncio.create_task(work(self))
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.is_loading or bool(self._waiting)
-
-    async def wait(self) -> Resident:
-        """The model, with one user more. Raises what kept it from coming."""
-        place: asyncio.Future[Resident] = asyncio.get_running_loop().create_future()
-        self._waiting.add(place)
-        try:
-            return await place
-        except asyncio.CancelledError:
-            if not place.cancelled() and place.exception() is None:  # it came at the same moment
-                place.result().leave()
-            raise
-        finally:
-            self._waiting.discard(place)
-
-    def give(self, resident: Resident) -> None:
-        for place in self._places():
-            resident.enter()
-            place.set_result(resident)
-
-    def refuse(self, error: Exception) -> None:
-        for place in self._places():
-            place.set_exception(error)
-
-    def give_up(self) -> None:
-        self._task.cancel()
-
-    def _places(self) -> list[asyncio.Future[Resident]]:
-        return [place for place in self._waiting if not place.done()]
 
 
 class Models:

@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
-from eaglelocal.server.models import Loaded
+from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 from eaglelocal.server.wire import Protocol
 

@@ -21,7 +21,8 @@ from eaglelocal.server.asking import Asking
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem, problem_of
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Loaded, Models
+from eaglelocal.server.models import Models
+from eaglelocal.server.residents import Loaded
 from eaglelocal.server.sight import as_seen
 
 NUM_RECENT = 50

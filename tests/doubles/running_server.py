@@ -27,7 +27,8 @@ from eaglelocal.server.access import Access
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import MakeRoom, Models, Opened, all_leave
+from eaglelocal.server.models import MakeRoom, Models, all_leave
+from eaglelocal.server.residents import Opened
 from eaglelocal.server.run import bound, config_of
 from eaglelocal.server.serving import Limits, Serving
 

@@ -20,11 +20,12 @@ from doubles.scripted_client import Script, ScriptedClient
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, UsageError
-from eaglelocal.server import models as models_module
+from eaglelocal.server import residents
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Models, Opened
+from eaglelocal.server.models import Models
+from eaglelocal.server.residents import Opened
 from eaglelocal.server.serving import Serving
 
 EMBEDS = dataclasses.replace(plan(), task=Task.EMBEDDING)
@@ -312,7 +313,7 @@ def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.Mo
         assert models.state == "failed"
         assert await used(models, "a") == "a"
         assert len(shelf.opened) == 1  # too early
-        monkeypatch.setattr(models_module, "RETRY_FAILED_S", 0.0)
+        monkeypatch.setattr(residents, "RETRY_FAILED_S", 0.0)
         assert await used(models, "a") == "a"
         assert (len(shelf.opened), models.state, shelf.num_open) == (2, "ready", 1)
 

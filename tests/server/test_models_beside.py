@@ -16,7 +16,8 @@ from doubles.scripted_client import Script, ScriptedClient
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.server.errors import Problem
-from eaglelocal.server.models import MakeRoom, Models, Opened
+from eaglelocal.server.models import MakeRoom, Models
+from eaglelocal.server.residents import Opened
 
 NAMES = ("a", "b", "c", "d")
 

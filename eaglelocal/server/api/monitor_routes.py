@@ -21,7 +21,7 @@ from eaglelocal.server.api.openai_routes import Operator, Owner, There
 from eaglelocal.server.api.replies import STREAMED, Health
 from eaglelocal.server.api.tellers import data
 from eaglelocal.server.choice import Choice
-from eaglelocal.server.models import Loaded, Resident
+from eaglelocal.server.residents import Loaded, Resident
 from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["Monitor"])

@@ -31,7 +31,8 @@ from eaglelocal.server.api.openai_routes import There
 from eaglelocal.server.api.replies import ERRORS
 from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.errors import PERMISSION, Problem
-from eaglelocal.server.models import Loaded, Models
+from eaglelocal.server.models import Models
+from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse to talk to an older one
