@@ -218,6 +218,19 @@ def test_another_slot_that_has_as_much_is_taken_rather() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
+    """Somebody reads the same text anew, and goes away before it is there."""
+    rig = Rig(TABLE, drafter_of(kind), num_slots=2, n_batch=8, swap=Swap(PLENTY, least_rows=20))
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
+    rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
+    told = rig.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
+    assert told.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
+    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - drafter_of(kind).reuse_margin)
+    assert rig.engine.miscounted_slots() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_stays_can_be_used_again(kind: str) -> None:
     rig = rig_of(kind)
     run(rig, ask("a", TEXTS[0]))
