@@ -403,7 +403,7 @@ class Scheduler:
 
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
-        self._cached[slot] = []
+        self._cached[slot], self._floors[slot] = [], 0
         self.checkpoints.cut(slot, 0)
 
 
