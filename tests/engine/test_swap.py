@@ -41,9 +41,15 @@ def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
     return Ngram(128) if kind == "ngram" else NoDrafter()
 
 
-def rig_of(kind: str, *, num_slots: int = 1, most_bytes: int = PLENTY, least_rows: int = 20, draft: int = 3) -> Rig:
-    swap = Swap(most_bytes, least_rows=least_rows)
-    return Rig(TABLE, drafter_of(kind), num_draft_tokens=draft, num_slots=num_slots, swap=swap)
+def rig_of(
+    kind: str,
+    *,
+    num_slots: int = 1,
+    most_bytes: int = PLENTY,
+    context_kind: type[ScriptedContext] = ScriptedContext,
+) -> Rig:
+    swap = Swap(most_bytes, least_rows=20)
+    return Rig(TABLE, drafter_of(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
 
 
 def ask(
@@ -137,6 +143,23 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert rig.engine.snapshot().swapped_bytes == held > 0
     assert cached(run(rig, ask("old", (*TEXTS[0], 9)))["old"]) == 0
     assert cached(run(rig, ask("young", (*TEXTS[2], 9)))["young"]) == 60
+
+
+class WatchedContext(ScriptedContext):
+    """Tells what the engine holds while it copies."""
+
+    def swap_out(self, sequence: int) -> Bytes:
+        self.held.append(held_bytes(self.rig))
+        return super().swap_out(sequence)
+
+
+def test_who_leaves_is_gone_before_another_takes_the_room() -> None:
+    rig = rig_of("none", most_bytes=8 * 70, context_kind=WatchedContext)  # for one of them
+    rig.context.rig, rig.context.held = rig, []
+    for number in range(4):
+        run(rig, ask(str(number), TEXTS[number]))
+    assert rig.context.held == [0, 0, 0]
+    assert held_bytes(rig) > 0
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
