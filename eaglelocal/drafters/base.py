@@ -105,7 +105,7 @@ class Drafter(Protocol):
         """
 
     def swapped_bytes(self, slot: int) -> int:
-        """That its cells would take in main memory; what else is known is little."""
+        """That what is known of it would take in main memory; where that is a few tokens, they do not count."""
 
     def swap_out(self, slot: int) -> Swapped[Any]:
         """What is known of the slot, as owned copies in main memory; the slot stays as it is. Raises ResourceError."""

@@ -144,7 +144,8 @@ class BlockDrafter(OverContext):
         self.drop(target, position)
 
     def swapped_bytes(self, slot: int) -> int:
-        return self._head.swapped_bytes(slot)
+        remembered = self._slots[slot].remembered
+        return self._head.swapped_bytes(slot) + (0 if remembered is None else remembered.num_bytes)
 
     def swap_out(self, slot: int) -> Swapped[SlotState]:
         state = self._slots[slot]

@@ -43,6 +43,11 @@ class Remembered:
         return bool(self._pieces)
 
     @property
+    def num_bytes(self) -> int:
+        """Of its features."""
+        return sum([piece.features.nbytes for piece in self._pieces])
+
+    @property
     def end(self) -> int:
         """Position behind the last token; -1 where nothing is remembered."""
         if not self._pieces:

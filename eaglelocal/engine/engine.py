@@ -39,7 +39,7 @@ from eaglelocal.engine.padding import Padding
 from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.engine.warming import Warming
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
-from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Controller, StepReport
 from eaglelocal.speculation.mind import Seat
@@ -266,9 +266,7 @@ class Engine:
     def _admit(self) -> None:
         for admission in self._scheduler.admit():
             sequence = admission.sequence
-            self._caches.begin(admission)
-            if admission.swaps:  # a second, where much is copied, that is no fault of whoever drafts in this step
-                self._ledger.begin_anew()
+            self._begin(admission)
             sampler = self._context.sampler(sequence.request.params, sequence.request.constraint)
             sampler.accept(last(said(sequence), sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
@@ -280,6 +278,11 @@ class Engine:
             self._ledger.totals.prompt_tokens += sequence.num_prompt_rows
             if not admission.is_waiting:
                 self._start(sequence)
+
+    def _begin(self, admission: Admission) -> None:
+        self._caches.begin(admission)
+        if admission.swaps:  # a second, where much is copied, that is no fault of whoever drafts in this step
+            self._ledger.begin_anew()
 
     def _look(self) -> None:
         """Read one image at most, so that others' answers go on between images. Nothing is learned of its seconds."""
@@ -306,9 +309,8 @@ class Engine:
     def _resume(self) -> None:
         """What waited for a prefix that another slot was reading starts now."""
         for admission in self._scheduler.resume():
-            sequence = admission.sequence
-            self._caches.begin(admission)
-            self._start(sequence)
+            self._begin(admission)
+            self._start(admission.sequence)
 
     def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
         """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""

@@ -177,7 +177,7 @@ class Scheduler:
         self._last_used[slot] = self._clock
         self._queue.charge(request.owner, sequence.num_prompt_rows - sequence.num_reused_rows)
         alone = Admission(sequence, is_cut, unchanged)
-        admission = self._swap_in(alone) or self._follow(alone)
+        admission = self._spare(alone)
         return self._swap_out(admission, held, common, is_left=admission is not alone)
 
     def _hold(self, sequence: Sequence, tokens: list[int], *, floor: int = 0) -> None:
@@ -202,6 +202,10 @@ class Scheduler:
         if self.swap.of_windows and not is_left:  # who goes on there needs what it goes on from
             held.places = tuple(place for place in held.places or () if place >= admission.sequence.num_reused)
         return replace(admission, swapped_out=self.swap.put(held))
+
+    def _spare(self, alone: Admission) -> Admission:
+        """How a sequence starts if main memory or another slot spares it work; else as it would alone."""
+        return self._swap_in(alone) or self._follow(alone)
 
     def _swap_in(self, alone: Admission) -> Admission | None:
         """A sequence that starts from a conversation in main memory; None where its slot, or another, has as much."""
@@ -260,7 +264,7 @@ class Scheduler:
             if self._is_coming(lead):
                 continue
             del self._leads[slot]
-            admission = self._follow(Admission(self._running[slot], is_cut=False, num_unchanged=0))
+            admission = self._spare(Admission(self._running[slot], is_cut=False, num_unchanged=0))
             if not admission.is_waiting:
                 resumed.append(admission)
         return resumed
@@ -399,7 +403,7 @@ class Scheduler:
 
     def forget(self, slot: int) -> None:
         """The slot's cache is void (a decode failed)."""
-        self._cached[slot] = []
+        self._cached[slot], self._floors[slot] = [], 0
         self.checkpoints.cut(slot, 0)
 
 

@@ -152,6 +152,11 @@ class Feeding:
         (self.drafter.doze if asleep else self.drafter.observe)(committed)
         self.end += n
 
+    def swap(self) -> None:
+        known = self.drafter.swap_out(0)
+        self.drafter.drop(0, 0)
+        self.drafter.swap_in(0, known, [])
+
     def draft(self, depth: int) -> tuple[list[int], list[float]]:
         (said,) = self.drafter.expand([Node(0, ROOT, self.text[self.end], self.end)], depth=depth)
         return list(said.tokens), list(said.confidences)
@@ -163,7 +168,9 @@ class Feeding:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
-    """In small pieces, with drafts in between that were rejected, and slept through in part: drafts are the same."""
+    """In small pieces, with drafts in between that were rejected, slept through in part, and swapped out and in again:
+    drafts are the same.
+    """
     path = write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, layer_gain=1.0)
     model, rng = Model(load_library(), path, Placement(has_mtp=True)), random.Random(1)
     for trial in range(12):
@@ -174,6 +181,8 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
             messy.draft(rng.randrange(1, 6))
         while messy.end < 50:
             messy.commit(rng.randrange(1, 9), asleep=trial % 3 == 0)
+        if trial % 2:
+            messy.swap()
         fresh.commit(messy.end)
         tokens, confidences = messy.draft(4)
         expected, sure = fresh.draft(4)
@@ -192,6 +201,21 @@ def test_a_household_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     household = Household(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
     household.live(40)
     assert household.engine.snapshot().speculation.accepted_tokens > 0
+    household.close()
+
+
+@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("kind", ["qwen35", "gemma4"])
+def test_a_household_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
+    path = tmp_path / "model.gguf"
+    target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
+    draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
+    engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
+    engine._scheduler.swap.least_rows = 30
+    household = Household(target, engine, seed=1)
+    household.live(40)
+    assert household.engine.snapshot().speculation.accepted_tokens > 0
+    assert engine._scheduler.swap._num_keys > 3
     household.close()
 
 

@@ -156,6 +156,26 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
 
 
 # ---- caches that cannot be cut anywhere
+@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("name", ["lfm2", "nemotron_h", "qwen35", "qwen35moe"])
+def test_what_was_taken_back_just_before_is_not_in_the_copy(tmp_path: Path, name: str, num_slots: int) -> None:
+    """llama.cpp goes back to an earlier state with the next decode; nor is anything changed in other slots."""
+    model = Model(load_library(), write_living(tmp_path / "model.gguf", name), Placement(repack=False))
+    params = ContextParams(n_ctx=256, num_sequences=num_slots, unified=False, n_batch=128, num_snapshots=4)
+    context, last = LlamaContext(model, params), num_slots - 1
+    for slot in range(num_slots):
+        read(context, slot, 0, [*TEXTS[slot][:60], 9, 8, 7, 6])
+        context.remove(slot, 62)
+    cells = context.swap_out(last)
+    read(context, last, 62, [5, 4])
+    context.swap_in(last, cells)
+    for slot in reversed(range(num_slots)):
+        alone = read_alone(model, [*TEXTS[slot][:60], 9, 8, 5], params)
+        np.testing.assert_allclose(read(context, slot, 62, [5]), alone, atol=2e-2)
+    context.close()
+    model.close()
+
+
 STATES = ("lfm2", "nemotron_h", "qwen35", "qwen35moe")
 WINDOWS = ("whole windows", "windows")
 

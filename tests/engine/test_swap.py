@@ -4,12 +4,14 @@ owner's draft, and where memory is short as if there were none."""
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.rig import Rig, Told, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from doubles.uncut_context import NUM_SNAPSHOTS, StatesContext, WindowsContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,15 +22,18 @@ from eaglelocal.drafters.base import Drafter, Swapped
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.swap import Swap
 
-TABLE = Table(seed=1)
+TABLE, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
 KINDS = ("none", "eagle3", "model", "ngram")
 PLENTY = 10**6
 
 
 def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
+    if kind == "wrong":  # and soon asleep
+        return Eagle3(ScriptedHead(WRONG), (0,))
     if kind == "eagle3":
         return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
     if kind == "model":
@@ -36,9 +41,15 @@ def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
     return Ngram(128) if kind == "ngram" else NoDrafter()
 
 
-def rig_of(kind: str, *, num_slots: int = 1, most_bytes: int = PLENTY, least_rows: int = 20, draft: int = 3) -> Rig:
-    swap = Swap(most_bytes, least_rows=least_rows)
-    return Rig(TABLE, drafter_of(kind), num_draft_tokens=draft, num_slots=num_slots, swap=swap)
+def rig_of(
+    kind: str,
+    *,
+    num_slots: int = 1,
+    most_bytes: int = PLENTY,
+    context_kind: type[ScriptedContext] = ScriptedContext,
+) -> Rig:
+    swap = Swap(most_bytes, least_rows=20)
+    return Rig(TABLE, drafter_of(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
 
 
 def ask(
@@ -134,6 +145,23 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert cached(run(rig, ask("young", (*TEXTS[2], 9)))["young"]) == 60
 
 
+class WatchedContext(ScriptedContext):
+    """Tells what the engine holds while it copies."""
+
+    def swap_out(self, sequence: int) -> Bytes:
+        self.held.append(held_bytes(self.rig))
+        return super().swap_out(sequence)
+
+
+def test_who_leaves_is_gone_before_another_takes_the_room() -> None:
+    rig = rig_of("none", most_bytes=8 * 70, context_kind=WatchedContext)  # for one of them
+    rig.context.rig, rig.context.held = rig, []
+    for number in range(4):
+        run(rig, ask(str(number), TEXTS[number]))
+    assert rig.context.held == [0, 0, 0]
+    assert held_bytes(rig) > 0
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
 def test_what_drafters_keep_counts(kind: str) -> None:
     rig = rig_of(kind, most_bytes=8 * 140)  # two of a target's alone
@@ -213,6 +241,19 @@ def test_another_slot_that_has_as_much_is_taken_rather() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
+    """Somebody reads the same text anew, and goes away before it is there."""
+    rig = Rig(TABLE, drafter_of(kind), num_slots=2, n_batch=8, swap=Swap(PLENTY, least_rows=20))
+    run(rig, ask("a", TEXTS[0]))
+    run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
+    rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
+    told = rig.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
+    assert told.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
+    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - drafter_of(kind).reuse_margin)
+    assert rig.engine.miscounted_slots() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_stays_can_be_used_again(kind: str) -> None:
     rig = rig_of(kind)
     run(rig, ask("a", TEXTS[0]))
@@ -226,15 +267,27 @@ def test_what_stays_can_be_used_again(kind: str) -> None:
     assert rig.context.swaps_in == 2
 
 
+def little_and_more_go_on_from_it(rig: Rig) -> Told:
+    """Each time most of it stays."""
+    run(rig, ask("a", TEXTS[0]))
+    for turn, (common, max_tokens) in enumerate(((25, 1), (29, 20))):
+        run(rig, ask(f"other {turn}", TEXTS[1 + turn]))
+        told = run(rig, ask(f"edited {turn}", (*TEXTS[0][:common], 23, 23), max_tokens=max_tokens))
+    assert rig.context.swaps_in == 2
+    return told["edited 1"]
+
+
 def test_what_stays_is_as_it_was_however_little_went_on_from_it() -> None:
     head = ScriptedHead(TABLE)
-    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=Swap(PLENTY, least_rows=20))
-    run(rig, ask("a", TEXTS[0]))
-    for turn, common in enumerate((25, 29)):
-        run(rig, ask(f"other {turn}", TEXTS[1 + turn]))
-        run(rig, ask(f"edited {turn}", (*TEXTS[0][:common], 23, 23), max_tokens=1 + turn))
-        assert head.reach(0)[0] <= 1
-    assert rig.context.swaps_in == 2
+    little_and_more_go_on_from_it(Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=Swap(PLENTY, least_rows=20)))
+    assert head.reach(0)[0] <= 1 and head.reach(0)[1] > 31
+
+
+def test_a_draft_model_that_went_on_from_a_little_goes_on_from_more() -> None:
+    told = little_and_more_go_on_from_it(rig_of("model"))
+    assert told.finished is not None
+    stats = told.finished.speculation
+    assert stats.accepted_tokens == stats.draft_tokens > 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -260,11 +313,11 @@ def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
     ]
 
 
-def turn_of(chat: list[int], name: str, data: st.DataObject) -> ChatRequest:
+def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
     """It goes on, or is edited somewhere."""
-    cut = data.draw(st.integers(1, len(chat))) if data.draw(st.booleans()) else len(chat)
-    prompt = (*chat[: min(cut, 90)], data.draw(st.integers(1, 3)))
-    return ask(name, prompt, owner=data.draw(st.sampled_from("ab")), max_tokens=data.draw(st.integers(1, 12)))
+    cut = rng.choice([rng.randint(1, len(chat)), rng.randint(len(chat) // 2, len(chat)), len(chat), len(chat)])
+    prompt = (*chat[: min(cut, 90)], rng.randint(1, 3))
+    return ask(name, prompt, owner=rng.choice("ab"), max_tokens=rng.randint(1, 12))
 
 
 def step(rig: Rig, told: dict[str, Told]) -> None:
@@ -272,6 +325,14 @@ def step(rig: Rig, told: dict[str, Told]) -> None:
         told.setdefault(event.request_id, Told()).hear(event)
     assert rig.engine.miscounted_slots() == []
     assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._held)
+    assert held_bytes(rig) <= rig.scheduler.swap.num_bytes <= rig.scheduler.swap._most_bytes
+
+
+def held_bytes(rig: Rig) -> int:
+    held = rig.engine._caches._swapped.values()
+    cells = [one.cells for one in held] + [known.cells for one in held for known in one.drafters]
+    states = [state for one in held for state in one.states.values()]
+    return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
 
 
 def finish(rig: Rig, told: dict[str, Told]) -> None:
@@ -280,6 +341,34 @@ def finish(rig: Rig, told: dict[str, Told]) -> None:
             return
         step(rig, told)
     raise AssertionError("the engine does not come to an end")
+
+
+def live(rig: Rig, rng: random.Random, *, num_moves: int, most_asked: int) -> None:
+    """Conversations go on, are changed and cancelled, and copies fail at times: texts are the plain ones."""
+    rig.context.refused = {rng.randint(0, 60)} if rng.random() < 0.5 else set()
+    asked: list[ChatRequest] = []
+    cancelled: set[str] = set()
+    told: dict[str, Told] = {}
+    chats = [list(text[:30]) for text in TEXTS]
+    for _ in range(num_moves):
+        move = rng.choice(["ask", "step", "step", "step", "cancel", "fail"])
+        if move == "ask" and len(asked) < most_asked:
+            chat = rng.choice(chats)
+            asked.append(turn_of(chat, str(len(asked)), rng))
+            chat[:] = [*asked[-1].tokens, *plain_text(TABLE, asked[-1])]
+            rig.engine.submit(asked[-1])
+        elif move == "cancel" and asked:
+            cancelled.add(name := rng.choice(asked).id)
+            rig.engine.cancel(name)
+        elif move == "fail":
+            rig.context.swaps_fail = rng.random() < 0.2
+        else:
+            step(rig, told)
+    finish(rig, told)
+    for one in asked:
+        plain, got = plain_text(TABLE, one), told[one.id]
+        assert got.tokens == plain[: len(got.tokens)]
+        assert got.failed or one.id in cancelled or got.tokens == plain
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -298,27 +387,31 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         min_fork=data.draw(st.sampled_from([None, 3]), "min_fork"),
         swap=Swap(data.draw(st.sampled_from([600, 1500, PLENTY]), "room"), least_rows=data.draw(st.integers(1, 20))),
     )
-    rig.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
-    asked: list[ChatRequest] = []
-    cancelled: set[str] = set()
-    told: dict[str, Told] = {}
-    chats = [list(text[:30]) for text in TEXTS]
-    for _ in range(data.draw(st.integers(1, 50), "moves")):
-        move = data.draw(st.sampled_from(["ask", "step", "step", "cancel", "fail"]))
-        if move == "ask" and len(asked) < 14:
-            chat = data.draw(st.sampled_from(chats))
-            asked.append(turn_of(chat, str(len(asked)), data))
-            chat[:] = [*asked[-1].tokens, *plain_text(TABLE, asked[-1])]
-            rig.engine.submit(asked[-1])
-        elif move == "cancel" and asked:
-            cancelled.add(name := data.draw(st.sampled_from(asked)).id)
-            rig.engine.cancel(name)
-        elif move == "fail":
-            rig.context.swaps_fail = not rig.context.swaps_fail
-        else:
-            step(rig, told)
-    finish(rig, told)
-    for one in asked:
-        plain, got = plain_text(TABLE, one), told[one.id]
-        assert got.tokens == plain[: len(got.tokens)]
-        assert got.failed or one.id in cancelled or got.tokens == plain
+    live(rig, data.draw(st.randoms()), num_moves=data.draw(st.integers(1, 50), "moves"), most_asked=14)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+@pytest.mark.parametrize("kind", [*KINDS, "wrong"])
+@pytest.mark.parametrize("context_kind", [ScriptedContext, StatesContext, WindowsContext])
+def test_much_that_comes_and_goes_gets_the_plain_texts(
+    context_kind: type[ScriptedContext], kind: str, num_slots: int, seed: int
+) -> None:
+    """In caches that are cut anywhere, go back to saved states, or hold of some layers what was copied alone."""
+    rng = random.Random(seed)
+    rig = Rig(
+        TABLE,
+        drafter_of(kind),
+        num_draft_tokens=rng.randint(1, NUM_SNAPSHOTS),
+        spec=AUTO if kind == "wrong" else None,
+        num_slots=num_slots,
+        n_batch=rng.choice([16, 48]),
+        min_fork=3 if context_kind is ScriptedContext else None,
+        context_kind=context_kind,
+        swap=Swap(rng.choice([1500, PLENTY]), least_rows=rng.randint(3, 12), of_windows=context_kind is WindowsContext),
+    )
+    if context_kind is StatesContext:
+        rig.scheduler._most_drafted = NUM_SNAPSHOTS
+        rig.scheduler.can_cut, rig.scheduler.checkpoints = False, Checkpoints(rng.randint(1, 6), apart=3)
+    live(rig, rng, num_moves=600, most_asked=80)
+    assert rig.context.swaps_in > 3

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.batch import FeatureRows, Proposals, Roots
+from eaglelocal.core.batch import Bytes, FeatureRows, Proposals, Roots
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import NOTHING, Committed, Node
-from eaglelocal.drafters.block import BlockDrafter
+from eaglelocal.drafters.base import NOTHING, Committed, Node, Swapped
+from eaglelocal.drafters.block import BlockDrafter, SlotState
 from eaglelocal.drafters.remembered import MAX_REMEMBERED
 from eaglelocal.errors import EngineError
 
@@ -51,6 +51,16 @@ class Cells:
         assert not self.cells[target]
         self.cells[target] = {at: f for at, f in self.cells[source].items() if first <= at < end}
 
+    def swapped_bytes(self, sequence: int) -> int:
+        return 16 * len(self.cells[sequence])
+
+    def swap_out(self, sequence: int) -> Bytes:
+        return np.array([*self.cells[sequence].items()], np.float64).view(np.uint8).ravel()
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        assert not self.cells[sequence]
+        self.cells[sequence] = {int(at): f for at, f in cells.view(np.float64).reshape(-1, 2).tolist()}
+
     def last_position(self, sequence: int) -> int:
         return max(self.cells[sequence], default=-1)
 
@@ -58,13 +68,14 @@ class Cells:
 
 
 class Texts:
-    """Slots whose texts grow, are cut and copied at random, beside the drafter that is shown them."""
+    """Slots whose texts grow, are cut, copied and swapped at random, beside the drafter that is shown them."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.head = random.Random(seed), Cells()
         self.drafter = BlockDrafter(self.head, (1, 2), at_once=7)
         self.texts: list[list[float]] = [[] for _ in range(NUM_SLOTS)]
         self.num_drafted = 0
+        self.swapped: tuple[list[float], Swapped[SlotState]] = [], self.drafter.swap_out(0)
 
     def act(self, action: str) -> None:
         slot = self.random.randrange(NUM_SLOTS)
@@ -79,6 +90,10 @@ class Texts:
                 self._cut(slot, self.random.randint(0, len(self.texts[slot])))
             case "copy":
                 self._copy(slot, (slot + 1) % NUM_SLOTS)
+            case "out":
+                self.swapped = list(self.texts[slot]), self.drafter.swap_out(slot)
+            case "in":
+                self._swap_in(slot)
 
     def _more(self, slot: int) -> Committed:
         text = self.texts[slot]
@@ -111,11 +126,20 @@ class Texts:
         self.texts[target] = self.texts[source][:position]
         self.drafter.fork(source, target, position)
 
+    def _swap_in(self, slot: int) -> None:
+        """It may come back more than once."""
+        text, known = self.swapped
+        self.texts[slot] = list(text)
+        self.drafter.swap_in(slot, known, [])
+        self._cut(slot, self.random.choice([len(text), self.random.randint(0, len(text))]))
+
 
 @settings(max_examples=300, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.lists(st.sampled_from(["observe", "observe", "doze", "draft", "draft", "cut", "copy"]), max_size=60),
+    st.lists(
+        st.sampled_from(["observe", "observe", "doze", "draft", "draft", "cut", "copy", "out", "in"]), max_size=60
+    ),
 )
 def test_a_block_is_drafted_from_the_text_before_it(seed: int, actions: list[str]) -> None:
     texts = Texts(seed)
@@ -126,8 +150,8 @@ def test_a_block_is_drafted_from_the_text_before_it(seed: int, actions: list[str
 @pytest.mark.parametrize("seed", range(20))
 def test_long_texts_are_really_drafted_for(seed: int) -> None:
     texts = Texts(seed)
-    for _ in range(400):
-        texts.act(texts.random.choice(["observe", "doze", "doze", "draft", "cut", "copy"]))
+    for _ in range(600):
+        texts.act(texts.random.choice(["observe", "doze", "doze", "draft", "cut", "copy", "out", "in", "in"]))
     assert texts.num_drafted > 20
 
 
@@ -161,3 +185,12 @@ def test_a_hole_is_an_error_of_ours() -> None:
     drafter.observe([rows(0, 0, 5)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 5"):
         drafter.observe([rows(0, 6, 2)])
+
+
+def test_what_is_remembered_asleep_takes_main_memory_too() -> None:
+    head = Cells()
+    drafter = BlockDrafter(head, (1, 2), at_once=7)
+    drafter.observe([rows(0, 0, 5)])
+    assert drafter.swapped_bytes(0) == 5 * 16
+    drafter.doze([rows(0, 5, 10), rows(0, 15, 3)])
+    assert drafter.swapped_bytes(0) == 5 * 16 + 13 * 2 * 4 * 4

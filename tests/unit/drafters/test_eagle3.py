@@ -322,3 +322,13 @@ def test_a_slot_that_goes_back_behind_its_window_begins_anew() -> None:
     text.append(best(text))
     assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
     assert head.reach(0) == (5, 10)
+
+
+def test_states_that_wait_and_what_is_remembered_asleep_take_main_memory_too() -> None:
+    drafter, head = new_drafter()
+    text = [4, 5, 6, 7, 8, 9]
+    drafter.observe([committed(0, text[:4], 0)])
+    of_state = len(head.encode([committed(0, text[:1], 0).features])[0])
+    assert drafter.swapped_bytes(0) == head.swapped_bytes(0) + 3 * of_state
+    drafter.doze([committed(0, text, 4)])
+    assert drafter.swapped_bytes(0) == head.swapped_bytes(0) + 3 * of_state + committed(0, text, 4).features.nbytes

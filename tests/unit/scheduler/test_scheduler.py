@@ -532,6 +532,38 @@ def test_a_slot_that_begins_anew_has_all_of_its_window() -> None:
     assert admitted(scheduler, "edited", *other[:30], 7).sequence.num_reused == 29
 
 
+def test_a_slot_whose_window_did_not_come_back_has_all_of_the_next_one() -> None:
+    scheduler = swapping(n_ctx=200, of_windows=True)
+    text = list(range(1, 41))
+    held(scheduler, "a", *text)
+    held(scheduler, "b", *range(120, 150))
+    failed = admitted(scheduler, "a goes on", *text, 100)
+    assert failed.swapped_in is not None
+    scheduler.restart(failed.sequence)
+    assert failed.sequence.num_reused == 0
+    scheduler.cached(failed.sequence, [*text, 100])
+    scheduler.release(failed.sequence)
+    assert admitted(scheduler, "edited", *text[:30], 7).sequence.num_reused == 29
+
+
+def account(scheduler: Scheduler) -> int:
+    """What was computed for the only owner."""
+    (tokens,) = scheduler._queue._accounts.values()
+    return tokens
+
+
+def test_what_comes_back_is_charged_as_far_as_it_is_read() -> None:
+    scheduler = swapping(n_ctx=200)
+    text, other = list(range(1, 41)), list(range(60, 90))
+    held(scheduler, "a", *text)
+    held(scheduler, "b", *other)
+    back = admitted(scheduler, "a goes on", *text, 100, 101)
+    assert back.swapped_in is not None
+    assert account(scheduler) == len(text) + len(other) + 2
+    scheduler.restart(back.sequence)  # it is not there after all
+    assert account(scheduler) == len(text) + len(other) + len(text) + 2
+
+
 @pytest.mark.parametrize(("common", "place"), [(30, 10), (32, 10), (33, 32)])
 def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) -> None:
     scheduler = Scheduler(
