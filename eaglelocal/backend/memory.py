@@ -18,7 +18,7 @@ from eaglelocal.backend.library import Library, Log
 from eaglelocal.core.batch import Bytes
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.shape import block_of, is_expert, is_input
+from eaglelocal.gguf.loaded import block_of, is_expert, is_input
 
 BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|compute|output|RS)\s+buffer size\s*=\s*([\d.]+)\s*MiB")
 LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+),")

@@ -12,7 +12,7 @@ from eaglelocal.backend.constraint import LlamaConstraints
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
-from eaglelocal.gguf.shape import EXPERTS
+from eaglelocal.gguf.loaded import EXPERTS
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode

@@ -21,9 +21,9 @@ from eaglelocal.backend.model import Model, NativePlacement, Placement, load_fai
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.loaded import loaded_tensors
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.pair import DraftInfo, HeadInfo
-from eaglelocal.gguf.shape import loaded_tensors
 
 FLOAT_BYTES = 4
 

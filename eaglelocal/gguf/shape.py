@@ -6,16 +6,15 @@ that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.gguf import block_info
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.loaded import active_bytes, block_of, is_expert, weights_of
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.recurrence import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
@@ -25,13 +24,7 @@ EAGLE = "eagle3"
 BLOCK = block_info.ARCHITECTURE
 MTP = "mtp"  # no architecture of llama.cpp's: a layer of one
 HEADS = (EAGLE, BLOCK, MTP)
-BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
-FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
-TOKEN_EMBEDDING = "token_embd.weight"
-INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
-EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a block, as llama.cpp finds them too (LLM_FFN_EXPS_REGEX)
-EXPERT_TENSOR = re.compile(EXPERTS)
 # graphs that see a whole text at once and remember nothing of it
 CACHELESS = frozenset(
     {
@@ -170,21 +163,6 @@ class Shape:
     def kv_values_per_token(self) -> int:
         """Keys and values of a token in all layers, as if none had a window."""
         return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The tensors that llama.cpp loads, by what they are for."""
-
-    embedding_bytes: int
-    output_bytes: int
-    layer_bytes: tuple[int, ...]
-    expert_bytes: tuple[int, ...]
-    tied_output_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.embedding_bytes + self.output_bytes + sum(self.layer_bytes)
 
 
 def shape_of(header: Header) -> Shape:
@@ -362,61 +340,3 @@ def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
     """The widest feed-forward row of a token: of a dense layer, or of the used experts together."""
     experts = max(keys.counts("expert_feed_forward_length") or (0,))
     return max(max(info.n_ff), experts * n_expert_used)
-
-
-def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
-    """Those that llama.cpp reads: not the blocks behind the last layer, which only predict ahead."""
-    for tensor in header.tensors.values():
-        block = block_of(tensor.name)
-        if block is None or block < n_layer:
-            yield tensor
-
-
-def block_of(name: str) -> int | None:
-    """The number of the block that a tensor belongs to; None: to no block."""
-    if name.startswith(FIRST_BLOCK_TENSORS):
-        return 0
-    match = BLOCK_TENSOR.match(name)
-    return int(match.group(1)) if match else None
-
-
-def is_input(name: str) -> bool:
-    return name.startswith(INPUT_TENSORS)
-
-
-def is_expert(name: str) -> bool:
-    """Of which a token uses some."""
-    return EXPERT_TENSOR.search(name) is not None
-
-
-def weights_of(header: Header, *, n_layer: int) -> Weights:
-    embedding, output = 0, 0
-    blocks, experts = [0] * n_layer, [0] * n_layer
-    for tensor in loaded_tensors(header, n_layer=n_layer):
-        block = block_of(tensor.name)
-        if block is not None:
-            blocks[block] += tensor.nbytes
-            experts[block] += tensor.nbytes if is_expert(tensor.name) else 0
-        elif is_input(tensor.name):
-            embedding += tensor.nbytes
-        else:
-            output += tensor.nbytes
-    return Weights(
-        embedding_bytes=embedding,
-        output_bytes=output,
-        layer_bytes=tuple(blocks),
-        expert_bytes=tuple(experts),
-        tied_output_bytes=_tied_output_bytes(header),
-    )
-
-
-def _tied_output_bytes(header: Header) -> int:
-    tensor = None if "output.weight" in header.tensors else header.tensors.get(TOKEN_EMBEDDING)
-    return tensor.nbytes if tensor else 0
-
-
-def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:
-    """Read for one token. Embeddings that are the output are read whole, of others one row, which is nothing."""
-    idle_experts = sum(weights.expert_bytes) * (n_expert - n_expert_used) // n_expert if n_expert else 0
-    looked_up = weights.embedding_bytes - weights.tied_output_bytes
-    return weights.total_bytes - looked_up - idle_experts

@@ -21,8 +21,9 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.loaded import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.gguf.shape import BLOCK, TOKEN_EMBEDDING, Shape, is_expert, is_input, loaded_tensors, shape_as, shape_of
+from eaglelocal.gguf.shape import BLOCK, Shape, shape_as, shape_of
 from eaglelocal.hub.quantization import quantization_of
 from eaglelocal.planner.acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
 from eaglelocal.planner.age import Age, age_of, age_of_file
