@@ -115,6 +115,7 @@ class Spectator:
 
     async def ready(self) -> None:
         await self.until(lambda: not self.app.partner.is_busy and "context" in self.text, "a model that is ready")
+        await self.until(lambda: bool(self.text.partition("\n")[0].strip()), "a title")  # which has its width by then
 
     async def idle(self) -> None:
         await self.until(
