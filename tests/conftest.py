@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,19 @@ from eaglelocal import locations
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+DEFAULT_MARKS = "not slow"
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than cores for the plain run, for many tests wait for screens and servers; memory bounds that.
+
+    What was named is run here, and so is what takes long, which takes memory too.
+    """
+    is_named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    if is_named or config.option.markexpr != DEFAULT_MARKS or config.option.keyword:
+        return 0
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 7) + 1
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,6 +41,12 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
         patch.setattr(locations, "light_heads_dir", lambda: copies)
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests are a large heap: no later collection should walk it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

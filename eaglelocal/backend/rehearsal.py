@@ -1,4 +1,5 @@
-"""What would lie where if this were loaded: llama.cpp plans the models and contexts and allocates none of it.
+"""What would lie where if this were loaded: llama.cpp plans the models and contexts and allocates none of it, but for
+recurrent states, which it takes all the same while it plans; weights are not there by then.
 
 Computing buffers follow no simple formula, so llama.cpp is asked: `no_alloc` makes it build the very graphs of the
 real thing, in some 10 ms and the time of reading the vocabulary. It tells the plan in its log (memory.py).

@@ -249,7 +249,7 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
     context.close()
 
 
-@pytest.mark.parametrize("num_slots", [3, 5])
+@pytest.mark.parametrize("num_slots", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_household_gets_the_plain_texts(living: Path, num_slots: int) -> None:
     household = Household(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
     engine = household.engine

@@ -204,8 +204,15 @@ def test_a_household_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     household.close()
 
 
-@pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("kind", ["qwen35", "gemma4"])
+@pytest.mark.parametrize(
+    ("kind", "num_slots"),
+    [
+        ("qwen35", 3),
+        ("gemma4", 1),
+        pytest.param("qwen35", 1, marks=pytest.mark.slow),
+        pytest.param("gemma4", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_household_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)

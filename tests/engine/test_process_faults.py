@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,7 +42,6 @@ QUESTIONS = (
     "What does the draft do?",
 )
 NUM_ASKERS = 4
-SECONDS_TO_COME_BACK = 10.0
 
 
 @dataclass(slots=True)
@@ -102,7 +100,8 @@ def load_on(client: EngineClient, expected: dict[str, str]) -> Iterator[Tally]:
 
 
 def under_faults(signals: tuple[signal.Signals, ...], policy: RestartPolicy) -> Tally:
-    """One fault after the other, each while answers run; the engine must be back before the next."""
+    """One fault after the other, each while answers run; the engine must be back before the next, and how soon that is
+    tests/measures/kills.py tells."""
     with EngineClient(PLAN, restart=policy) as client:
         client.start()
         expected = {question: text_of(asked(client, question, question)) for question in QUESTIONS}
@@ -112,10 +111,8 @@ def under_faults(signals: tuple[signal.Signals, ...], policy: RestartPolicy) -> 
                 wait_until(lambda before=right_before: tally.right >= before + 2, "answers come")  # type: ignore[misc]
                 pid = client.pid
                 assert pid is not None
-                began_s = time.monotonic()
                 os.kill(pid, number)
                 wait_until(lambda n=n: client.restarts == n and client.state == "ready", "the engine is back")  # type: ignore[misc]
-                assert time.monotonic() - began_s < SECONDS_TO_COME_BACK  # promised; several times what it takes
         assert client.state == "ready"
         assert client.restarts == len(signals)
     return tally

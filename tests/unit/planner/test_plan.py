@@ -68,7 +68,9 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
         assert large.chosen.way.score >= small.chosen.way.score - 1e-9
 
 
-@pytest.mark.parametrize(("ram_gib", "gpus"), [(16, (14.0,)), (12, (7.0,)), (40, (8.0, 6.0)), (24, ())])
+@pytest.mark.parametrize(
+    ("ram_gib", "gpus"), [(16, (14.0,)), pytest.param(12, (7.0,), marks=pytest.mark.slow), (40, (8.0, 6.0)), (24, ())]
+)
 def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: tuple[float, ...]) -> None:
     """Every setup with every number of layers, or of their experts; with any on the host no more context than is
     comfortable."""
@@ -190,7 +192,7 @@ def test_slots_take_memory() -> None:
 
 
 @pytest.mark.parametrize("machine", ["cuda-8gb", "cuda-12gb", "rtx-3090", "2x-rtx-3090"])
-@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("slots", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
     """A draft that pays with all layers on the GPU may not with some on the host; then neither it nor a lookup is."""
     for each in every_option():

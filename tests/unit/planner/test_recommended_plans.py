@@ -212,7 +212,9 @@ def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None
     assert way.offload.is_whole  # nobody would leave layers of these on the host
 
 
-@pytest.mark.parametrize("goal", sorted(GOALS))
+@pytest.mark.parametrize(
+    "goal", [pytest.param(goal, marks=() if goal == "balanced" else pytest.mark.slow) for goal in sorted(GOALS)]
+)
 def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
         way = chosen_of(planned(machine, goal)).way
