@@ -296,6 +296,10 @@ class Models:
         except EagleLocalError as error:
             self.failure = said(error)
             raise
+        except Exception as error:  # whatever it is: somebody is told, and what left for it comes back
+            known = unforeseen(error)
+            self.failure = said(known)
+            raise known from error
         finally:
             self._loading = ""
         self.failure = ""
@@ -312,6 +316,11 @@ class Models:
         await asyncio.to_thread(self.before_close)
         self._residents.pop(resident.loaded.name, None)  # the end of the server may come in between
         await asyncio.to_thread(resident.loaded.line.close)
+
+
+def unforeseen(error: Exception) -> EngineError:
+    _log.error("a load failed", exc_info=error)
+    return EngineError(f"{type(error).__name__}: {error}", hint="this is a bug: please report it with the log")
 
 
 def nothing() -> None:

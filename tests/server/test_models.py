@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from doubles.directed_server_engine import plan
 from doubles.patience import PATIENCE_S, wait_until
+from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.core.task import Task
-from eaglelocal.errors import EngineError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError, UsageError
 from eaglelocal.server import residents
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.errors import Problem
@@ -41,13 +42,14 @@ class Shelf:
         self.loads: list[str] = []
         self.opened: list[ShelfClient] = []
         self.fails: set[str] = set()
+        self.problem: type[Exception] = EngineError
 
     def load(self, name: str) -> Opened:
         self.loads.append(name)
         self.begun.set()
         assert self.gate.wait(PATIENCE_S)
         if name in self.fails:
-            raise EngineError(f"{name} is broken")
+            raise self.problem(f"{name} is broken")
         client = ShelfClient((Script(),), label=name)
         self.opened.append(client)
         return Opened(client, client.info)  # type: ignore[arg-type] # never asked
@@ -335,6 +337,30 @@ def test_questions_are_refused_while_the_first_one_loads() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("problem", [EngineError, OSError, KeyError])
+def test_whatever_a_load_fails_with_what_left_for_it_comes_back(problem: type[Exception]) -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        await models.start()
+        shelf.fails, shelf.problem = {"b"}, problem
+        with pytest.raises(Problem, match=r"b cannot be loaded: .*b is broken") as caught:
+            await used(models, "b")
+        assert (caught.value.status, models.state, shelf.loads) == (503, "ready", ["a", "b", "a"])
+        assert await used(models, "a") == "a"
+
+    run(test)
+
+
+@pytest.mark.parametrize("problem", [EngineError, OSError])
+def test_a_server_whose_first_model_fails_ends_in_words(problem: type[Exception]) -> None:
+    async def test(shelf: Shelf, models: Models) -> None:
+        shelf.fails, shelf.problem = {"a"}, problem
+        with pytest.raises(EagleLocalError, match="a is broken"):
+            await models.start()
+        assert models.state == "failed"
+
+    run(test)
+
+
 # ---- over HTTP
 @pytest.fixture
 def pool(tmp_path: Path) -> Any:
@@ -400,8 +426,9 @@ def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> 
     server, gate = pool
     gate.touch()
     before = server.num_tasks()
-    with pytest.raises(Exception, match="timed out"):
-        server.http.post("/v1/completions", json={"prompt": "say x", "model": "slow"}, timeout=0.2)
+    with connected(server.port) as sock:
+        sock.sendall(request("/v1/completions", b'{"prompt": "say x", "model": "slow"}'))
+        wait_until(lambda: server.http.get("/health").json()["status"] == "loading", "it is loaded")
     wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
     assert server.http.get("/health").json()["status"] == "loading"
     waiting = asked(server, "one")
