@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from textual.app import App, ReturnType, SystemCommand
 from textual.command import CommandPalette
@@ -34,7 +35,21 @@ THEMES = (
         variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
     ),
 )  # fmt: skip
+NO_COLOUR = "NO_COLOR"
 TERMINAL, ANSI = "terminal", "ansi-dark"  # ours, and Textual's name for it
+
+
+@contextmanager
+def without_colour() -> Iterator[None]:
+    """For an app of Textual's that is made meanwhile: it knows no other way. Nobody else is to see it."""
+    before = os.environ.get(NO_COLOUR)
+    os.environ[NO_COLOUR] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[NO_COLOUR]
+        if before is not None:
+            os.environ[NO_COLOUR] = before
 
 
 class EagleApp(App[ReturnType]):
@@ -52,9 +67,8 @@ class EagleApp(App[ReturnType]):
     """
 
     def __init__(self, look: Look) -> None:
-        if not look.has_colour:
-            os.environ["NO_COLOR"] = "1"  # Textual takes it out again
-        super().__init__()
+        with nullcontext() if look.has_colour else without_colour():
+            super().__init__()
         self.look = look
         self.set_class(look.glyphs is ASCII, "-ascii")
         for theme in THEMES:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pytest
 
 from eaglelocal.settings import Settings
+from eaglelocal.tui.base import EagleApp
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
-from eaglelocal.tui.look import look_of
+from eaglelocal.tui.look import Look, look_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,16 @@ def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str,
     assert look_of(Settings(), environ).glyphs is glyphs
     assert look_of(Settings(glyphs="unicode"), environ).glyphs is UNICODE
     assert look_of(Settings(glyphs="ascii"), environ).glyphs is ASCII
+
+
+@pytest.mark.parametrize("said", [None, "", "1"])
+@pytest.mark.parametrize("has_colour", [True, False])
+def test_a_screen_without_colour_takes_nobody_elses_away(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, has_colour: bool
+) -> None:
+    if said is None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    else:
+        monkeypatch.setenv("NO_COLOR", said)
+    app: EagleApp[None] = EagleApp(Look(has_colour=has_colour))
+    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_colour, said)
