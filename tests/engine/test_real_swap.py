@@ -274,7 +274,7 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
-@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_household_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, slots: int) -> None:
     household = Household(uncut[1], uncut_engine(uncut, kind, num_slots=slots), seed=slots)
     engine, swapped = household.engine, []
