@@ -41,6 +41,14 @@ def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
     return ChatRequest(id=name, tokens=tuple(prompt), params=SamplingParams(**fields))  # type: ignore[arg-type]
 
 
+def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Floats:
+    """Logits behind them."""
+    n = len(tokens)
+    rows = Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [False] * (n - 1) + [True])
+    context.decode(rows)
+    return context._logits(n - 1).copy()
+
+
 class RawLogits:
     """The target's logits behind a text, decoded on its own."""
 

@@ -12,14 +12,14 @@ import pytest
 from doubles.hybrid_model import write_hybrid
 from doubles.margin import margin_differences
 from doubles.random_models import write_agreeing_pairs, write_target
-from doubles.real_engine import TINY, ask, real_engine
+from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import Told
 
 from eaglelocal.assembly import build
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -50,14 +50,6 @@ def model(files: Path) -> Iterator[Model]:
     model = Model(load_library(), files / "tiny.gguf", Placement(repack=False))
     yield model
     model.close()
-
-
-def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Floats:
-    """Logits behind them."""
-    n = len(tokens)
-    rows = Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [False] * (n - 1) + [True])
-    context.decode(rows)
-    return context._logits(n - 1).copy()
 
 
 @pytest.mark.parametrize(("kv_type", "flash"), [*((kv_type, "auto") for kv_type in TOLERANCES), ("f16", "off")])

@@ -15,7 +15,7 @@ from doubles.household import Household
 from doubles.living_models import write_living
 from doubles.margin import margin_differences, plain_pieces
 from doubles.random_models import write_agreeing_pairs, write_target
-from doubles.real_engine import TINY, ask, real_engine
+from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import drive
 from doubles.windowed_model import WINDOW, write_windowed
 
@@ -24,7 +24,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import Log, load_library
 from eaglelocal.backend.memory import host_bytes
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import Batch, Bytes, Floats
+from eaglelocal.core.batch import Bytes, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
@@ -52,14 +52,6 @@ def model(files: Path) -> Iterator[Model]:
     model = Model(load_library(), files / "tiny.gguf", Placement(repack=False))
     yield model
     model.close()
-
-
-def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Floats:
-    """Logits behind them."""
-    n = len(tokens)
-    rows = Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [False] * (n - 1) + [True])
-    context.decode(rows)
-    return context._logits(n - 1).copy()
 
 
 @pytest.mark.parametrize(("kv_type", "flash"), [("f16", "auto"), ("f16", "off"), ("q8_0", "on"), ("q4_0", "on")])
