@@ -1,8 +1,8 @@
-"""What would lie where if this were loaded: llama.cpp plans the models and contexts and allocates none of it, but for
-recurrent states, which it takes all the same while it plans; weights are not there by then.
+"""What would lie where if this were loaded: llama.cpp plans the models and contexts and takes none of it.
 
 Computing buffers follow no simple formula, so llama.cpp is asked: `no_alloc` makes it build the very graphs of the
-real thing, in some 10 ms and the time of reading the vocabulary. It tells the plan in its log (memory.py).
+real thing, in some 10 ms and the time of reading the vocabulary. It tells the plan in its log (memory.py). Recurrent
+states, which it would take even so, lie nowhere (nowhere.py).
 Not planned by it, and added here: the buffers that grow with the first decodes.
 """
 
@@ -19,6 +19,7 @@ from eaglelocal.backend.fit import RAM, Buffer, Kind
 from eaglelocal.backend.library import Library, Log
 from eaglelocal.backend.memory import cache_buffers, compute_buffers, layer_devices, weight_buffers
 from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
+from eaglelocal.backend.nowhere import buffers_nowhere
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
@@ -113,7 +114,8 @@ def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str])
                 if model is None or not part.lies_in(parts[0]):
                     model = PlannedModel(library, part.header.path, part.placement)
                     opened.callback(model.close)
-                context = create_context(model, part.context, other=lender if part.is_head else None)
+                with buffers_nowhere(library):
+                    context = create_context(model, part.context, other=lender if part.is_head else None)
                 opened.callback(library.api.llama_free, context)
             buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
             lender = context

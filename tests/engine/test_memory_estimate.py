@@ -33,7 +33,7 @@ from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import Shape, shape_of
+from eaglelocal.gguf.shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, Shape, shape_of
 from eaglelocal.planner.compute import SLACK_BYTES, compute_bytes
 from eaglelocal.planner.jobs import Job, jobs_of
 from eaglelocal.planner.memory import buffers_of, estimate, summed
@@ -174,13 +174,13 @@ def test_every_architecture_as_llama_cpp_loads_it(sketches: Path, name: str) -> 
     agrees(job, loaded(path, context_params(job, flash_attention="on", threads=1)))
 
 
+STATEFUL = RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
 STATES = [
     *product(
         ["qwen35", "lfm2", "nemotron_h", "nemotron_h_moe", "qwen3next", "mamba2"],
         [(2, 0), (2, 3), (4, 8), (16, 4), (16, 8)],
     ),
-    ("qwen3.6-27b", (2, 0)),  # llama.cpp takes states even where it only plans: of this one 150 MiB each
-    ("qwen3.6-27b", (2, 3)),
+    *product(["qwen3.6-27b"], [(2, 0), (2, 3), (4, 8), (16, 8)]),  # 150 MiB each, of which nothing may be taken
 ]
 
 
@@ -195,6 +195,19 @@ def test_states_and_what_is_kept_to_roll_back(sketches: Path, name: str, counts:
     states = job.shape.state_bytes * slots
     grown = cache_bytes(job.shape, job.sizes) - cache_bytes(job.shape, replace(job.sizes, num_snapshots=0))
     assert grown == (snapshots * states if name not in ("mamba2", "qwen3next") else 0)
+
+
+@pytest.mark.parametrize("counts", [(1, 0), (1, 8), (2, 3), (4, 0), (4, 8), (16, 2)], ids=str)
+@pytest.mark.parametrize("name", [name for name, sketch in SKETCHES.items() if sketch.arch in STATEFUL])
+def test_states_are_planned_as_they_are_loaded(sketches: Path, name: str, counts: tuple[int, int]) -> None:
+    """Computing buffers grow with slots and snapshots too: to the log's last digit. `counts`: slots, snapshots."""
+    slots, snapshots = counts
+    path = sketches / f"{name}.gguf"
+    job = job_of(path, Case(512, slots=slots))
+    job = replace(job, sizes=replace(job.sizes, num_snapshots=snapshots))
+    plan, real = planned(part_of(path, job)), loaded(path, context_params(job, flash_attention="on", threads=1))
+    assert plan.compute == real.compute
+    assert plan.cache == pytest.approx(real.cache, abs=2 * LOG_STEP)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "glm4moe"])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 from doubles.hybrid_model import write_hybrid
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.devices import rooms
@@ -20,10 +26,11 @@ from eaglelocal.backend.memory import buffer_bytes
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.backend.rehearsal import Part, rehearse, transcript_of
 from eaglelocal.core.batch import Batch
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.shape import shape_of
 
 SHAPE = TargetShape(n_embd=256, n_layer=4, n_ff=512)
 CONTEXT = ContextParams(n_ctx=1024, n_batch=64, max_outputs=4)
@@ -105,10 +112,48 @@ def test_a_target_with_taps_and_a_head_that_borrows(tmp_path: Path) -> None:
     assert 0 <= plan[Kind.BUFFERS] - outputs - head_compute - real["grown"] < 3 * target.tap_bytes
 
 
-def test_a_target_whose_state_is_allocated_even_so(tmp_path: Path) -> None:
+def test_a_target_with_states(tmp_path: Path) -> None:
     parts = [part(write_hybrid(tmp_path / "hybrid.gguf"))]
     plan, real = planned(parts), really_taken(parts)
     assert plan[Kind.CACHE] == pytest.approx(real["KV"] + real["RS"], abs=2**16)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is not bounded so")
+def test_states_take_nothing_while_they_are_planned(tmp_path: Path) -> None:
+    """Of a real size: 21 GiB, where this process may have 2 more."""
+    path = write_sketch(tmp_path / "hybrid.gguf", REAL["qwen3.6-27b"])
+    context = replace(CONTEXT, num_sequences=16, unified=False, max_outputs=16, num_snapshots=8)
+    state_bytes = 16 * 9 * shape_of(read_header(path)).state_bytes
+    assert state_bytes > 20 * 2**30
+    planned([part(path)])  # what is taken once
+    with at_most_more(2**31):
+        assert planned([part(path, context)])[Kind.CACHE] > state_bytes
+
+
+@contextlib.contextmanager
+def at_most_more(num_bytes: int) -> Iterator[None]:
+    """As much memory of its own, touched or not, as the process may take until this ends."""
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + num_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+def test_only_what_is_planned_lies_nowhere(tmp_path: Path) -> None:
+    """Loaded after a plan, and after one that failed, it computes."""
+    hybrid = part(write_hybrid(tmp_path / "hybrid.gguf"))
+    planned([hybrid])
+    with pytest.raises(UsageError, match="--kv-type cannot be odd"):
+        planned([replace(hybrid, context=replace(CONTEXT, kv_type="odd"))])
+    model = Model(load_library(), hybrid.header.path, PLACEMENT)
+    context = LlamaContext(model, CONTEXT)
+    context.decode(Batch([1, 2], [0, 1], [(0,), (0,)], [False, True]))
+    assert np.isfinite(context.logits(1)).all()
+    assert len(context.save(0)) > shape_of(hybrid.header).state_bytes
+    context.close()
+    model.close()
 
 
 def test_nothing_stays_behind_and_the_log_is_as_before(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Buffers that lie nowhere, so that llama.cpp takes nothing while it only plans.
+
+With `no_alloc` it plans models, caches and graphs, but takes recurrent states all the same, and writes zeros to all of
+them (llama-memory-recurrent.cpp). To plan fewer would not tell the same: computing buffers grow with their number, by
+steps. So for that time each kind of buffer has another allocator in its table of functions (ggml-backend-impl.h), one
+that gives out buffers of the right size without memory, as llama.cpp's own dummies are without both.
+
+Knows the tables of the pinned build. Nothing may be computed, copied or read in such a buffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as C
+from collections.abc import Iterator
+
+from eaglelocal.backend.library import Library, bind
+
+ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_size_t)  # kind of buffer, bytes -> buffer
+BUFFER_FUNCTIONS = (
+    *("free_buffer", "get_base", "init_tensor", "memset_tensor", "set_tensor", "get_tensor"),
+    *("set_tensor_2d", "get_tensor_2d", "cpy_tensor", "clear", "reset"),
+)
+
+
+class KindOfBuffer(C.Structure):
+    """The head of ggml_backend_buffer_type."""
+
+    _fields_ = (("get_name", C.c_void_p), ("alloc_buffer", C.c_void_p))
+
+
+class BufferFunctions(C.Structure):
+    """ggml_backend_buffer_i."""
+
+    _fields_ = [(name, C.c_void_p) for name in BUFFER_FUNCTIONS]
+
+
+@contextlib.contextmanager
+def buffers_nowhere(library: Library) -> Iterator[None]:
+    """Around what only plans, where no other thread loads or decodes: of any device, and in main memory.
+
+    What was made meanwhile may be freed afterwards.
+    """
+    native = C.PyDLL(library.api._lib._name)
+    make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
+    kind_of = bind(native, "ggml_backend_dev_buffer_type", [C.c_void_p], C.c_void_p)
+    functions = nowhere(native)
+    allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))
+    kinds = {kind_of(library.device_at(i)) for i in range(library.num_devices())}  # BLAS shares the processor's
+    tables = [KindOfBuffer.from_address(kind) for kind in kinds]
+    kept = [table.alloc_buffer for table in tables]
+    try:
+        for table in tables:
+            table.alloc_buffer = C.cast(allocate, C.c_void_p).value
+        yield
+    finally:
+        for table, allocator in zip(tables, kept, strict=True):
+            table.alloc_buffer = allocator
+
+
+def nowhere(native: C.CDLL) -> BufferFunctions:
+    """In llama.cpp's own functions, which outlive any buffer.
+
+    The address need only not be NULL, for nothing is asked of it but distances: it is that of the buffer's kind. To
+    clear does nothing, as a reset does where there is nothing to reset.
+    """
+    base = bind(native, "ggml_backend_buffer_get_type", [C.c_void_p], C.c_void_p)
+    nothing = bind(native, "ggml_backend_buffer_reset", [C.c_void_p], None)
+    return BufferFunctions(get_base=C.cast(base, C.c_void_p).value, clear=C.cast(nothing, C.c_void_p).value)
