@@ -191,10 +191,9 @@ class LlamaContext:
 
     def copy_taps(self, rows: list[int]) -> Floats:
         copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
-        at, row_bytes = copied.ctypes.data, copied.strides[0]
-        for i, row in enumerate(rows):
-            if code := self._hot.tapped(self.address, row, -1.0, at + i * row_bytes):
-                raise failure(code, len(rows), self._library)
+        wanted = array("i", rows)
+        if code := self._hot.tapped(self.address, len(rows), wanted.buffer_info()[0], -1.0, copied.ctypes.data):
+            raise failure(code, len(rows), self._library)
         return copied
 
     def _logits(self, row: int) -> Floats:
@@ -303,6 +302,7 @@ def target_struct(context: LlamaContext, hot: Hot, taps: tuple[int, ...], nextn_
         n_taps=len(taps),
         nextn_tap=nextn_tap,
         taps=(C.c_int32 * len(taps))(*taps),
+        tapped=(C.c_void_p * len(taps))(),
         sequences=(C.c_void_p * n_batch)(),
         outputs=(C.c_int8 * n_batch)(),
         owners=(C.c_int32 * n_batch)(),

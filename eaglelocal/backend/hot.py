@@ -53,6 +53,7 @@ class TargetStruct(C.Structure):
         ("n_taps", C.c_int32),
         ("nextn_tap", C.c_int32),
         ("taps", C.c_void_p),
+        ("tapped", C.c_void_p),
         ("sequences", C.c_void_p),
         ("outputs", C.c_void_p),
         ("owners", C.c_void_p),
@@ -126,7 +127,7 @@ class Hot:
         self.draw = function_of(short, "hot_draw", [at, at, i32, i32, at, C.c_char_p, i32], i32)
         self.candidates = function_of(short, "hot_candidates", [at, at, i32, i32, at, at], i32)
         self.rank_rows = function_of(short, "hot_rank_rows", [at, i32, at, i32, at, at], i32)
-        self.tapped = function_of(short, "hot_tapped", [at, i32, f32, at], i32)
+        self.tapped = function_of(short, "hot_tapped", [at, i32, at, f32, at], i32)
         self.rank = function_of(short, "hot_rank", [at, i32, i32, at, at, at], None)
         self.norm = function_of(short, "hot_norm", [at, i32, f32, at, at], None)
         self.api = Api(*addresses)

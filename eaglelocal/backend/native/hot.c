@@ -58,17 +58,30 @@ void hot_norm(const float *x, int32_t n, float eps, const float *gains, float *o
 
 /* ---- the target, and the head's encoder behind it */
 
-/* The tapped states of a row of the last decode [n_taps, n_embd]; eps as in struct head. */
-int32_t hot_tapped(struct target *t, int32_t row, float eps, float *out) {
-    for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
+/* Where the tapped rows of the last decode lie, found once for all of them: each question waits for every device. */
+static int32_t find_taps(struct target *t) {
+    for (int32_t tap = 0; tap < t->n_taps; tap++) {
         const bool by_nextn = t->taps[tap] == t->nextn_tap;
-        const float *rows = by_nextn ? t->api->nextn(t->context) : t->api->layer_input(t->context, t->taps[tap]);
-        if (!rows) return NO_TAPS;
-        rows += (size_t)row * t->n_embd;
-        if (eps < 0) memcpy(out, rows, sizeof(float) * t->n_embd);
-        else hot_norm(rows, t->n_embd, eps, NULL, out);
+        t->tapped[tap] = by_nextn ? t->api->nextn(t->context) : t->api->layer_input(t->context, t->taps[tap]);
+        if (!t->tapped[tap]) return NO_TAPS;
     }
     return 0;
+}
+
+/* The tapped states of a row [n_taps, n_embd], once they are found; eps as in struct head. */
+static void copy_tapped(const struct target *t, int32_t row, float eps, float *out) {
+    for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
+        const float *state = t->tapped[tap] + (size_t)row * t->n_embd;
+        if (eps < 0) memcpy(out, state, sizeof(float) * t->n_embd);
+        else hot_norm(state, t->n_embd, eps, NULL, out);
+    }
+}
+
+/* Those of n rows of the last decode [n, n_taps, n_embd]. */
+int32_t hot_tapped(struct target *t, int32_t n, const int32_t *rows, float eps, float *out) {
+    const int32_t code = find_taps(t);
+    for (int32_t i = 0; i < n && !code; i++) copy_tapped(t, rows[i], eps, out + (size_t)i * t->n_taps * t->n_embd);
+    return code;
 }
 
 static int32_t run(struct head *h, int type, void *batch) {
@@ -77,14 +90,16 @@ static int32_t run(struct head *h, int type, void *batch) {
     return code;
 }
 
-/* The features of a row as the encoder takes them, in h->row. */
-static int32_t gather(struct head *h, int32_t row, const float *kept) {
+/* The features of a row as the encoder takes them, in h->row: of rows that were kept, or that are found. */
+static void gather(struct head *h, int32_t row, const float *kept) {
     const int32_t n_taps = h->target->n_taps, n_embd = h->target->n_embd;
-    if (!kept) return hot_tapped(h->target, row, h->tap_eps, h->row);
+    if (!kept) {
+        copy_tapped(h->target, row, h->tap_eps, h->row);
+        return;
+    }
     kept += (size_t)row * n_taps * n_embd;
     if (h->tap_eps < 0) memcpy(h->row, kept, sizeof(float) * n_taps * n_embd);
     else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) hot_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
-    return 0;
 }
 
 /* Rows first to end - 1 of what hot_encode is given, no more than n_batch. */
@@ -95,7 +110,7 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     api->clear(h->features);
     for (int32_t i = first; i < end; i++, position++) {
-        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
+        gather(h, rows ? rows[i] : i, kept);
         const double started_at = now();
         api->add_embedding(h->features, 0, row); /* copies the row */
         api->set_position(h->features, i - first, &position);
@@ -113,14 +128,13 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
 }
 
 /* What the rows of hot_encode are to a head that takes them as they are: its width is that of a tapped row. */
-static int32_t copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
+static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t row = rows ? rows[i] : i;
         float *out = h->encoded + (size_t)i * h->width;
         if (kept) memcpy(out, kept + (size_t)row * h->width, sizeof(float) * h->width);
-        else if (hot_tapped(h->target, row, -1, out)) return NO_TAPS;
+        else copy_tapped(h->target, row, -1, out);
     }
-    return 0;
 }
 
 /* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
@@ -128,9 +142,9 @@ static int32_t copy_rows(struct head *h, int32_t n, const int32_t *rows, const f
 int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
-    if (!h->has_encoder) return copy_rows(h, n, rows, kept);
-    int32_t code = 0;
-    for (int32_t first = 0; first < n && !code; first += h->n_batch) {
+    int32_t code = kept ? 0 : find_taps(h->target);
+    if (!code && !h->has_encoder) copy_rows(h, n, rows, kept);
+    for (int32_t first = 0; h->has_encoder && first < n && !code; first += h->n_batch) {
         const int32_t end = first + h->n_batch < n ? first + h->n_batch : n;
         code = encode_some(h, first, end, rows, kept);
     }
@@ -287,7 +301,7 @@ static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32
     h->api->clear(h->features);
     for (int32_t i = first; i < end; i++) {
         const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* as some rotations want them */
-        if (gather(h, rows ? rows[i] : i, kept)) return NO_TAPS;
+        gather(h, rows ? rows[i] : i, kept);
         h->api->add_embedding(h->features, sequences[i], row); /* copies the row */
         h->api->set_position(h->features, i - first, position);
         h->api->set_output(h->features, i - first, false);
@@ -301,7 +315,7 @@ int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *
     if (!h->context) return CLOSED;
     const int32_t *positions = ints, *sequences = ints + n;
     const double started_at = now();
-    int32_t code = 0;
+    int32_t code = kept ? 0 : find_taps(h->target);
     for (int32_t i = 0; i < n && !code; i++) code = cut_at_first(h, i, sequences, positions) ? 0 : NOT_CUT;
     for (int32_t first = 0; first < n && !code; first += h->n_batch)
         code = show_some(h, first, first + h->n_batch < n ? first + h->n_batch : n, positions, sequences, rows, kept);

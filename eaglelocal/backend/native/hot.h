@@ -72,6 +72,7 @@ struct target {
     void *context;
     int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are had as "nextn" states; or -1 */
     const int32_t *taps;                        /* [n_taps] layers */
+    const float **tapped;                       /* [n_taps] their rows of the last decode */
     const int32_t **sequences;                  /* [n_batch] scratch */
     int8_t *outputs;                            /* [n_batch] scratch */
     int32_t *owners;                            /* [n_batch] first sequences of the rows of the last decode */
