@@ -2,8 +2,8 @@
 
 Without a target it is the best model that was pulled before, never a download, else the embedded one. What a person
 said is never changed, and planned with; where nothing fits the wish stays as it is, and loading says what is missing.
-The draft that is planned is the draft that is loaded: one without room is left out, and that is said. Of the embedded
-models only the large ones are planned, where there is a GPU; what they are trained for is short.
+The draft that is planned is the draft that is loaded: one without room is left out, and that is said. The embedded
+model is planned where it is named (but for its native size) and there is a GPU; what it was trained for is short.
 """
 
 from __future__ import annotations
@@ -65,12 +65,14 @@ class Planned:
 def as_planned(wish: Wish, *, beside: Needs = ()) -> Settled:
     """The wish with nothing open that the planner decides. Raises UsageError on a reference that is not understood.
 
+    Other mistakes in it are met again, and said, by whoever resolves it; without a target they are raised here.
+
     beside  what other models of ours will hold. An embedding model's sizes are its own, there is nothing to decide.
     """
     if wish.target is None:
         return _without_target(wish, beside)
     if isinstance(parse_reference(wish.target), Embedded):
-        return _embedded(wish, beside)
+        return _embedded(wish, wish.target, beside)
     try:
         catalog = load()
         target = find_target(wish.target, on_progress=lambda fraction, what: None)
@@ -96,16 +98,16 @@ def _without_target(wish: Wish, beside: Needs) -> Settled:
     return dataclasses.replace(found, note=f"{reference}{others}{': ' if found.note else ''}{found.note}")
 
 
-def _embedded(wish: Wish, beside: Needs) -> Settled:
+def _embedded(wish: Wish, reference: str, beside: Needs) -> Settled:
     """Its context and cache stay the usual ones; a large one may need layers in main memory, or go without its head."""
-    if wish.target in (None, NATIVE):
+    if reference == NATIVE:
         return Settled(wish)
     try:
         catalog = load()
         rig = rig_beside(this_rig(catalog), beside)
         if not rig.gpus:
             return Settled(wish)
-        option = demo_option(wish.target or EMBEDDED, wish, catalog)
+        option = demo_option(reference, wish, catalog)
         planned = best_of([option], rig, wish, most_ctx=DEFAULT_CTX)
     except EagleLocalError:
         return Settled(wish)
@@ -134,7 +136,7 @@ def best_of(options: list[Option], rig: Rig, wish: Wish, *, most_ctx: int | None
 
 
 def costs_little(less: Way, most: Way) -> bool:
-    """What a model loses where it does not have the memory to itself."""
+    """Does a model lose little with less memory, compared with the most that it could have?"""
     is_same = less.option.reference == most.option.reference
     is_same &= less.setup.kv_type in (most.setup.kv_type, "f16", "q8_0")
     is_long = less.setup.n_ctx >= min(most.setup.n_ctx, CTX_KEPT)

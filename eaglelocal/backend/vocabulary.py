@@ -10,6 +10,7 @@ from collections.abc import Callable
 from eaglelocal.backend.library import Library
 from eaglelocal.backend.long_runs import WITHOUT_RECURSION, parts_of
 from eaglelocal.core.ports import FillTokens
+from eaglelocal.errors import IncompatibleError
 
 PIECE_BYTES = 64
 WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
@@ -67,10 +68,14 @@ class LlamaVocabulary:
         """Tokens before, between and behind two texts that are read together.
 
         As llama-server frames them, but for what ends the second one where a tokenizer ends every text: BERT's [SEP].
+        Raises IncompatibleError where a text has other tokens in its frame; llama.cpp knows no such tokenizer yet.
         """
         api, handle = self._api, self._handle
         bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
-        start = next(i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare)
+        start = next((i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare), None)
+        if start is None:
+            what = "the tokenizer of this model reads a text that it frames otherwise than one that it does not"
+            raise IncompatibleError(what, hint="a file that has a template for pairs: tokenizer.chat_template.rerank")
         separator, end = int(api.llama_vocab_sep(handle)), int(api.llama_vocab_eos(handle))
         between = [separator if end < 0 else end] if api.llama_vocab_get_add_eos(handle) else []
         between += [separator] if api.llama_vocab_get_add_sep(handle) else []

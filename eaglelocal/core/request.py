@@ -154,13 +154,17 @@ class ChatRequest:
 class Ranking:
     """What documents are ranked by.
 
-    truncates  a document may lose its end where it does not fit; else it is an error
-    is_raw     scores are the model's own; else they are probabilities, from 0 to 1
+    truncates            a document may lose its end where it does not fit; else it is an error
+    max_document_tokens  a longer document loses its end in any case; None: no limit but the context
+    is_raw               scores are the model's own; else they are probabilities, from 0 to 1
+    given_as             the request's field that holds the documents, for errors
     """
 
     query: str
     truncates: bool = False
+    max_document_tokens: int | None = None
     is_raw: bool = False
+    given_as: str = "documents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class EmbeddingEngine:
 
     def _tokens(self, given: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
         if ranking is not None and self._pairs is not None and isinstance(given, str):
-            return fitting(self._pairs, ranking.query, given, self._embedder.n_batch, truncates=ranking.truncates)
+            return fitting(self._pairs, ranking, given, self._embedder.n_batch)
         if isinstance(given, str):
             tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)
         else:

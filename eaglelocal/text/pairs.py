@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from eaglelocal.core.ports import Vocabulary
+from eaglelocal.core.request import Ranking
 from eaglelocal.errors import RequestError
 
+DOCUMENT = "{document}"
 PLACES = re.compile(r"\{(query|document)\}")
-SPARE = 0.98  # of the part of a document that should fit: tokens are not of one length
 
 
 class Frame(NamedTuple):
@@ -28,7 +29,8 @@ class Frame(NamedTuple):
 
 
 class Pairs(Protocol):
-    def __call__(self, query: str, document: str) -> list[int]: ...
+    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
+        """`most`: tokens of the document, which loses its end behind them."""
 
 
 class FramedPairs:
@@ -37,9 +39,9 @@ class FramedPairs:
     def __init__(self, vocabulary: Vocabulary, frame: Frame) -> None:
         self._vocabulary, self._frame = vocabulary, frame
 
-    def __call__(self, query: str, document: str) -> list[int]:
+    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
         q, d = (self._vocabulary.tokenize(text, add_special=False, parse_special=False) for text in (query, document))
-        return [*self._frame.before, *q, *self._frame.between, *d, *self._frame.after]
+        return [*self._frame.before, *q, *self._frame.between, *d[:most], *self._frame.after]
 
 
 class WrittenPairs:
@@ -52,27 +54,55 @@ class WrittenPairs:
         in_turns = enumerate(re.split(f"({controls})", template))
         self._parts = [(text, bool(number % 2)) for number, text in in_turns if text]
 
-    def __call__(self, query: str, document: str) -> list[int]:
+    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
         texts = {"query": query, "document": document}
         tokens: list[int] = []
         for part, is_control in self._parts:
-            text = part if is_control else PLACES.sub(lambda found: texts[found[1]], part)
-            tokens += self._vocabulary.tokenize(text, add_special=False, parse_special=is_control)
+            tokens += self._tokens(part, is_control=True) if is_control else self._written(part, texts, most)
         return tokens
 
+    def _written(self, part: str, texts: dict[str, str], most: int | None) -> list[int]:
+        """A part that is no control token. Behind a document that is cut the rest is read by itself."""
+        before, place, behind = part.partition(DOCUMENT)
+        num_lost = len(self._tokens(texts["document"])) - most if place and most is not None else 0
+        if num_lost <= 0:
+            return self._tokens(_filled(part, texts))
+        begun = self._tokens(_filled(before, texts) + texts["document"])
+        return [*begun[:-num_lost], *self._written(behind, texts, most)]
 
-def fitting(pairs: Pairs, query: str, document: str, most: int, *, truncates: bool) -> list[int]:
-    """At most so many tokens. `truncates`: the document may lose its end. Raises RequestError."""
-    tokens = pairs(query, document)
-    num_around = len(pairs(query, "")) if truncates and len(tokens) > most else 0
-    while truncates and document and len(tokens) > most:
-        share = max(most - num_around, 0) / max(len(tokens) - num_around, 1)  # of the document alone: few rounds
-        document = document[: int(len(document) * SPARE * share)]
-        tokens = pairs(query, document)
+    def _tokens(self, text: str, *, is_control: bool = False) -> list[int]:
+        return self._vocabulary.tokenize(text, add_special=False, parse_special=is_control)
+
+
+def _filled(part: str, texts: dict[str, str]) -> str:
+    return PLACES.sub(lambda found: texts[found[1]], part)
+
+
+def fitting(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[int]:
+    """At most so many tokens, of the document no more than the ranking says. Raises RequestError."""
+    tokens = pairs(ranking.query, document, ranking.max_document_tokens)
+    if ranking.truncates and len(tokens) > most:
+        tokens = _shortened(pairs, ranking.query, document, most) or tokens
     if not tokens:
-        raise RequestError("a query and a document are empty", parameter="documents")
+        raise RequestError("a query and a document are empty", parameter=ranking.given_as)
     if len(tokens) > most:
         what = f"a query and a document of {len(tokens)} tokens exceed the context of {most}"
         hint = "a larger --ctx, or `truncate`"
-        raise RequestError(what, hint=hint, parameter="documents", code="context_length_exceeded")
+        raise RequestError(what, hint=hint, parameter=ranking.given_as, code="context_length_exceeded")
+    return tokens
+
+
+def _shortened(pairs: Pairs, query: str, document: str, most: int) -> list[int]:
+    """With as much of the document as fits. None of it where the query leaves no room.
+
+    One round, unless a template shows the document twice, or what stands behind it has more tokens when read by itself.
+    """
+    num_around = len(pairs(query, ""))
+    room = most - num_around  # of the document alone
+    tokens: list[int] = []
+    while room >= 0:
+        tokens = pairs(query, document, room)
+        if len(tokens) <= most:
+            break
+        room = min(room * (most - num_around) // (len(tokens) - num_around), room - 1)
     return tokens

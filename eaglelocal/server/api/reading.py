@@ -146,7 +146,13 @@ def ranking_request(body: RankingBody, owner: str) -> EmbedRequest:
     if not documents:
         raise Problem(400, "there are no documents", parameter=field)
     check_size([*documents, *[body.query] * len(documents)], field)
-    ranking = Ranking(query=body.query, truncates=bool(body.truncate), is_raw=bool(body.raw_scores))
+    ranking = Ranking(
+        query=body.query,
+        truncates=bool(body.truncate),
+        max_document_tokens=body.max_tokens_per_doc,
+        is_raw=bool(body.raw_scores),
+        given_as=field,
+    )
     return EmbedRequest(id=new_id(), inputs=tuple(documents), ranking=ranking, owner=owner)
 
 

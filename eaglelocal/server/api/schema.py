@@ -330,6 +330,9 @@ class RankingBody(Body):
     return_documents: bool | None = None
     return_text: bool | None = None
     truncate: Annotated[bool | None, Field(description="A document that does not fit loses its end.")] = None
+    max_tokens_per_doc: Annotated[
+        Count | None, Field(description="A document with more tokens loses its end (Cohere's); unset, none does.")
+    ] = None
     truncation_direction: Literal["right", "Right"] | None = None  # of text-embeddings-inference, which knows left too
     raw_scores: Annotated[bool | None, Field(description="The model's own scores, not probabilities.")] = None
     user: Any = None

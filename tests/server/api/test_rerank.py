@@ -86,6 +86,9 @@ def test_in_the_shape_of_text_embeddings_inference(ranker: Server) -> None:
         ({"query": 7}, "query"),
         ({"top_n": 0}, "top_n"),
         ({"documents": ["word1 " * 90]}, "documents"),
+        ({"documents": None, "texts": ["word1 " * 90]}, "texts"),
+        ({"documents": ["word1 " * 90], "max_tokens_per_doc": 80}, "documents"),
+        ({"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
         ({"query": "x" * 2**21, "documents": ["word1"] * 3}, "documents"),
     ],
 )
@@ -98,7 +101,16 @@ def test_what_is_refused_names_the_parameter(ranker: Server, body: dict[str, obj
 def test_a_long_document_may_lose_its_end(ranker: Server) -> None:
     said = told(ranker, documents=["word1 " * 90], truncate=True)
     assert isinstance(said, dict)
-    assert said["usage"]["prompt_tokens"] <= 64
+    assert said["usage"]["prompt_tokens"] == 64
+
+
+def test_a_document_may_be_limited_in_tokens(ranker: Server) -> None:
+    """As Cohere's clients say it."""
+    limited = told(ranker, "/v2/rerank", documents=["word1 word2 word3 word4", "word2"], max_tokens_per_doc=2)
+    assert limited == told(ranker, "/v2/rerank", documents=["word1 word2", "word2"])
+    assert told(ranker, "/v2/rerank", max_tokens_per_doc=None) == told(ranker, "/v2/rerank")
+    fields = ranker.http.get("/openapi.json").json()["components"]["schemas"]["RankingBody"]["properties"]
+    assert "loses its end" in fields["max_tokens_per_doc"]["description"]
 
 
 def test_it_ranks_and_does_nothing_else(ranker: Server, typist: Server) -> None:

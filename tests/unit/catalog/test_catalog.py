@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,29 @@ confidence = "page"
 
 def test_what_is_named_is_there(catalog: Catalog) -> None:
     for target in catalog.targets.values():
-        assert all(id in catalog.drafts for id in target.drafts), target.id
+        assert all(id in catalog.drafts and catalog.drafts[id].serves(target.id) for id in target.drafts), target.id
     for draft in catalog.drafts.values():
         assert all(id == "*" or id in catalog.targets for id in draft.targets), draft.id
     for target in catalog.targets.values():  # a lookup needs no model, so every target has something
         assert any(draft.kind == "ngram" for draft in catalog.drafts_for(target))
+
+
+def test_what_is_pulled_is_what_is_described(catalog: Catalog) -> None:
+    """A pull takes the first repository that has the quantization; `released` and `files` tell of one model."""
+    for target in catalog.targets.values():
+        first = re.sub("(-MTP)?-GGUF$", "", target.repos[0].partition("/")[2], flags=re.IGNORECASE).lower()
+        described = {re.split(r"-(?:UD-)?\{", file)[0].lower() for file in target.files}
+        assert {first, first.partition("_")[2]} & described, target.id
+    repos = [repo.lower() for target in catalog.targets.values() for repo in target.repos]
+    assert [repo for repo in repos if repos.count(repo) > 1] == []
+
+
+def test_files_of_eight_bits_have_eight_bits_a_parameter(catalog: Catalog) -> None:
+    """8.5 in llama.cpp's blocks: whoever counts the parameters of an image encoder too finds fewer."""
+    for target in catalog.targets.values():
+        if file := target.quantization("Q8_0"):
+            bits = 8 * file.num_bytes / (target.outline.parameters_b * 1e9)
+            assert 8.1 < bits < 8.9 or target.id == "gpt-oss-20b", (target.id, bits)
 
 
 def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:

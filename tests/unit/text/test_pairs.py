@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from eaglelocal.core.request import Ranking
 from eaglelocal.errors import RequestError
 from eaglelocal.text.pairs import Frame, FramedPairs, WrittenPairs, fitting
 
@@ -52,33 +55,63 @@ def test_what_people_wrote_stays_text() -> None:
     assert [token for token in tokens if token < 0] == [-3, -2]
 
 
+FRAMED = FramedPairs(Letters(), Frame([1], [2], []))
+
+
 @pytest.mark.parametrize("most", [3, 4, 10, 50, 200])
 def test_a_document_loses_as_much_of_its_end_as_it_must(most: int) -> None:
-    pairs = FramedPairs(Letters(), Frame([1], [2], []))
-    tokens = fitting(pairs, "q", "d" * 150, most, truncates=True)
-    assert min(most, 153) * 0.9 - 3 <= len(tokens) <= most
+    tokens = fitting(FRAMED, Ranking(query="q", truncates=True), "d" * 150, most)
+    assert len(tokens) == min(most, 153)
     assert tokens[:3] == [1, ord("q"), 2]
 
 
+@pytest.mark.parametrize(
+    ("template", "most", "said"),
+    [
+        ("<s>{query}: {document}<s>", 8, "<s>q: 123<s>"),
+        ("{document}, then {query}", 11, "123, then q"),
+        ("{query}: {document}, {document}", 12, "q: 123, 123"),
+        ("{document}, then {query}", 8, ", then q"),
+    ],
+)
+def test_what_stands_around_a_document_stays(template: str, most: int, said: str) -> None:
+    pairs = WrittenPairs(Letters(), template)
+    assert spelled(fitting(pairs, Ranking(query="q", truncates=True), "123456789", most)) == said
+
+
+@pytest.mark.parametrize(("most", "said"), [(None, "q12345"), (3, "q123"), (5, "q12345"), (7, "q12345")])
+def test_a_limit_holds_for_the_document_alone(most: int | None, said: str) -> None:
+    limit = Ranking(query="q", max_document_tokens=most)
+    assert fitting(FRAMED, limit, "12345", 100) == [1, ord("q"), 2, *map(ord, said[1:])]
+    written = WrittenPairs(Letters(), "{query}{document}<s>")
+    assert spelled(fitting(written, limit, "12345", 100)) == f"{said}<s>"
+
+
+def test_what_is_limited_may_still_be_too_long() -> None:
+    limit = Ranking(query="q", max_document_tokens=20)
+    with pytest.raises(RequestError, match="a query and a document of 23 tokens exceed the context of 10"):
+        fitting(FRAMED, limit, "d" * 50, 10)
+    assert len(fitting(FRAMED, replace(limit, truncates=True), "d" * 50, 10)) == 10
+
+
 def test_a_long_query_takes_no_more_rounds() -> None:
-    pairs, read = FramedPairs(Letters(), Frame([1], [2], [])), []
+    read = []
 
-    def counted(query: str, document: str) -> list[int]:
+    def counted(query: str, document: str, most: int | None = None) -> list[int]:
         read.append(document)
-        return pairs(query, document)
+        return FRAMED(query, document, most)
 
-    assert 485 <= len(fitting(counted, "q" * 480, "d" * 5000, 500, truncates=True)) <= 500
-    assert len(read) <= 4
+    assert len(fitting(counted, Ranking(query="q" * 480, truncates=True), "d" * 5000, 500)) == 500
+    assert len(read) == 3
 
 
 def test_nothing_cannot_be_read() -> None:
     with pytest.raises(RequestError, match="a query and a document are empty"):
-        fitting(FramedPairs(Letters(), Frame([], [], [])), "", "", 10, truncates=False)
+        fitting(FramedPairs(Letters(), Frame([], [], [])), Ranking(query=""), "", 10)
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    pairs = FramedPairs(Letters(), Frame([1], [2], []))
     for query, document, truncates in (("q", "d" * 9, False), ("q" * 9, "d", True)):
         with pytest.raises(RequestError, match=r"tokens exceed the context of 10") as caught:
-            fitting(pairs, query, document, 10, truncates=truncates)
-        assert caught.value.parameter == "documents"
+            fitting(FRAMED, Ranking(query=query, truncates=truncates, given_as="texts"), document, 10)
+        assert caught.value.parameter == "texts"
