@@ -108,6 +108,8 @@ class Builder:
         by_nextn = info.final_state is FinalState.NEXTN or plan.draft_kind == "mtp"
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
+        if parts.uses_gpu and target.taps:
+            context.run_once()  # before the draft takes memory: a decode that cannot have it ends the process
         drafters = self._drafters(library, context, draft, model)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         images, no_images = self._image_reader(library, model, on_gpu=parts.uses_gpu)

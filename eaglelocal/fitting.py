@@ -17,7 +17,7 @@ from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.devices import rooms
 from eaglelocal.backend.fit import RAM, Asked, Buffer, Kind, Room, at_least, check_fits, joined
 from eaglelocal.backend.library import Library
-from eaglelocal.backend.model import Placement
+from eaglelocal.backend.model import IDS, Placement
 from eaglelocal.backend.reading import has_room, types_to_read
 from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
@@ -36,7 +36,7 @@ from eaglelocal.gguf.shape import Shape, shape_as, shape_of
 from eaglelocal.planner.images import image_buffers
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
 from eaglelocal.planner.memory import safe_rooms
-from eaglelocal.planner.placement import used_gpus
+from eaglelocal.planner.placement import places, shares_of, shares_on, used_gpus
 from eaglelocal.probe.machine import Machine
 
 # Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
@@ -272,15 +272,31 @@ def placements_of(
         is_brief=plan.is_brief,
     )
     plenty = has_room(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
-    return [
-        placement_of(
-            plan,
-            of_draft=index > 0,
-            reads=plenty and source.header.main_type in types,
-            shares=plan.shares or shares_beside_full(plan, there),
-        )
+    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    shares = plan.shares or shares_beside_full(plan, there)
+    placements = [
+        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types, shares=shares)
         for index, source in enumerate(sources)
     ]
+    if len(sources) > 1 and sources[1].shape.is_head:
+        placements[1] = with_head_there(
+            placements[1], sources[1], output_device(placements[0], sources[0].shape, gpus), gpus
+        )
+    return placements
+
+
+def with_head_there(placement: Placement, head: Source, device: str, gpus: Sequence[Room]) -> Placement:
+    """The head's, all on the device of its target's output."""
+    if len(gpus) > 1:
+        placement = dataclasses.replace(placement, shares=shares_on(gpus, device) or placement.shares)
+    own = output_device(placement, head.shape, gpus)
+    return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
+
+
+def output_device(placement: Placement, shape: Shape, gpus: Sequence[Room]) -> str:
+    shares = shares_of(gpus, placement.shares)
+    names = [gpu.device for gpu in gpus]
+    return places(shape.n_layer + shape.n_layer_ahead, names, shares, gpu_layers=placement.gpu_layers)[-1]
 
 
 def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:

@@ -150,10 +150,10 @@ class LlamaContext:
             else:
                 self._library.set_layer_input(self.handle, layer, True)
         if keeps_places:
-            self._take_places(params.num_sequences)
+            self.run_once(params.num_sequences)  # a cell for each, in their order; see Cells
 
-    def _take_places(self, num_sequences: int) -> None:
-        """A cell for each sequence, in their order; see Cells."""
+    def run_once(self, num_sequences: int = 1) -> None:
+        """Decode a row of each and forget them. Buffers for what is tapped are taken by the first decode, no sooner."""
         rows = range(num_sequences)
         self.decode(Batch([0] * num_sequences, [0] * num_sequences, [(row,) for row in rows], [True] * num_sequences))
         for row in rows:
@@ -172,6 +172,8 @@ class LlamaContext:
             raise uncut(cuts)
         if code:
             raise failure(code, n, self._library)
+        if self._library.lost_work:
+            raise EngineError(f"the GPU has failed at {n} rows: {self._library.lost_work}")
         self._cells.made_copies()
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)

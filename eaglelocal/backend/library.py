@@ -30,6 +30,7 @@ HOT_CODES = {
     1004: "the draft head cannot forget positions",
     1005: "the context is closed",
 }
+LOST = "failed with status"  # in what llama.cpp logs where Metal has failed at work that is then taken for done
 WARNING = 3  # ggml_log_level; 4 is error
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
@@ -64,6 +65,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
     "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
     "cpu_buffer_type": ("ggml_backend_cpu_buffer_type", [], C.c_void_p),
+    "device_buffer_type": ("ggml_backend_dev_buffer_type", [C.c_void_p], C.c_void_p),
     "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
     "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
     "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
@@ -107,6 +109,7 @@ class Library:
     def __init__(self, api: ModuleType) -> None:
         self.api = api
         self.log = Log()
+        self.lost_work = ""  # what a GPU failed at, in llama.cpp's words
         self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = BUILD
         self.log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
@@ -125,6 +128,8 @@ class Library:
     def _on_log(self, level: int, text: bytes, user_data: object) -> None:
         line = text.decode("utf-8", "replace")
         self.log.write(line)
+        if LOST in line:
+            self.lost_work = line.strip()
         if level >= WARNING or self._is_loud:  # the supervisor keeps stderr: the last words before a crash
             sys.stderr.write(line)
 
@@ -139,6 +144,7 @@ class Library:
     is_end: C._NamedFuncPointer
     num_devices: C._NamedFuncPointer
     device_at: C._NamedFuncPointer
+    device_buffer_type: C._NamedFuncPointer
     device_name: C._NamedFuncPointer
     cpu_buffer_type: C._NamedFuncPointer
 

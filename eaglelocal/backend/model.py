@@ -16,6 +16,7 @@ from eaglelocal.gguf.loaded import EXPERTS
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
+IDS = "d2t"  # the table from a head's tokens to its target's
 KEPT_BYTES = 256  # of a short text in the metadata
 
 
@@ -25,10 +26,14 @@ def look_up(table: dict[str, int], name: str, flag: str) -> int:
     return table[name]
 
 
+def devices_by_name(library: Library) -> dict[str, int]:
+    known = [library.device_at(i) for i in range(library.num_devices())]
+    return {library.device_name(device).decode(): device for device in known}
+
+
 def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
     """The NULL-terminated list of the named devices. Raises UsageError with the names that there are."""
-    known = [library.device_at(i) for i in range(library.num_devices())]
-    by_name = {library.device_name(device).decode(): device for device in known}
+    by_name = devices_by_name(library)
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in by_name:
@@ -42,11 +47,16 @@ class BufferOverride(C.Structure):
     _fields_ = (("pattern", C.c_char_p), ("buffer_type", C.c_void_p))
 
 
-def expert_overrides(library: Library, n_cpu_moe: int) -> C.Array[BufferOverride]:
-    """Experts of the first so many layers to main memory. One pattern: each is compiled anew for every tensor."""
-    layers = "|".join(map(str, range(n_cpu_moe)))
-    pattern = rf"blk\.({layers}){EXPERTS}".encode()
-    return (BufferOverride * 2)(BufferOverride(pattern, library.cpu_buffer_type()), BufferOverride())
+def overrides(library: Library, placement: Placement) -> C.Array[BufferOverride] | None:
+    """What lies elsewhere than its layer, as a list that ends with nothing; None: nothing does."""
+    found = []
+    if placement.n_cpu_moe:  # one pattern: each is compiled anew for every tensor
+        layers = "|".join(map(str, range(placement.n_cpu_moe)))
+        found.append(BufferOverride(rf"blk\.({layers}){EXPERTS}".encode(), library.cpu_buffer_type()))
+    if placement.ids_on:
+        device = devices_by_name(library)[placement.ids_on]
+        found.append(BufferOverride(f"^{IDS}$".encode(), library.device_buffer_type(device)))
+    return (BufferOverride * (len(found) + 1))(*found) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,8 @@ class Placement:
     shares      of each of those devices; empty: by what is free there
     repack      let llama.cpp keep quantized weights in a layout of its own for this processor
     reads       read the weights into memory of their own; else llama.cpp maps the file where it can
+    ids_on      the device of a head's IDS. llama.cpp would leave them in main memory, for CUDA and Vulkan look nothing
+                up in such integers, and copy them for each drafted token; but nothing is looked up in them
     has_mtp     load the layer that predicts ahead too
     """
 
@@ -70,6 +82,7 @@ class Placement:
     shares: tuple[float, ...] = ()
     repack: bool = True
     reads: bool = False
+    ids_on: str | None = None
     has_mtp: bool = False
 
 
@@ -89,7 +102,7 @@ class NativePlacement:
         self._devices = device_array(library, placement.devices) if placement.devices else None
         if self._devices is not None:
             params.devices = C.cast(self._devices, C.c_void_p)
-        self._overrides = expert_overrides(library, placement.n_cpu_moe) if placement.n_cpu_moe else None
+        self._overrides = overrides(library, placement)
         if self._overrides is not None:
             params.tensor_buft_overrides = C.cast(self._overrides, C.c_void_p)
         self._shares = share_array(placement.shares, api.llama_max_devices()) if placement.shares else None

@@ -20,6 +20,7 @@ from eaglelocal.speculation.costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
+MAX_PROMPT_S = 2.0  # that as many rows as a prompt has may take, by what fewer took
 
 
 class Warming:
@@ -43,6 +44,8 @@ class Warming:
         prepare = self.prepare if makes_kernels else None
         calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
         costs.calibrate(calibration.run(costs.ratio if is_known else None))
+        if makes_kernels and costs.seconds(max(sizes)) * most / max(sizes) < MAX_PROMPT_S:
+            self.prepare(most)  # a prompt's own kernels, and what its libraries take: missing, it ends the process
 
     def time_rows(self, num_rows: int) -> float:
         """Seconds of a decode of a chain of rows."""

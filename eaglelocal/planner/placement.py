@@ -60,6 +60,15 @@ def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
+def shares_on(gpus: Sequence[Room], device: str) -> tuple[float, ...]:
+    """All on that one, and nothing on the others; empty where it is none of them.
+
+    A head's is that of its target's output, which it may borrow: over two cards its few rows would go from one to the
+    other for each token that is drafted.
+    """
+    return tuple(float(room.device == device) for room in gpus) if device != RAM else ()
+
+
 def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...]:
     """As asked, else by what is free; evenly where that is unknown."""
     if shares:

@@ -14,6 +14,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.errors import EngineError
 
 TEXTS = ([5, 6, 7, 8, 9, 10, 11], [40, 41], [90, 91, 92, 93], [33])
 
@@ -66,3 +67,20 @@ def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
         np.testing.assert_allclose(found[row], features[position], atol=1e-4)
         if batch.outputs[row]:
             assert context.propose([row], 1, confident=False).tokens[0][0] == best[position]
+
+
+def test_work_that_a_gpu_has_lost_is_no_answer(context: LlamaContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = load_library()
+    monkeypatch.setattr(library, "lost_work", "")
+    context.decode(Batch([5], [0], [(0,)], [True]))
+    library._on_log(4, b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n", None)
+    with pytest.raises(EngineError, match="command buffer 0 failed with status 5"):
+        context.decode(Batch([6], [1], [(0,)], [True]))
+
+
+def test_a_row_that_is_run_once_leaves_nothing(context: LlamaContext) -> None:
+    before = alone(context, 0)
+    context.run_once()
+    assert context.last_position(0) == -1
+    after = alone(context, 0)
+    assert np.array_equal(before[0], after[0]) and before[1] == after[1]

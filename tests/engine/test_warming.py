@@ -16,6 +16,7 @@ from eaglelocal import assembly
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.engine import warming
 from eaglelocal.engine.calibration import useful_sizes
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.warming import Warming
@@ -82,6 +83,22 @@ def test_a_head_and_a_draft_model_run_every_size_and_one_row_behind_it(
         assert set(range(2, 18)) <= {*ran}
         assert ran.count(1) >= 17
         engine.close()
+
+
+@pytest.mark.parametrize(("most_s", "runs"), [(1e9, True), (0.0, False)])
+def test_a_whole_prompt_runs_once_unless_it_would_take_long(
+    files: Path, monkeypatch: pytest.MonkeyPatch, most_s: float, runs: bool
+) -> None:
+    prepared: list[int] = []
+    prepare = Warming.prepare
+    monkeypatch.setattr(warming, "MAX_PROMPT_S", most_s)
+    monkeypatch.setattr(Warming, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
+    for makes_kernels in (False, True):
+        engine.warm_up(max_rows=17, makes_kernels=makes_kernels)
+        assert (64 in prepared) is (makes_kernels and runs)
+    assert engine.miscounted_slots() == []
+    engine.close()
 
 
 def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,16 +59,48 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
 
 
 @pytest.mark.parametrize(
-    ("free", "shares"),
-    [((24, 0.7), (23 * 2**30, 0.0)), ((24, 1.5), ()), ((0.5, 0.7), ()), ((24, None), ()), ((24,), ())],
+    ("free", "shares", "of_head"),
+    [
+        ((24, 0.7), (23 * 2**30, 0.0), (1, 0)),
+        ((24, 1.5), (), (1, 0)),
+        ((0.5, 0.7), (), (0, 1)),
+        ((24, None), (), (0, 1)),
+        ((24, 24, 1.5), (), (0, 1, 0)),
+        ((24,), (), ()),
+    ],
 )
-def test_a_gpu_that_others_have_filled_gets_no_layers(
-    plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...]
+def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_output(
+    plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...], of_head: tuple[float, ...]
 ) -> None:
     rooms = [Room(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
     assert shares_beside_full(plan, (Room(RAM, None), *rooms)) == shares
     placed = placements_of(plan, probe(), load_library(), sources_of(plan), (Room(RAM, None), *rooms))
-    assert [placement.shares for placement in placed] == [shares, shares]
+    assert [placement.shares for placement in placed] == [shares, of_head]
+
+
+@pytest.mark.parametrize(
+    ("there", "wish", "on"),
+    [
+        (TWO_GPUS, {}, "CUDA1"),
+        (TWO_GPUS, {"device": "CUDA0"}, "CUDA0"),
+        (TWO_GPUS, {"split": "none"}, "CUDA0"),
+        (TWO_GPUS, {"shares": (9.0, 1.0)}, "CUDA0"),
+        (TWO_GPUS, {"gpu_layers": 1}, "CUDA0"),  # the output alone
+        (TWO_GPUS, {"gpu_layers": 0}, None),
+        (TWO_GPUS, {"draft_gpu_layers": 0}, None),
+        (TWO_GPUS[:2], {"gpu_layers": 0, "draft_gpu_layers": 9}, "CUDA0"),
+        (TWO_GPUS[:1], {}, None),
+    ],
+)
+def test_a_heads_own_table_of_tokens_lies_where_it_computes(
+    plan: Plan, tmp_path: Path, there: tuple[Room, ...], wish: dict[str, object], on: str | None
+) -> None:
+    shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
+    asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
+    _, head = placements_of(asked, probe(), load_library(), sources_of(asked), there)
+    assert head.ids_on == on
+    _, whole = placements_of(replace(plan, **wish), probe(), load_library(), sources_of(plan), there)  # type: ignore[arg-type]
+    assert whole.ids_on is None, "it has the target's tokens"
 
 
 @pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])

@@ -70,3 +70,13 @@ def test_experts_that_stay_in_main_memory_are_named_by_one_pattern() -> None:
         f"blk.{layer}.ffn_{part}.weight" for layer in (0, 1, 11) for part in PARTS[:3]
     ]
     assert not NativePlacement(library, Placement()).params.tensor_buft_overrides
+
+
+def test_a_heads_table_of_tokens_lies_on_a_device() -> None:
+    library = load_library()
+    native = NativePlacement(library, Placement(n_cpu_moe=2, ids_on="CPU"))
+    experts, ids, last = C.cast(native.params.tensor_buft_overrides, C.POINTER(BufferOverride))[:3]
+    assert b"exps" in experts.pattern and last.pattern is None
+    assert ids.buffer_type == library.device_buffer_type(library.device_at(0))
+    names = ["d2t", "d2t.weight", "blk.0.d2t", "output.weight"]
+    assert [name for name in names if re.search(ids.pattern.decode(), name)] == ["d2t"]

@@ -122,6 +122,13 @@ def test_two_cards_share_as_asked() -> None:
     assert on(held, "CUDA1", Kind.BUFFERS) > on(alone, "CUDA0", Kind.BUFFERS)  # copies of what passes between them
 
 
+@pytest.mark.parametrize(("shares", "device"), [((), "CUDA1"), ((99.0, 1.0), "CUDA0")])
+def test_a_head_lies_on_the_card_of_its_targets_output(shares: tuple[float, ...], device: str) -> None:
+    held = [b for b in estimate(replace(WITH_HEAD, shares=shares), EIGHT_B, HEAD, TWO) if b.of_draft]
+    assert {b.device for b in held} == {RAM, device}
+    assert on(held, device, Kind.WEIGHTS) == HEAD.weights_bytes
+
+
 @pytest.mark.parametrize(("n_ctx", "least"), [(8192, int(EIGHT_B.bytes_of_layer(0) * 0.6)), (131072, 512 * MIB)])
 def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx: int, least: int) -> None:
     """The largest matrix of a layer, or the cache of one: whichever is more."""
