@@ -8,7 +8,9 @@ backend/rehearsal.py once there is a file.
 
 from __future__ import annotations
 
-from eaglelocal.gguf.footprint import CacheSizes
+from dataclasses import replace
+
+from eaglelocal.gguf.footprint import CacheSizes, kv_bytes_of_layer
 from eaglelocal.gguf.shape import EAGLE, Shape
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
@@ -25,10 +27,10 @@ STREAMS = {"gemma3n": 4}  # residual streams beside one another, where there is 
 COPIES = 4  # of what goes from card to card, so that cards work at the same time (GGML_SCHED_MAX_COPIES)
 
 
-def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
-    """Where all layers and the output are computed on one device."""
+def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: str = "CPU") -> int:
+    """Where all layers and the output are computed on one device, by its name."""
     stages = (
-        attention_bytes(shape, sizes),
+        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
         recurrence_bytes(shape, sizes),
         output_bytes(shape, sizes, max_outputs=max_outputs),
@@ -37,10 +39,10 @@ def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
-def layers_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int:
     """Where layers are computed but not the output."""
     stages = (
-        attention_bytes(shape, sizes),
+        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
         recurrence_bytes(shape, sizes),
         LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
@@ -91,6 +93,17 @@ def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
     if not sizes.flash_attention and any(shape.kv_heads):
         values += shape.n_head * sizes.num_cells
     return sizes.n_batch * values * FLOAT_BYTES
+
+
+def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
+    """A layer's keys and values once more, in f16, beside what flash attention gives: read in ggml-metal-ops.cpp, which
+    always has room for them (`extra_kv_f16`), and fattn-common.cuh, where the cache is of another type.
+    """
+    stem = device.rstrip("0123456789")
+    if not sizes.flash_attention or not (stem == "MTL" or (stem in ("CUDA", "ROCm") and sizes.kv_type != "f16")):
+        return 0
+    as_f16 = replace(sizes, kv_type="f16")
+    return max((kv_bytes_of_layer(shape, layer, as_f16) for layer in range(shape.n_layer)), default=0)
 
 
 def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:

@@ -124,9 +124,9 @@ def computing(job: Job, where: Sequence[str], experts: Sequence[str]) -> Iterato
         yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where, experts))
     for device in sorted(computes):
         here = (
-            compute_bytes(shape, sizes, max_outputs=job.max_outputs)
+            compute_bytes(shape, sizes, max_outputs=job.max_outputs, device=device)
             if device == where[-1]
-            else layers_bytes(shape, sizes)
+            else layers_bytes(shape, sizes, device=device)
         )
         yield Buffer(device, Kind.BUFFERS, here + (0 if device == RAM else copies))
     if RAM not in computes:

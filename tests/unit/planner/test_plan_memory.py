@@ -21,7 +21,7 @@ from eaglelocal.gguf.image_limits import RESERVED
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import Shape, shape_of
-from eaglelocal.planner.compute import inputs_bytes
+from eaglelocal.planner.compute import inputs_bytes, widened_bytes
 from eaglelocal.planner.images import encoding_bytes
 from eaglelocal.planner.jobs import jobs_of
 from eaglelocal.planner.memory import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
@@ -120,6 +120,31 @@ def test_two_cards_share_as_asked() -> None:
     assert on(held, "CUDA1", Kind.RUNTIME) == on(held, "CUDA0", Kind.RUNTIME) > 0
     alone = estimate(PLAN, EIGHT_B, None, ONE)
     assert on(held, "CUDA1", Kind.BUFFERS) > on(alone, "CUDA0", Kind.BUFFERS)  # copies of what passes between them
+
+
+@pytest.mark.parametrize(
+    ("device", "kv_type", "attention", "mib"),
+    [
+        ("MTL0", "f16", "on", 512),
+        ("MTL0", "q8_0", "on", 512),
+        ("CUDA0", "q8_0", "on", 512),
+        ("CUDA0", "f16", "on", 0),
+        ("Vulkan0", "q8_0", "on", 0),
+        ("MTL0", "f16", "off", 0),
+    ],
+)
+def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
+    device: str, kv_type: str, attention: str, mib: int
+) -> None:
+    asked = replace(PLAN, kv_type=kv_type, flash_attention=attention, n_ctx=131072)
+    sizes = jobs_of(asked, EIGHT_B)[0].sizes
+    assert widened_bytes(EIGHT_B, sizes, device) == mib * MIB
+    there = (Room(RAM, 64 * GIB), Room(device, 64 * GIB))
+    with_it, without = (
+        on(estimate(asked, EIGHT_B, None, rooms), rooms[1].device, Kind.BUFFERS)
+        for rooms in (there, (there[0], Room("Other0", 64 * GIB)))
+    )
+    assert (with_it > without) is bool(mib)
 
 
 @pytest.mark.parametrize(("shares", "device"), [((), "CUDA1"), ((99.0, 1.0), "CUDA0")])
