@@ -95,6 +95,7 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
     monkeypatch.setattr(Warming, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
     for makes_kernels in (False, True):
+        prepared.clear()
         engine.warm_up(max_rows=17, makes_kernels=makes_kernels)
         assert (64 in prepared) is (makes_kernels and runs)
     assert engine.miscounted_slots() == []
