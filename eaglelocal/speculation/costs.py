@@ -5,6 +5,12 @@ one level, that of a decode of one row, and only the level follows fast. Sizes t
 a curve is a step function. Sizes that never ran lie on straight lines between those that did; beyond the largest
 of them each row costs at least its share of it, for a decode can always be split into several.
 
+What is held to be too dear is never run, and would stay so, whatever the truth: a start has time for one and two rows
+of a large model, and any size may be measured in a bad moment. So the policy is told what a size may turn out to cost
+(`hoped`): less than what is believed, by as much as is not known of it, and for twice the rows of the largest known
+size hardly more than that one. Where that would pay the size runs, and is known. One that ran a few times is taken by
+the better half of them, for a hiccup takes two to ten times as long.
+
 Context: attention adds a price for each cached position, once for the decode (reading the cache) and once for
 each row (arithmetic). Both are learnt as slopes, whatever the size, so a long context needs no calibration of its
 own. Measured, 1 B bf16 on two cores: 2048 cells add 24, 35, 62, 114, 208 ms to 1, 2, 4, 8, 16 rows; the two slopes
@@ -35,9 +41,13 @@ from eaglelocal.speculation.stored import count, within
 
 MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
-STORED_DEVIATION = 0.05  # at least, of a ratio that was measured on another day
+STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
+FEW_DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, of one that was measured so often
 GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
-MIN_SECONDS = 1e-9  # no clock tells less
+MIN_SECONDS, MIN_RATIO = 1e-9, 1e-3  # no clock tells less
+CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
+SETTLED = 0.05  # deviation that is no reason to try a size again, nor is the noise of a decode
+REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
 FORMAT = 1
@@ -55,6 +65,7 @@ class StepCosts:
         self._filter = CostFilter()
         self._first_runs = FirstRuns(makes_kernels=makes_kernels)
         self._num_samples: dict[int, int] = {}  # by rows
+        self._few: dict[int, list[float]] = {}  # ratios of sizes that ran a few times, by rows
         self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
         self._overheads = {False: Recent(), True: Recent()}
         self._shown = Recent()
@@ -62,6 +73,7 @@ class StepCosts:
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be computed again
+        self._hoped: list[float] = []  # likewise: what they may turn out to be
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
         self._most = 0  # rows that were ever asked for
@@ -83,13 +95,16 @@ class StepCosts:
         per_cell, per_row_cell = self._slopes
         return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
 
-    def seconds_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
-        """`seconds` of least, least + 1, .. most rows, at once."""
+    def hoped_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
+        """`seconds` of least, least + 1, .. most rows, at once; of sizes that are not well known what is hoped of them.
+
+        A size that is held to be too dear is never run, so only hope finds out that it is not.
+        """
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
-        ratios = self._ratios[least : most + 1]
+        ratios = self._hoped[least : most + 1]
         return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
@@ -157,8 +172,13 @@ class StepCosts:
         noise = self._filter.noise = noise_of(seconds.values())
         self._filter.set_level(math.log(single), noise)
         for rows, took in seconds.items():
-            spread = max(noise, math.log(max(took) / min(took)) / 2)
-            self._filter.set_ratio(rows, statistics.median(took) / single, spread * math.sqrt(2 / len(took)))
+            spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
+            ratios = [seconds / single for seconds in took]
+            self._few.pop(rows, None)
+            if rows > 1 and len(took) < MANY:
+                self._few[rows] = ratios
+                spread = max(spread, FEW_DEVIATION[len(took)])
+            self._filter.set_ratio(rows, statistics.median_low(ratios), spread)
             self._num_samples[rows] = self.num_samples(rows) + len(took)
             self._first_runs.note(("decode", rows))
         self._ratios = []
@@ -186,10 +206,25 @@ class StepCosts:
         self._filter.learn(num_rows, seconds, self._kilocells, ratio=guess, count=count)
         is_new = num_rows not in self._num_samples
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + count
+        if is_new and num_rows > 1 and count < MANY:
+            self._few[num_rows] = []
+        if num_rows in self._few:
+            self._learn_few(num_rows, self._few[num_rows], seconds)
         if is_new or not is_kept or self._is_outdated():
             self._ratios = []
         else:
             self._one_s, self._slopes = self._unit_s, self._filter.slopes
+
+    def _learn_few(self, num_rows: int, few: list[float], seconds: float) -> None:
+        """A size that ran a few times costs what it did in the better half of them: hiccups are common, and a size that
+        looks too dear is not run again.
+        """
+        per_cell, per_row_cell = self._filter.slopes
+        few.append(max(seconds / self._unit_s - (per_cell + per_row_cell * num_rows) * self._kilocells, MIN_RATIO))
+        deviation = max(FEW_DEVIATION[len(few)], self._filter.noise)
+        self._filter.set_ratio(num_rows, sorted(few)[(len(few) - 1) // 2], deviation)
+        if len(few) == len(FEW_DEVIATION):
+            del self._few[num_rows]
 
     def _is_outdated(self) -> bool:
         """The level moves at every step, the shape hardly: its table is made anew where it shows."""
@@ -261,7 +296,14 @@ class StepCosts:
     def _tabulate(self, num_rows: int) -> None:
         """Ratios of every size up to num_rows, and as far as they were asked for before."""
         self._most = max(num_rows, self._most)
-        self._ratios = lines(self._believed(), self._most) if self.is_known else [1.0] * (self._most + 1)
+        if self.is_known:
+            believed = self._believed()
+            self._ratios = lines(believed, self._most)
+            settled = max(SETTLED, self._filter.noise)
+            doubts = {r: max(self._filter.deviation(r) - settled, 0.0) for r in believed}
+            self._hoped = hoped({rows: (ratio, doubts[rows]) for rows, ratio in believed.items()}, self._most)
+        else:
+            self._ratios = self._hoped = [1.0] * (self._most + 1)
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
         self._table_age, self._table_shape = 0, self._filter.shape
@@ -287,9 +329,10 @@ class StepCosts:
         known = self._filter = CostFilter()
         known.set_level(saved.level, STORED_LEVEL_DEVIATION)
         known.set_slopes(*saved.slopes)
-        for rows, ratio, deviation, _ in saved.sizes:
-            known.set_ratio(rows, ratio, max(deviation, STORED_DEVIATION))
+        for rows, ratio, deviation, samples in saved.sizes:
+            known.set_ratio(rows, ratio, max(deviation, STORED_DEVIATION, FEW_DEVIATION.get(samples, 0.0)))
         self._num_samples = {rows: samples for rows, _, _, samples in saved.sizes if samples}
+        self._few = {rows: [ratio] for rows, ratio, _, samples in saved.sizes if rows > 1 and 0 < samples < MANY}
         self._drafters = {
             name: {rows: Recent([median]) for rows, median in steps} for name, steps in saved.drafters.items()
         }
@@ -349,6 +392,27 @@ def lines(points: Mapping[int, float], most: int) -> list[float]:
     table: list[float] = (np.interp(rows, sizes, costs) + slope * np.maximum(rows - last, 0)).tolist()
     table[0] = 0.0
     return table
+
+
+def hoped(points: Mapping[int, tuple[float, float]], most: int) -> list[float]:
+    """As `lines`, of costs with how doubtful they are (as a logarithm): what 0 .. most rows may well turn out to cost.
+
+    Between two sizes it is no less than the cheaper one's; beyond the largest, as far as it is worth a try, rows may be
+    nearly free, as they are where a decode waits for memory.
+    """
+    sizes = list(points)
+    costs = [cost * math.exp(-CURIOSITY * doubt) for cost, doubt in points.values()]
+    last, cost = sizes[-1], costs[-1]
+    table = np.array(lines(dict(zip(sizes, costs, strict=True)), most))
+    rows = np.arange(most + 1)
+    behind = np.searchsorted(sizes, rows)  # the first known size that is not smaller
+    least = np.minimum(np.take(costs, behind, mode="clip"), np.take(costs, behind - 1, mode="clip"))
+    is_between = (rows > 1) & (rows < last) & (np.take(sizes, behind, mode="clip") != rows)
+    table[is_between] = np.maximum(table * math.exp(-CURIOSITY * (GUESSED_DEVIATION[0] - SETTLED)), least)[is_between]
+    is_near = (rows > last) & (rows <= REACH * last)
+    table[is_near] = np.minimum(table, cost * (rows / last) ** BEYOND)[is_near]
+    found: list[float] = table.tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ class Prices:
     def rows(self, num_rows: int) -> list[float]:
         """Price of the decode with 0 .. num_rows drafted rows."""
         least, rate = self._num_base_rows, self._rate
-        return [rate * seconds for seconds in self._costs.seconds_up_to(least, least + num_rows, self._num_cells)]
+        return [rate * seconds for seconds in self._costs.hoped_up_to(least, least + num_rows, self._num_cells)]
 
     @property
     def drafted(self) -> float:

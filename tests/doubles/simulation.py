@@ -143,6 +143,8 @@ class Simulation:
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     kept: object | None = None  # what an earlier controller had learned of acceptance
     makes_kernels: bool = False  # as the costs believe of the machine
+    timed: Sequence[int] = CALIBRATED_ROWS  # numbers of rows, at the start
+    misread: Mapping[int, float] = field(default_factory=dict)  # kept of an earlier day, timed once: by what factor
     controller: Controller = field(init=False)
     positions: dict[int, int] = field(init=False)  # tokens of the present answer, by slot
     lengths: dict[int, int] = field(init=False)  # of the present answer, by slot
@@ -166,9 +168,12 @@ class Simulation:
     def _calibrated(self) -> StepCosts:
         costs = StepCosts(makes_kernels=self.makes_kernels)
         if self.makes_kernels:
-            for rows in CALIBRATED_ROWS:
+            for rows in self.timed:
                 self.machine.decode(rows)
-        costs.calibrate({rows: [self.machine.decode(rows) for _ in range(3)] for rows in CALIBRATED_ROWS})
+        timed = {rows: [self.machine.decode(rows) for _ in range(3)] for rows in self.timed}
+        costs.calibrate(timed | {rows: [self.machine.true_seconds(rows) * by] for rows, by in self.misread.items()})
+        if self.misread:
+            assert costs.restore(costs.state())
         return costs
 
     def state(self) -> object:

@@ -13,7 +13,7 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs import MAX_ROWS, StepCosts, lines
+from eaglelocal.speculation.costs import BEYOND, CURIOSITY, MAX_ROWS, REACH, StepCosts, hoped, lines
 
 STARTED_WITH = (1, 2, 4, 8)
 Choose = Callable[[SimulatedMachine, int], int]
@@ -348,12 +348,50 @@ def test_foreign_states_change_nothing(state: object) -> None:
     assert costs.state() == VALID
 
 
-@pytest.mark.parametrize("costs", [StepCosts(), measured()])
-def test_several_sizes_at_once_cost_what_they_cost_one_by_one(costs: StepCosts) -> None:
-    costs.learn(3, 1.6, num_cells=900)
-    asked = [costs.seconds(rows, 1200) for rows in range(2, 40)]
-    assert costs.seconds_up_to(2, 39, 1200) == pytest.approx(asked)
-    assert StepCosts().seconds_up_to(2, 39, 1200) == [0.0] * 38
+# ---- what is hoped
+def test_of_what_is_well_known_nothing_is_hoped() -> None:
+    machine = SimulatedMachine(hiccups=0.0, noise=0.01, per_cell=0.02)
+    costs = StepCosts()
+    costs.calibrate({rows: [machine.decode(rows) for _ in range(3)] for rows in range(1, 18)})
+    costs.learn(3, machine.decode(3, 900), num_cells=900)
+    asked = [costs.seconds(rows, 1200) for rows in range(2, 18)]
+    assert costs.hoped_up_to(2, 17, 1200) == pytest.approx(asked)
+    assert StepCosts().hoped_up_to(2, 39, 1200) == [0.0] * 38
+
+
+@pytest.mark.parametrize(
+    ("points", "rows", "cost"),
+    [
+        ({1: (1.0, 0.0), 2: (2.3, 0.0)}, 4, 2.3 * 2**BEYOND),  # as far as a try
+        ({1: (1.0, 0.0), 2: (2.3, 0.0)}, 5, 2.3 + 3 * 1.3),  # and no further
+        ({1: (1.0, 0.0), 2: (1.0, 0.0)}, 4, 2**BEYOND),
+        ({1: (1.0, 0.0), 9: (3.0, 0.2)}, 9, 3.0 * math.exp(-0.2 * CURIOSITY)),  # timed once
+        ({1: (1.0, 0.0), 9: (3.0, 0.0)}, 5, 2.0 * math.exp(-0.25 * CURIOSITY)),  # never
+        ({1: (1.0, 0.0), 9: (1.1, 0.0)}, 2, 1.0),  # no less than the cheaper neighbour
+    ],
+)
+def test_a_size_of_which_little_is_known_may_be_cheaper(
+    points: dict[int, tuple[float, float]], rows: int, cost: float
+) -> None:
+    assert hoped(points, 20)[rows] == pytest.approx(cost)
+
+
+@given(
+    st.dictionaries(st.integers(2, 40), st.tuples(st.floats(0.5, 50.0), st.floats(0.0, 1.0)), min_size=1),
+    st.integers(1, 80),
+)
+def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, float]], most: int) -> None:
+    points = dict(sorted(({1: (1.0, 0.0)} | known).items()))
+    believed = lines({rows: cost for rows, (cost, _) in points.items()}, most)
+    found = hoped(points, most)
+    assert len(found) == most + 1 and found[0] == 0.0 and found[1:2] == believed[1:2]
+    for rows, cost in enumerate(found):
+        if rows in points:
+            assert cost <= believed[rows] * (1 + 1e-9)
+        elif rows > REACH * max(points):
+            assert cost > 0.0
+        elif rows:
+            assert cost >= min(c * math.exp(-CURIOSITY * d) for c, d in points.values()) * (1 - 1e-9)
 
 
 # ---- on a GPU

@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+from collections.abc import Mapping, Sequence
 
 import pytest
 from doubles.hindsight import Hindsight
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine, drifting
 from doubles.simulation import (
+    CALIBRATED_ROWS,
     LOOKUP,
     PRIMARY,
     Answer,
@@ -51,6 +53,8 @@ def machine(name: str, seed: int = 0, hiccups: float = 0.02) -> SimulatedMachine
 
 def simulation(name: str, text: Text, *, num_slots: int = 1, seed: int = 0, **options: object) -> Simulation:
     texts = dict.fromkeys(range(num_slots), text)
+    together = [num_slots * rows for rows in (1, 2, 3, 5)]  # which an engine times next (engine/calibration.py)
+    options = {"timed": sorted({*CALIBRATED_ROWS, *together}), **options}
     return Simulation(
         machine(name, seed),
         texts,
@@ -268,3 +272,18 @@ def test_kernels_that_are_made_when_a_size_first_runs_are_not_held_against_it() 
 
     shares = [later(seed, kernels_s=1.0) / later(seed, kernels_s=0.0) for seed in range(4)]
     assert statistics.mean(shares) > 0.95
+
+
+@pytest.mark.parametrize(("timed", "misread"), [((1, 2), {}), ((1, 2, 4, 8), {}), ((1, 2, 4, 8), {9: 1.6})])
+@pytest.mark.parametrize("name", CURVES)
+def test_sizes_that_were_not_timed_or_in_a_bad_moment_are_found_to_pay(
+    name: str, timed: Sequence[int], misread: Mapping[int, float]
+) -> None:
+    """A large model on a slow machine leaves time for one and two rows."""
+    best = Hindsight(machine(name), DraftCosts()).best(TEXTS["great"])
+    shares = []
+    for seed in range(3):
+        run = simulation(name, TEXTS["great"], seed=seed, timed=timed, misread=misread)
+        run.run(300)
+        shares.append(rate(run.run(1200)) / best)
+    assert statistics.mean(shares) > 0.92
