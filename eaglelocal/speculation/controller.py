@@ -20,6 +20,7 @@ from eaglelocal.speculation.guesses import Guesses
 from eaglelocal.speculation.layout import fillers
 from eaglelocal.speculation.mind import Drafters, Mind, Seat
 from eaglelocal.speculation.prices import Prices
+from eaglelocal.speculation.proof import Proof
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 AT_ONCE, MOST_AT_ONCE = 2, 16  # steps whose costs are learned together; where no draft hangs on them
@@ -128,6 +129,7 @@ class Controller:
         self._minds: dict[int, Mind] = {}
         self._wishless: set[int] = set()  # slots whose requests said nothing of drafting
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
+        self._proofs: dict[int, Proof] = {}  # likewise
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
         self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are still to be learned; drafters awake?
@@ -184,6 +186,8 @@ class Controller:
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
         """What decides in a step: `seats` are the slots that decode."""
         is_ruled = self._is_ruled([seat.slot for seat in seats])
+        if not (is_ruled or num_prefill_rows) and self._proof(len(seats)).is_due:
+            seats = [Seat(seat.slot, 0) for seat in seats]
         prices = Prices(
             self.costs,
             rate=0.0 if is_ruled else self._rate(len(seats), num_cells),
@@ -242,6 +246,8 @@ class Controller:
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
         is_ruled, is_awake = self._is_ruled(report.verdicts), self._num_awake(report) > 0
+        if not report.num_prefill_rows and report.verdicts:
+            self._learn_proof(report)
         self._untaught.append((report, is_awake))
         if len(self._untaught) >= (AT_ONCE if is_awake and not is_ruled else MOST_AT_ONCE):
             self.learn_costs()
@@ -262,6 +268,17 @@ class Controller:
             for slot, was_on in before.items()
             if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
+
+    def _proof(self, num_seats: int) -> Proof:
+        return self._proofs.setdefault(num_seats, Proof())
+
+    def _learn_proof(self, report: StepReport) -> None:
+        proof, num_seats = self._proof(len(report.verdicts)), len(report.verdicts)
+        if report.num_rows > num_seats:
+            proof.saw_drafted()
+        elif error := proof.saw_plain(report.decode_s, self.costs.seconds(num_seats, report.num_cells)):
+            self.learn_costs()
+            self.costs.correct(num_seats, error)
 
     def _show_rules(self, report: StepReport) -> None:
         """To the slots whose length follows the acceptance by a rule."""

@@ -107,6 +107,12 @@ class CostFilter:
             self._allocate()
         self._set(self.places[num_rows], math.log(ratio), deviation)
 
+    def rebase(self, shift: float) -> None:
+        """One row costs e ** shift times what it was held to, all others what they did: it is their unit."""
+        self._state[LEVEL] += shift
+        self._state[FIRST_SIZE:] -= shift
+        self._state[PER_CELL:FIRST_SIZE] *= math.exp(-shift)
+
     @property
     def is_full(self) -> bool:
         return len(self.places) >= MAX_SIZES

@@ -44,7 +44,8 @@ NUM_RECENT = 15  # draft steps and overheads whose median counts
 STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
 FEW_DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, of one that was measured so often
 GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
-MIN_SECONDS, MIN_RATIO = 1e-9, 1e-3  # no clock tells less
+MIN_SECONDS = 1e-9  # no clock tells less
+MIN_RATIO = 0.8  # several rows cost hardly less than one: what says so was timed while the machine changed
 CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
 SETTLED = 0.05  # deviation that is no reason to try a size again, nor is the noise of a decode
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
@@ -226,6 +227,19 @@ class StepCosts:
         if len(few) == len(FEW_DEVIATION):
             del self._few[num_rows]
 
+    def correct(self, num_rows: int, error: float) -> None:
+        """A size costs so much more than was believed (a logarithm), and all others what they did."""
+        self._ratios = []
+        if num_rows > 1:
+            self._filter.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error), self._filter.noise)
+            self._ratios = []
+            return
+        self._filter.rebase(error)
+        drafters = [recent for steps in self._drafters.values() for recent in steps.values()]
+        for recent in (*drafters, *self._overheads.values(), self._shown):
+            recent.scale(math.exp(-error))
+        self._few = {rows: [ratio * math.exp(-error) for ratio in few] for rows, few in self._few.items()}
+
     def _is_outdated(self) -> bool:
         """The level moves at every step, the shape hardly: its table is made anew where it shows."""
         self._table_age += 1
@@ -362,6 +376,10 @@ class Recent:
         self._values.append(value)
         self.num_samples += 1
         self._median = None
+
+    def scale(self, factor: float) -> None:
+        self._values = deque((value * factor for value in self._values), maxlen=NUM_RECENT)
+        self._median = self._median and self._median * factor
 
     @property
     def median(self) -> float:

@@ -348,6 +348,22 @@ def test_foreign_states_change_nothing(state: object) -> None:
     assert costs.state() == VALID
 
 
+# ---- what is corrected
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_a_size_is_corrected_and_the_others_cost_what_they_did(num_rows: int) -> None:
+    costs = measured()
+    costs.learn(9, 3.0)
+    costs.learn_draft("head", 1, 0.02)
+    costs.learn_overhead(drafted=True, seconds=0.01)
+    before = {rows: costs.seconds(rows, 0) for rows in (1, 5, 9)}
+    costs.correct(num_rows, math.log(1.5))
+    for rows, seconds in before.items():
+        factor = 1.5 if rows == num_rows else 1.0
+        assert costs.seconds(rows, 0) == pytest.approx(factor * seconds, rel=0.08)
+    assert costs.draft_seconds("head", 1) == pytest.approx(0.02)
+    assert costs.overhead(drafted=True) == pytest.approx(0.01)
+
+
 # ---- what is hoped
 def test_of_what_is_well_known_nothing_is_hoped() -> None:
     machine = SimulatedMachine(hiccups=0.0, noise=0.01, per_cell=0.02)

@@ -287,3 +287,10 @@ def test_sizes_that_were_not_timed_or_in_a_bad_moment_are_found_to_pay(
         run.run(300)
         shares.append(rate(run.run(1200)) / best)
     assert statistics.mean(shares) > 0.92
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_single_rows_that_were_timed_in_a_bad_moment_do_not_keep_it_slower_than_plain(name: str) -> None:
+    """Everything drafted seems to gain then, so that no step is plain and nothing contradicts."""
+    run = simulation(name, plain_text(HOPELESS), timed=range(2, 18), misread={1: 1.8})
+    assert speed(beyond(run.run(1200), 300)) > 0.96

@@ -1,0 +1,52 @@
+"""When a step is to be plain, so that it stays known what a plain step costs.
+
+What drafting gains is reckoned against a plain step. Where it seems to gain, no step is plain, and nothing contradicts:
+a start that timed single rows in a bad moment made `auto` slower than plain for good, while it told of a gain. So now
+and then a step drafts nothing: soon at first, then more rarely. One that did not take what was expected is followed by
+two more, for it may have been a hiccup; what the three say is believed.
+
+Pure: counts steps, is told seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+FIRST, MOST = 16, 1024  # drafted steps until a plain one
+TOLERANCE = math.log(1.2)
+NUM_WITNESSES = 3
+
+
+@dataclass(slots=True)
+class Proof:
+    """Of steps of one number of slots."""
+
+    gap: int = FIRST
+    num_drafted: int = 0  # steps since the last plain one
+    errors: list[float] = field(default_factory=list)  # logarithms, of plain steps in a row
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.errors) or self.num_drafted >= self.gap
+
+    def saw_drafted(self) -> None:
+        self.num_drafted += 1
+        self.errors.clear()
+
+    def saw_plain(self, seconds: float, expected_s: float) -> float:
+        """How much dearer plain steps are than was expected, as a logarithm; 0.0 where there is nothing to correct."""
+        is_due, self.num_drafted = self.is_due, 0
+        if not is_due or min(seconds, expected_s) <= 0.0:
+            return 0.0
+        error = math.log(seconds / expected_s)
+        if not self.errors and abs(error) < TOLERANCE:
+            self.gap = min(2 * self.gap, MOST)
+            return 0.0
+        self.errors.append(error)
+        if len(self.errors) < NUM_WITNESSES:
+            return 0.0
+        middle = sorted(self.errors)[NUM_WITNESSES // 2]
+        self.errors.clear()
+        self.gap = FIRST
+        return middle if abs(middle) >= TOLERANCE else 0.0
