@@ -37,7 +37,7 @@ import numpy as np
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
 from eaglelocal.speculation.first_runs import FirstRuns
-from eaglelocal.speculation.stored import count, within
+from eaglelocal.speculation.stored import bounded, count, within
 
 MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
@@ -45,12 +45,13 @@ STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
 FEW_DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, of one that was measured so often
 GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
 MIN_SECONDS = 1e-9  # no clock tells less
-MIN_RATIO = 0.8  # several rows cost hardly less than one: what says so was timed while the machine changed
+RATIOS = 0.8, 1e4  # of several rows to one: what says less, or more, was timed while the machine changed
 CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
 SETTLED = 0.05  # deviation that is no reason to try a size again, nor is the noise of a decode
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
 ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
+CORRECTIONS = -10.0, 10.0
 FORMAT = 1
 MANY = 3  # decodes of which a hiccup does not move the median
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
@@ -221,7 +222,8 @@ class StepCosts:
         looks too dear is not run again.
         """
         per_cell, per_row_cell = self._filter.slopes
-        few.append(max(seconds / self._unit_s - (per_cell + per_row_cell * num_rows) * self._kilocells, MIN_RATIO))
+        ratio = seconds / self._unit_s - (per_cell + per_row_cell * num_rows) * self._kilocells
+        few.append(bounded(ratio, RATIOS))
         deviation = max(FEW_DEVIATION[len(few)], self._filter.noise)
         self._filter.set_ratio(num_rows, sorted(few)[(len(few) - 1) // 2], deviation)
         if len(few) == len(FEW_DEVIATION):
@@ -229,6 +231,7 @@ class StepCosts:
 
     def correct(self, num_rows: int, error: float) -> None:
         """A size costs so much more than was believed (a logarithm), and all others what they did."""
+        error = bounded(error, CORRECTIONS)
         self._ratios = []
         if num_rows > 1:
             self._filter.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error), self._filter.noise)
