@@ -98,14 +98,17 @@ class StepCosts:
     def hoped_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
         """`seconds` of least, least + 1, .. most rows, at once; of sizes that are not well known what is hoped of them.
 
-        A size that is held to be too dear is never run, so only hope finds out that it is not.
+        A size that is held to be too dear is never run, so only hope finds out that it is not. None is hoped to cost
+        less than the least, which is a step without drafts: a row would seem to give seconds back.
         """
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
-        ratios = self._hoped[least : most + 1]
-        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
+        plain = self._hoped[least]
+        ratios = zip(self._ratios[least : most + 1], self._hoped[least : most + 1], strict=True)
+        found = [max(hope, min(ratio, plain)) for ratio, hope in ratios]
+        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(found, least)]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Seconds of num_rows rows / seconds of one row."""

@@ -394,6 +394,16 @@ def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, floa
             assert cost >= min(c * math.exp(-CURIOSITY * d) for c, d in points.values()) * (1 - 1e-9)
 
 
+def test_no_size_is_hoped_to_cost_less_than_a_step_without_drafts() -> None:
+    """Sixteen slots: a slot's first row would else seem to give seconds back, and what is promised turns negative."""
+    took = [(1, 1.0, 1.03), (16, 1.5, 1.54), (32, 1.6, 6.0), (48, 1.7, 1.73)]
+    costs = StepCosts()
+    costs.calibrate({rows: [ratio, 1.02 * ratio, slowest] for rows, ratio, slowest in took})
+    found = costs.hoped_up_to(16, 64, 0)
+    assert found[0] == min(found)
+    assert found[16] < costs.seconds(32, 0)
+
+
 # ---- on a GPU
 def test_the_first_of_a_kind_makes_its_kernels_and_tells_nothing() -> None:
     costs = StepCosts(makes_kernels=True)
