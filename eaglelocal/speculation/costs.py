@@ -43,9 +43,12 @@ MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
 STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
 FEW_DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, of one that was measured so often
+MAX_DOUBT = 1.0  # as a deviation, of the first that surprises
 GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
+CONTEXT_SHARE = 0.25  # of a decode, at the most, that is taken off for its context where the size ran a few times
 MIN_SECONDS = 1e-9  # no clock tells less
-RATIOS = 0.8, 1e4  # of several rows to one: what says less, or more, was timed while the machine changed
+RATIO_RANGE = (1e-3, 1e6)  # a machine may have slept meanwhile
+LEAST_RATIO = 0.8  # of several rows to one, where few were timed: what says less was timed while the machine changed
 CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
 SETTLED = 0.05  # deviation that is no reason to try a size again, nor is the noise of a decode
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
@@ -100,14 +103,17 @@ class StepCosts:
     def hoped_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
         """`seconds` of least, least + 1, .. most rows, at once; of sizes that are not well known what is hoped of them.
 
-        A size that is held to be too dear is never run, so only hope finds out that it is not.
+        A size that is held to be too dear is never run, so only hope finds out that it is not. None is hoped to cost
+        less than the least, which is a step without drafts: a row would seem to give seconds back.
         """
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
-        ratios = self._hoped[least : most + 1]
-        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
+        plain = self._hoped[least]
+        ratios = zip(self._ratios[least : most + 1], self._hoped[least : most + 1], strict=True)
+        found = [max(hope, min(ratio, plain)) for ratio, hope in ratios]
+        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(found, least)]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Seconds of num_rows rows / seconds of one row."""
@@ -210,21 +216,28 @@ class StepCosts:
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + count
         if is_new and num_rows > 1 and count < MANY:
             self._few[num_rows] = []
+        is_few = is_new or num_rows in self._few
         if num_rows in self._few:
-            self._learn_few(num_rows, self._few[num_rows], seconds)
-        if is_new or not is_kept or self._is_outdated():
+            self._learn_few(num_rows, self._few[num_rows], seconds, guess)
+        if is_few or not is_kept or self._is_outdated():
             self._ratios = []
         else:
             self._one_s, self._slopes = self._unit_s, self._filter.slopes
 
-    def _learn_few(self, num_rows: int, few: list[float], seconds: float) -> None:
+    def _learn_few(self, num_rows: int, few: list[float], seconds: float, guess: float) -> None:
         """A size that ran a few times costs what it did in the better half of them: hiccups are common, and a size that
-        looks too dear is not run again.
+        looks too dear is not run again. So the more the first of them surprises, the less it is believed. Behind a long
+        context nothing is left to tell the size by; what the context adds is then a guess, and the filter weighs both.
         """
         per_cell, per_row_cell = self._filter.slopes
-        ratio = seconds / self._unit_s - (per_cell + per_row_cell * num_rows) * self._kilocells
-        few.append(bounded(ratio, RATIOS))
+        relative, of_context = seconds / self._unit_s, (per_cell + per_row_cell * num_rows) * self._kilocells
+        if of_context > CONTEXT_SHARE * relative:
+            del self._few[num_rows]
+            return
+        few.append(bounded(relative - of_context, (LEAST_RATIO, RATIO_RANGE[1])))
         deviation = max(FEW_DEVIATION[len(few)], self._filter.noise)
+        if len(few) == 1:
+            deviation = max(deviation, min(math.log(few[0] / guess) / 2, MAX_DOUBT))  # it may have met a hiccup
         self._filter.set_ratio(num_rows, sorted(few)[(len(few) - 1) // 2], deviation)
         if len(few) == len(FEW_DEVIATION):
             del self._few[num_rows]
@@ -457,7 +470,7 @@ class _Saved:
             level=within(state["level"], -30.0, 10.0),
             slopes=(per_cell, per_row_cell, deviation),
             sizes=[
-                (count(n, 1), within(ratio, 1e-3, 1e6), within(deviation, 0.0, 10.0), count(samples, 0))
+                (count(n, 1), within(ratio, *RATIO_RANGE), within(deviation, 0.0, 10.0), count(samples, 0))
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={

@@ -410,6 +410,44 @@ def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, floa
             assert cost >= min(c * math.exp(-CURIOSITY * d) for c, d in points.values()) * (1 - 1e-9)
 
 
+def test_no_size_is_hoped_to_cost_less_than_a_step_without_drafts() -> None:
+    """Sixteen slots: a slot's first row would else seem to give seconds back, and what is promised turns negative."""
+    took = [(1, 1.0, 1.03), (16, 1.5, 1.54), (32, 1.6, 6.0), (48, 1.7, 1.73)]
+    costs = StepCosts()
+    costs.calibrate({rows: [ratio, 1.02 * ratio, slowest] for rows, ratio, slowest in took})
+    found = costs.hoped_up_to(16, 64, 0)
+    assert found[0] == min(found)
+    assert found[16] < costs.seconds(32, 0)
+
+
+def test_what_first_ran_far_into_a_context_costs_what_it_does_at_its_beginning() -> None:
+    """What the context adds is a guess then, larger than the decode: nothing that is left may be taken for the size."""
+    costs = StepCosts()
+    costs.calibrate({1: [1.0] * 3, 2: [1.1] * 3})
+    for rows in (5, 5, 9, 1, 5, 9):
+        costs.learn(rows, 1.5, num_cells=100_000)
+    assert 0.3 < costs.seconds(5, 0) / costs.seconds(1, 0) < 5.0
+    assert 0.3 < costs.seconds(9, 0) / costs.seconds(1, 0) < 9.0
+
+
+def test_a_size_that_met_a_hiccup_at_first_is_tried_once_more() -> None:
+    costs = StepCosts()
+    costs.calibrate({rows: [1.0 + rows / 10] * 3 for rows in (1, 2, 4, 8)})
+    believed = costs.seconds(6, 0)
+    costs.learn(6, 4.0 * believed)
+    assert costs.hoped_up_to(1, 6, 0)[5] < 1.1 * believed
+    costs.learn(6, 4.0 * believed)
+    assert costs.hoped_up_to(1, 6, 0)[5] > 2.0 * believed, "it was none"
+
+
+@pytest.mark.parametrize("seconds", [1e7, 1e305])
+def test_a_machine_that_slept_during_a_decode_leaves_a_state_that_is_understood(seconds: float) -> None:
+    costs = measured()
+    costs.learn(6, seconds)
+    assert 0.0 < costs.seconds(MAX_ROWS, 1000) < math.inf
+    assert StepCosts().restore(costs.state())
+
+
 # ---- on a GPU
 def test_the_first_of_a_kind_makes_its_kernels_and_tells_nothing() -> None:
     costs = StepCosts(makes_kernels=True)
