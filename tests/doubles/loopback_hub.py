@@ -264,15 +264,19 @@ class StorageHandler(_Handler):
         for begin in range(0, min(limit, len(content)), CHUNK_BYTES):
             time.sleep(self.hub.faults.slow_s)
             chunk = content[begin : min(begin + CHUNK_BYTES, limit)]
+            self._count(len(chunk))  # before the client can have it and look at the count
             try:
                 self.wfile.write(chunk)
             except OSError:  # the client has gone
+                self._count(-len(chunk))
                 self.close_connection = True
                 return
-            with self.hub.lock:
-                self.hub.sent_bytes += len(chunk)
         if limit < len(content):
             self.close_connection = True
+
+    def _count(self, num_bytes: int) -> None:
+        with self.hub.lock:
+            self.hub.sent_bytes += num_bytes
 
 
 class _Server(ThreadingHTTPServer):
