@@ -36,7 +36,7 @@ from eaglelocal.gguf.shape import Shape, shape_as, shape_of
 from eaglelocal.planner.images import image_buffers
 from eaglelocal.planner.jobs import ROLLBACKS, Job, jobs_of, rollback_of
 from eaglelocal.planner.memory import safe_rooms
-from eaglelocal.planner.placement import places, shares_of, shares_on, used_gpus
+from eaglelocal.planner.placement import places_of, shares_on, used_gpus
 from eaglelocal.probe.machine import Machine
 
 # Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
@@ -279,24 +279,17 @@ def placements_of(
         for index, source in enumerate(sources)
     ]
     if len(sources) > 1 and sources[1].shape.is_head:
-        placements[1] = with_head_there(
-            placements[1], sources[1], output_device(placements[0], sources[0].shape, gpus), gpus
-        )
+        output = places_of(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        placements[1] = with_head_there(placements[1], sources[1], gpus, output)
     return placements
 
 
-def with_head_there(placement: Placement, head: Source, device: str, gpus: Sequence[Room]) -> Placement:
-    """The head's, all on the device of its target's output."""
+def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], output: str) -> Placement:
+    """A head's, all on the device of its target's output."""
     if len(gpus) > 1:
-        placement = dataclasses.replace(placement, shares=shares_on(gpus, device) or placement.shares)
-    own = output_device(placement, head.shape, gpus)
+        placement = dataclasses.replace(placement, shares=shares_on(gpus, output) or placement.shares)
+    own = places_of(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
-
-
-def output_device(placement: Placement, shape: Shape, gpus: Sequence[Room]) -> str:
-    shares = shares_of(gpus, placement.shares)
-    names = [gpu.device for gpu in gpus]
-    return places(shape.n_layer + shape.n_layer_ahead, names, shares, gpu_layers=placement.gpu_layers)[-1]
 
 
 def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:

@@ -45,9 +45,8 @@ def buffers_nowhere(library: Library) -> Iterator[None]:
     make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
     functions = nowhere(native)
     allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))
-    kinds = {
-        library.device_buffer_type(library.device_at(i)) for i in range(library.num_devices())
-    }  # BLAS shares the processor's
+    devices = map(library.device_at, range(library.num_devices()))
+    kinds = set(map(library.device_buffer_type, devices))  # BLAS shares the processor's
     tables = [KindOfBuffer.from_address(kind) for kind in kinds]
     kept = [table.alloc_buffer for table in tables]
     try:

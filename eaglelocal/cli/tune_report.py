@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.speculation.costs import lines
+from eaglelocal.speculation.cost_curve import lines
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 CLIFF = 0.3  # of a plain decode, for one row more

@@ -25,7 +25,7 @@ from eaglelocal.planner.compute import (
 )
 from eaglelocal.planner.images import image_buffers
 from eaglelocal.planner.jobs import Job, jobs_of
-from eaglelocal.planner.placement import expert_places, places, shares_of, shares_on, used_gpus
+from eaglelocal.planner.placement import expert_places, places_of, shares_on, used_gpus
 
 GIB = 2**30
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
@@ -65,19 +65,19 @@ def estimate(
     """
     gpus = used_gpus(rooms, device=plan.device, split=plan.split)
     jobs = jobs_of(plan, target, draft)
-    output = where_of(jobs[0], gpus, plan.shares)[-1]
-    held = [
-        buffer
-        for job in jobs
-        for buffer in buffers_of(job, gpus, (job.shape.is_head and shares_on(gpus, output)) or plan.shares)
-    ]
+    output = places_of(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
+    held: list[Buffer] = []
+    for job in jobs:
+        with_output = shares_on(gpus, output) if job.shape.is_head else ()
+        held += buffers_of(job, gpus, with_output or plan.shares)
     held += image_buffers(projector, plan, gpus)
     return (*held, *runtimes(held))
 
 
 def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Iterator[Buffer]:
     """Of one model, without runtimes."""
-    shape, where = job.shape, where_of(job, gpus, shares)
+    shape = job.shape
+    where = places_of(shape, gpus, shares, gpu_layers=job.gpu_layers)
     experts = expert_places(where[: shape.n_layer], job.n_cpu_moe)
     held = (
         *weights(shape, where, experts),
@@ -88,12 +88,6 @@ def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Itera
     for buffer in held:
         if buffer.num_bytes:
             yield replace(buffer, of_draft=job.of_draft)
-
-
-def where_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> tuple[str, ...]:
-    """As `places`."""
-    num_blocks = job.shape.n_layer + job.shape.n_layer_ahead
-    return places(num_blocks, [gpu.device for gpu in gpus], shares_of(gpus, shares), gpu_layers=job.gpu_layers)
 
 
 def weights(shape: Shape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from eaglelocal.backend.fit import RAM, Room
+from eaglelocal.gguf.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
     ends = [end / sum(shares) for end in accumulate(shares)]
     chosen = (bisect_right(ends, layer / wanted) for layer in range(wanted))
     return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+
+
+def places_of(
+    shape: Shape, gpus: Sequence[Room], shares: Sequence[float], *, gpu_layers: int | None
+) -> tuple[str, ...]:
+    """As `places`, of a model. `shares`: as asked; empty: by what is free."""
+    names = [gpu.device for gpu in gpus]
+    return places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=gpu_layers)
 
 
 def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:

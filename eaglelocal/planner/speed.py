@@ -24,7 +24,7 @@ from eaglelocal.gguf.shape import Shape
 from eaglelocal.planner.acceptance import Acceptance
 from eaglelocal.planner.machine import Device, Rig
 from eaglelocal.planner.placement import expert_places
-from eaglelocal.speculation.costs import lines
+from eaglelocal.speculation.cost_curve import lines
 
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
 CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert

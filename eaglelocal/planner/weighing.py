@@ -24,7 +24,7 @@ from eaglelocal.planner.jobs import rollback_of, target_job
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.memory import Sum, estimate, safe_rooms, summed
 from eaglelocal.planner.options import DraftWay, Option
-from eaglelocal.planner.placement import WHOLE, Offload, places, shares_of, used_gpus
+from eaglelocal.planner.placement import WHOLE, Offload, places_of, used_gpus
 from eaglelocal.planner.speed import MAX_DRAFT, Prediction, curve_of, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache is for room: what it saves in reading goes into unpacking
@@ -225,10 +225,7 @@ class Scale:
         return self.has_gpus and gpu_layers != 0
 
     def _where(self, option: Option, gpu_layers: int | None) -> Sequence[str]:
-        shape = option.shape
-        names = [room.device for room in self._gpus]
-        blocks = shape.n_layer + shape.n_layer_ahead
-        return places(blocks, names, shares_of(self._gpus, self._shares), gpu_layers=gpu_layers)
+        return places_of(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
 def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:

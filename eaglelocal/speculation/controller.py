@@ -186,7 +186,7 @@ class Controller:
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
         """What decides in a step: `seats` are the slots that decode."""
         is_ruled = self._is_ruled([seat.slot for seat in seats])
-        if not (is_ruled or num_prefill_rows) and self._proof(len(seats)).is_due:
+        if not num_prefill_rows and self._can_be_plain(seats) and self._proof(len(seats)).is_due:
             seats = [Seat(seat.slot, 0) for seat in seats]
         prices = Prices(
             self.costs,
@@ -246,7 +246,7 @@ class Controller:
     def learn(self, report: StepReport) -> list[Change]:
         """A step is over."""
         is_ruled, is_awake = self._is_ruled(report.verdicts), self._num_awake(report) > 0
-        if not report.num_prefill_rows and report.verdicts:
+        if not (is_ruled or report.num_prefill_rows):
             self._learn_proof(report)
         self._untaught.append((report, is_awake))
         if len(self._untaught) >= (AT_ONCE if is_awake and not is_ruled else MOST_AT_ONCE):
@@ -272,13 +272,21 @@ class Controller:
     def _proof(self, num_seats: int) -> Proof:
         return self._proofs.setdefault(num_seats, Proof())
 
+    def _can_be_plain(self, seats: Sequence[Seat]) -> bool:
+        """Is nobody's length a matter of rule, nor a probe under way?"""
+        minds = [self._minds[seat.slot] for seat in seats]
+        return bool(minds) and all([mind.watch is not None and not mind.is_probing for mind in minds])
+
     def _learn_proof(self, report: StepReport) -> None:
-        proof, num_seats = self._proof(len(report.verdicts)), len(report.verdicts)
-        if report.num_rows > num_seats:
+        """Fillers belong to a plain step as they do to others; of several passes nothing is told."""
+        proof = self._proof(len(report.verdicts))
+        if report.num_drafted:
             proof.saw_drafted()
-        elif error := proof.saw_plain(report.decode_s, self.costs.seconds(num_seats, report.num_cells)):
+        elif report.num_passes > 1:
+            proof.saw_nothing()
+        elif error := proof.saw_plain(report.decode_s, self.costs.seconds(report.num_rows, report.num_cells)):
             self.learn_costs()
-            self.costs.correct(num_seats, error)
+            self.costs.correct(report.num_rows, error)
 
     def _show_rules(self, report: StepReport) -> None:
         """To the slots whose length follows the acceptance by a rule."""

@@ -29,33 +29,22 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
+from eaglelocal.speculation.cost_curve import GUESSED_DEVIATION, hoped, lines, smoothed
 from eaglelocal.speculation.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
+from eaglelocal.speculation.few_runs import DEVIATION as FEW_DEVIATION
+from eaglelocal.speculation.few_runs import FewRuns
 from eaglelocal.speculation.first_runs import FirstRuns
-from eaglelocal.speculation.stored import bounded, count, within
+from eaglelocal.speculation.saved_costs import FORMAT, MAX_ROWS, SavedCosts
+from eaglelocal.speculation.stored import bounded
 
-MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
 NUM_RECENT = 15  # draft steps and overheads whose median counts
 STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
-FEW_DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, of one that was measured so often
-MAX_DOUBT = 1.0  # as a deviation, of the first that surprises
-GUESSED_DEVIATION = (0.3, 0.5)  # of a ratio that never was: between measured sizes, beyond them
 CONTEXT_SHARE = 0.25  # of a decode, at the most, that is taken off for its context where the size ran a few times
 MIN_SECONDS = 1e-9  # no clock tells less
-RATIO_RANGE = (1e-3, 1e6)  # a machine may have slept meanwhile
-LEAST_RATIO = 0.8  # of several rows to one, where few were timed: what says less was timed while the machine changed
-CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
-SETTLED = 0.05  # deviation that is no reason to try a size again, nor is the noise of a decode
-REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
-ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
 STORED_LEVEL_DEVIATION = 0.5
 CORRECTIONS = -10.0, 10.0
-FORMAT = 1
 MANY = 3  # decodes of which a hiccup does not move the median
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
 
@@ -70,7 +59,7 @@ class StepCosts:
         self._filter = CostFilter()
         self._first_runs = FirstRuns(makes_kernels=makes_kernels)
         self._num_samples: dict[int, int] = {}  # by rows
-        self._few: dict[int, list[float]] = {}  # ratios of sizes that ran a few times, by rows
+        self._few = FewRuns()
         self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
         self._overheads = {False: Recent(), True: Recent()}
         self._shown = Recent()
@@ -79,6 +68,7 @@ class StepCosts:
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be computed again
         self._hoped: list[float] = []  # likewise: what they may turn out to be
+        self._floored: dict[int, list[float]] = {}  # those, by the number of rows that a step has in any case
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
         self._most = 0  # rows that were ever asked for
@@ -110,10 +100,15 @@ class StepCosts:
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
-        plain = self._hoped[least]
-        ratios = zip(self._ratios[least : most + 1], self._hoped[least : most + 1], strict=True)
-        found = [max(hope, min(ratio, plain)) for ratio, hope in ratios]
-        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(found, least)]
+        floored = self._floored.get(least)
+        if floored is None:
+            floored = self._floored[least] = self._floor(least)
+        ratios = floored[: most + 1 - least]
+        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
+
+    def _floor(self, least: int) -> list[float]:
+        ratios = zip(self._ratios[least:], self._hoped[least:], strict=True)
+        return [max(hope, min(ratio, self._hoped[least])) for ratio, hope in ratios]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Seconds of num_rows rows / seconds of one row."""
@@ -182,9 +177,9 @@ class StepCosts:
         for rows, took in seconds.items():
             spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
             ratios = [seconds / single for seconds in took]
-            self._few.pop(rows, None)
+            self._few.end(rows)
             if rows > 1 and len(took) < MANY:
-                self._few[rows] = ratios
+                self._few.begin(rows, ratios)
                 spread = max(spread, FEW_DEVIATION[len(took)])
             self._filter.set_ratio(rows, statistics.median_low(ratios), spread)
             self._num_samples[rows] = self.num_samples(rows) + len(took)
@@ -215,38 +210,32 @@ class StepCosts:
         is_new = num_rows not in self._num_samples
         self._num_samples[num_rows] = self._num_samples.get(num_rows, 0) + count
         if is_new and num_rows > 1 and count < MANY:
-            self._few[num_rows] = []
-        is_few = is_new or num_rows in self._few
-        if num_rows in self._few:
-            self._learn_few(num_rows, self._few[num_rows], seconds, guess)
-        if is_few or not is_kept or self._is_outdated():
+            self._few.begin(num_rows)
+        is_few = num_rows in self._few
+        if is_few:
+            self._learn_few(num_rows, seconds, guess)
+        if is_few or is_new or not is_kept or self._is_outdated():
             self._ratios = []
         else:
             self._one_s, self._slopes = self._unit_s, self._filter.slopes
 
-    def _learn_few(self, num_rows: int, few: list[float], seconds: float, guess: float) -> None:
-        """A size that ran a few times costs what it did in the better half of them: hiccups are common, and a size that
-        looks too dear is not run again. So the more the first of them surprises, the less it is believed. Behind a long
-        context nothing is left to tell the size by; what the context adds is then a guess, and the filter weighs both.
+    def _learn_few(self, num_rows: int, seconds: float, guess: float) -> None:
+        """Behind a long context, whose price is a guess at first, nothing is left to tell the size by: it stays the
+        filter's, which weighs both.
         """
         per_cell, per_row_cell = self._filter.slopes
         relative, of_context = seconds / self._unit_s, (per_cell + per_row_cell * num_rows) * self._kilocells
         if of_context > CONTEXT_SHARE * relative:
-            del self._few[num_rows]
+            self._few.end(num_rows)
             return
-        few.append(bounded(relative - of_context, (LEAST_RATIO, RATIO_RANGE[1])))
-        deviation = max(FEW_DEVIATION[len(few)], self._filter.noise)
-        if len(few) == 1:
-            deviation = max(deviation, min(math.log(few[0] / guess) / 2, MAX_DOUBT))  # it may have met a hiccup
-        self._filter.set_ratio(num_rows, sorted(few)[(len(few) - 1) // 2], deviation)
-        if len(few) == len(FEW_DEVIATION):
-            del self._few[num_rows]
+        ratio, deviation = self._few.add(num_rows, relative - of_context, guess=guess)
+        self._filter.set_ratio(num_rows, ratio, max(deviation, self._filter.noise))
 
     def correct(self, num_rows: int, error: float) -> None:
         """A size costs so much more than was believed (a logarithm), and all others what they did."""
         error = bounded(error, CORRECTIONS)
-        self._ratios = []
         if num_rows > 1:
+            self._few.end(num_rows)
             self._filter.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error), self._filter.noise)
             self._ratios = []
             return
@@ -254,7 +243,8 @@ class StepCosts:
         drafters = [recent for steps in self._drafters.values() for recent in steps.values()]
         for recent in (*drafters, *self._overheads.values(), self._shown):
             recent.scale(math.exp(-error))
-        self._few = {rows: [ratio * math.exp(-error) for ratio in few] for rows, few in self._few.items()}
+        self._few.scale(math.exp(-error))
+        self._ratios = []
 
     def _is_outdated(self) -> bool:
         """The level moves at every step, the shape hardly: its table is made anew where it shows."""
@@ -299,7 +289,7 @@ class StepCosts:
     def restore(self, state: object) -> bool:
         """Begin with what was learnt earlier. False: the data is not understood, and nothing has changed."""
         try:
-            saved = _Saved.read(state)
+            saved = SavedCosts.read(state)
         except (TypeError, ValueError, KeyError, AttributeError):
             return False
         self._take(saved)
@@ -326,43 +316,29 @@ class StepCosts:
     def _tabulate(self, num_rows: int) -> None:
         """Ratios of every size up to num_rows, and as far as they were asked for before."""
         self._most = max(num_rows, self._most)
+        self._ratios = self._hoped = [1.0] * (self._most + 1)
         if self.is_known:
-            believed = self._believed()
+            measured = self._filter.ratios
+            deviations = {rows: self._filter.deviation(rows) for rows in measured}
+            believed = smoothed(measured, deviations)
             self._ratios = lines(believed, self._most)
-            settled = max(SETTLED, self._filter.noise)
-            doubts = {r: max(self._filter.deviation(r) - settled, 0.0) for r in believed}
-            self._hoped = hoped({rows: (ratio, doubts[rows]) for rows, ratio in believed.items()}, self._most)
-        else:
-            self._ratios = self._hoped = [1.0] * (self._most + 1)
+            self._hoped = hoped(believed, deviations, self._most, noise=self._filter.noise)
+        self._floored = {}
         self._slopes = self._filter.slopes
         self._one_s = self._unit_s if self._num_samples else 0.0
         self._table_age, self._table_shape = 0, self._filter.shape
 
-    def _believed(self) -> dict[int, float]:
-        """Measured ratios, drawn to the line between their neighbours as far as they are uncertain.
-
-        A size that was measured in a bad moment and then looks too dear to be tried would else stay so; a cliff that
-        was measured well moves by about one per cent.
-        """
-        ratios = self._filter.ratios
-        sizes = list(ratios)
-        believed = dict(ratios)
-        for before, rows, behind in zip(sizes, sizes[1:], sizes[2:], strict=False):
-            share = (rows - before) / (behind - before)
-            smooth = math.log(ratios[before] + share * (ratios[behind] - ratios[before]))
-            doubt = self._filter.deviation(rows) ** 2
-            weight = doubt / (doubt + ROUGHNESS**2)
-            believed[rows] = math.exp((1.0 - weight) * math.log(ratios[rows]) + weight * smooth)
-        return believed
-
-    def _take(self, saved: _Saved) -> None:
+    def _take(self, saved: SavedCosts) -> None:
         known = self._filter = CostFilter()
         known.set_level(saved.level, STORED_LEVEL_DEVIATION)
         known.set_slopes(*saved.slopes)
         for rows, ratio, deviation, samples in saved.sizes:
             known.set_ratio(rows, ratio, max(deviation, STORED_DEVIATION, FEW_DEVIATION.get(samples, 0.0)))
         self._num_samples = {rows: samples for rows, _, _, samples in saved.sizes if samples}
-        self._few = {rows: [ratio] for rows, ratio, _, samples in saved.sizes if rows > 1 and 0 < samples < MANY}
+        self._few = FewRuns()
+        for rows, ratio, _, samples in saved.sizes:
+            if rows > 1 and 0 < samples < MANY:
+                self._few.begin(rows, [ratio])
         self._drafters = {
             name: {rows: Recent([median]) for rows, median in steps} for name, steps in saved.drafters.items()
         }
@@ -409,73 +385,3 @@ def noise_of(samples: Iterable[Sequence[float]]) -> float:
     spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
     apart = [spread for spread in spreads if spread > 0.0]  # the median of each size is no sample of the noise
     return max(NOISE, 1.2 * statistics.median(apart)) if apart else NOISE
-
-
-def lines(points: Mapping[int, float], most: int) -> list[float]:
-    """Costs of 0 .. most rows from those of some sizes, ascending: on lines between them, steeper beyond.
-
-    >>> lines({1: 1.0, 3: 2.0}, 5)
-    [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
-    """
-    sizes, costs = list(points), list(points.values())
-    last, cost = sizes[-1], costs[-1]
-    slope = cost / last
-    if len(sizes) > 1:
-        slope = max(slope, (cost - costs[-2]) / (last - sizes[-2]))
-    rows = np.arange(most + 1)
-    table: list[float] = (np.interp(rows, sizes, costs) + slope * np.maximum(rows - last, 0)).tolist()
-    table[0] = 0.0
-    return table
-
-
-def hoped(points: Mapping[int, tuple[float, float]], most: int) -> list[float]:
-    """As `lines`, of costs with how doubtful they are (as a logarithm): what 0 .. most rows may well turn out to cost.
-
-    Between two sizes it is no less than the cheaper one's; beyond the largest, as far as it is worth a try, rows may be
-    nearly free, as they are where a decode waits for memory.
-    """
-    sizes = list(points)
-    costs = [cost * math.exp(-CURIOSITY * doubt) for cost, doubt in points.values()]
-    last, cost = sizes[-1], costs[-1]
-    table = np.array(lines(dict(zip(sizes, costs, strict=True)), most))
-    rows = np.arange(most + 1)
-    behind = np.searchsorted(sizes, rows)  # the first known size that is not smaller
-    least = np.minimum(np.take(costs, behind, mode="clip"), np.take(costs, behind - 1, mode="clip"))
-    is_between = (rows > 1) & (rows < last) & (np.take(sizes, behind, mode="clip") != rows)
-    table[is_between] = np.maximum(table * math.exp(-CURIOSITY * (GUESSED_DEVIATION[0] - SETTLED)), least)[is_between]
-    is_near = (rows > last) & (rows <= REACH * last)
-    table[is_near] = np.minimum(table, cost * (rows / last) ** BEYOND)[is_near]
-    found: list[float] = table.tolist()
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Saved:
-    """What `state` gave, read back and checked."""
-
-    level: float
-    slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
-    sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
-    drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
-    overheads: list[float | None]  # plain, drafted
-
-    @classmethod
-    def read(cls, state: Any) -> _Saved:
-        """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
-        if state["format"] != FORMAT:
-            raise ValueError(f"format {state['format']!r}")
-        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
-        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
-        return cls(
-            level=within(state["level"], -30.0, 10.0),
-            slopes=(per_cell, per_row_cell, deviation),
-            sizes=[
-                (count(n, 1), within(ratio, *RATIO_RANGE), within(deviation, 0.0, 10.0), count(samples, 0))
-                for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
-            ],
-            drafters={
-                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
-                for name, steps in state["drafters"].items()
-            },
-            overheads=[plain, drafted],
-        )

@@ -34,6 +34,11 @@ class Proof:
         self.num_drafted += 1
         self.errors.clear()
 
+    def saw_nothing(self) -> None:
+        """A plain step of which nothing can be told."""
+        self.num_drafted = 0
+        self.errors.clear()
+
     def saw_plain(self, seconds: float, expected_s: float) -> float:
         """How much dearer plain steps are than was expected, as a logarithm; 0.0 where there is nothing to correct."""
         is_due, self.num_drafted = self.is_due, 0

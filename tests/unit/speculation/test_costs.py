@@ -13,7 +13,9 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs import BEYOND, CURIOSITY, MAX_ROWS, REACH, StepCosts, hoped, lines
+from eaglelocal.speculation.cost_curve import BEYOND, CURIOSITY, REACH, SETTLED, hoped, lines
+from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.saved_costs import MAX_ROWS
 
 STARTED_WITH = (1, 2, 4, 8)
 Choose = Callable[[SimulatedMachine, int], int]
@@ -365,6 +367,12 @@ def test_a_size_is_corrected_and_the_others_cost_what_they_did(num_rows: int) ->
 
 
 # ---- what is hoped
+def hope_of(points: dict[int, tuple[float, float]], most: int) -> list[float]:
+    """Of costs, with how far each is from settled."""
+    costs = {rows: cost for rows, (cost, _) in points.items()}
+    return hoped(costs, {rows: SETTLED + doubt for rows, (_, doubt) in points.items()}, most, noise=0.0)
+
+
 def test_of_what_is_well_known_nothing_is_hoped() -> None:
     machine = SimulatedMachine(hiccups=0.0, noise=0.01, per_cell=0.02)
     costs = StepCosts()
@@ -389,7 +397,7 @@ def test_of_what_is_well_known_nothing_is_hoped() -> None:
 def test_a_size_of_which_little_is_known_may_be_cheaper(
     points: dict[int, tuple[float, float]], rows: int, cost: float
 ) -> None:
-    assert hoped(points, 20)[rows] == pytest.approx(cost)
+    assert hope_of(points, 20)[rows] == pytest.approx(cost)
 
 
 @given(
@@ -399,7 +407,7 @@ def test_a_size_of_which_little_is_known_may_be_cheaper(
 def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, float]], most: int) -> None:
     points = dict(sorted(({1: (1.0, 0.0)} | known).items()))
     believed = lines({rows: cost for rows, (cost, _) in points.items()}, most)
-    found = hoped(points, most)
+    found = hope_of(points, most)
     assert len(found) == most + 1 and found[0] == 0.0 and found[1:2] == believed[1:2]
     for rows, cost in enumerate(found):
         if rows in points:

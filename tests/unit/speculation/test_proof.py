@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from doubles.drafts import chain
 
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.request import AUTO, Spec, fixed
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.speculation.controller import Controller, StepReport
+from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.mind import Drafters, Seat
 from eaglelocal.speculation.proof import FIRST, MOST, NUM_WITNESSES, Proof
 
 
@@ -58,3 +65,49 @@ def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float
     proof = Proof()
     until_due(proof)
     assert proof.saw_plain(seconds, expected) == 0.0
+
+
+# ---- in the controller
+def controller(*specs: Spec) -> Controller:
+    costs = StepCosts()
+    costs.calibrate({rows: [1.0 + rows / 100] * 3 for rows in range(1, 18)})
+    made = Controller(AUTO, Drafters("head"), costs, leveled=len(specs) > 1)
+    for slot, spec in enumerate(specs):
+        made.begin(slot, spec)
+    return made
+
+
+def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_passes: int = 1) -> bool:
+    """Of all slots. True: it could have drafted."""
+    slots = sorted(controller._minds)
+    choice = controller.choice([Seat(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
+    may_draft = bool(choice.growing("head"))
+    draft = chain(*range(1, 1 + num_drafted)) if may_draft else Draft()
+    num_rows = len(slots) * (1 + len(draft)) + num_filler
+    verdict = Verdict(tuple(range(len(draft))), tuple(Sampled(token) for token in range(1, 2 + len(draft))))
+    controller.learn(
+        StepReport(
+            num_rows=num_rows,
+            num_filler_rows=num_filler,
+            num_passes=num_passes,
+            num_prefill_rows=0,
+            num_cells=0,
+            decode_s=1.0,
+            draft_calls=(),
+            other_s=0.0,
+            verdicts={slot: (draft, verdict) for slot in slots},
+        )
+    )
+    return may_draft
+
+
+@pytest.mark.parametrize(("num_filler", "num_passes"), [(0, 1), (1, 1), (0, 2)])
+def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_filler: int, num_passes: int) -> None:
+    brain = controller(AUTO, AUTO)
+    drafting = [step(brain, num_drafted=2, num_filler=num_filler, num_passes=num_passes) for _ in range(FIRST + 8)]
+    assert drafting == [True] * FIRST + [False] + [True] * 7
+
+
+def test_a_length_that_is_a_matter_of_rule_stays_one() -> None:
+    brain = controller(AUTO, fixed(2))
+    assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST))

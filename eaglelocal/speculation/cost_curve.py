@@ -1,0 +1,75 @@
+"""From the costs of some sizes to those of all: what is believed of a size, and what may be hoped of it. Pure.
+
+Costs are relative to a decode of one row, sizes are numbers of rows, in ascending order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+GUESSED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, beyond them
+ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
+CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
+SETTLED = 0.05  # deviation that is no reason to try a size again
+REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
+
+
+def lines(points: Mapping[int, float], most: int) -> list[float]:
+    """Costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
+
+    >>> lines({1: 1.0, 3: 2.0}, 5)
+    [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
+    """
+    sizes, costs = list(points), list(points.values())
+    last, cost = sizes[-1], costs[-1]
+    slope = cost / last
+    if len(sizes) > 1:
+        slope = max(slope, (cost - costs[-2]) / (last - sizes[-2]))
+    rows = np.arange(most + 1)
+    table: list[float] = (np.interp(rows, sizes, costs) + slope * np.maximum(rows - last, 0)).tolist()
+    table[0] = 0.0
+    return table
+
+
+def smoothed(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
+    """Costs, drawn to the line between their neighbours as far as they are uncertain (as a logarithm).
+
+    A size that was measured in a bad moment and then looks too dear to be tried would else stay so; a cliff that was
+    measured well moves by about one per cent.
+    """
+    sizes = list(points)
+    found = dict(points)
+    for before, rows, behind in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        share = (rows - before) / (behind - before)
+        smooth = math.log(points[before] + share * (points[behind] - points[before]))
+        doubt = deviations[rows] ** 2
+        weight = doubt / (doubt + ROUGHNESS**2)
+        found[rows] = math.exp((1.0 - weight) * math.log(points[rows]) + weight * smooth)
+    return found
+
+
+def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: int, *, noise: float) -> list[float]:
+    """As `lines`: what 0 .. most rows may well turn out to cost.
+
+    Between two sizes it is no less than the cheaper one's; beyond the largest, as far as it is worth a try, rows may be
+    nearly free, as they are where a decode waits for memory.
+
+    noise  of one decode (as a logarithm): no size is known better
+    """
+    settled = max(SETTLED, noise)
+    sizes = list(points)
+    costs = [cost * math.exp(-CURIOSITY * max(deviations[rows] - settled, 0.0)) for rows, cost in points.items()]
+    last, cost = sizes[-1], costs[-1]
+    table = np.array(lines(dict(zip(sizes, costs, strict=True)), most))
+    rows = np.arange(most + 1)
+    behind = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)  # the first known size that is not smaller
+    cheaper = np.minimum(np.take(costs, behind), np.take(costs, np.maximum(behind - 1, 0)))
+    is_between = (rows > 1) & (rows < last) & (np.take(sizes, behind) != rows)
+    untried = table * math.exp(-CURIOSITY * (GUESSED_DEVIATION[0] - SETTLED))
+    table = np.where(is_between, np.maximum(untried, cheaper), table)
+    is_near = (rows > last) & (rows <= REACH * last)
+    found: list[float] = np.where(is_near, np.minimum(table, cost * (rows / last) ** BEYOND), table).tolist()
+    return found

@@ -1,0 +1,42 @@
+"""What StepCosts keeps on disk, read back and checked. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from eaglelocal.speculation.stored import count, within
+
+FORMAT = 1
+MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
+RATIO_RANGE = (1e-3, 1e6)  # a machine may have slept meanwhile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCosts:
+    level: float
+    slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
+    sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
+    drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
+    overheads: list[float | None]  # plain, drafted
+
+    @classmethod
+    def read(cls, state: Any) -> SavedCosts:
+        """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+        if state["format"] != FORMAT:
+            raise ValueError(f"format {state['format']!r}")
+        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
+        return cls(
+            level=within(state["level"], -30.0, 10.0),
+            slopes=(per_cell, per_row_cell, deviation),
+            sizes=[
+                (count(n, 1), within(ratio, *RATIO_RANGE), within(deviation, 0.0, 10.0), count(samples, 0))
+                for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
+            ],
+            drafters={
+                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                for name, steps in state["drafters"].items()
+            },
+            overheads=[plain, drafted],
+        )
