@@ -128,7 +128,7 @@ class LlamaContext:
         keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
         self._cells = Cells(self._library, self.handle, keeps_places=keeps_places)
         self.n_batch = params.n_batch
-        self.n_vocab = model.vocabulary.n_tokens
+        self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx = params.n_ctx
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
@@ -303,6 +303,8 @@ def target_struct(context: LlamaContext, hot: Hot, taps: tuple[int, ...], nextn_
         n_embd=context.n_embd,
         n_taps=len(taps),
         nextn_tap=nextn_tap,
+        n_ends=len(context.end_tokens),
+        ends=(C.c_int32 * len(context.end_tokens))(*context.end_tokens),
         taps=(C.c_int32 * len(taps))(*taps),
         tapped=(C.c_void_p * len(taps))(),
         sequences=(C.c_void_p * n_batch)(),

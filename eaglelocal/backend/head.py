@@ -20,7 +20,7 @@ from eaglelocal.backend.head_cells import HeadCells
 from eaglelocal.backend.hot import filled
 from eaglelocal.backend.library import failure
 from eaglelocal.backend.model import Model
-from eaglelocal.core.batch import Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import NO_FURTHER, Features, Floats, Further, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
@@ -103,19 +103,21 @@ class LlamaHeadContext(HeadCells):
             raise failure(code, num_rows, self._library)
         return read_states(self._encoded, range(num_rows), self._state_bytes)
 
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
+    def decode(
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+    ) -> Proposals:
         n, n_out = len(batch.tokens), len(batch.outputs)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
         ranked, choices = num_ranked(branches, self._target.n_vocab, confident=confident), self._choices
-        choices.make_room(depth * n_out * ranked)
+        choices.make_room((depth + further.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
-        if code := self._hot.draft(
-            self._address, n, rows.buffer_info()[0], states, n_out, depth, ranked, choices.tokens_at, choices.shares_at
-        ):
+        given = (self._address, n, rows.buffer_info()[0], states, n_out)
+        taken = (ranked, choices.tokens_at, choices.shares_at)
+        if code := self._hot.draft(*given, depth, *further, *taken):
             raise failure(code, n, self._library)
-        proposals = choices.read(depth * n_out, ranked, branches, confident=confident)
+        proposals = choices.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
         proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
         return proposals
 

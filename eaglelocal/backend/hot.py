@@ -52,6 +52,8 @@ class TargetStruct(C.Structure):
         ("n_embd", C.c_int32),
         ("n_taps", C.c_int32),
         ("nextn_tap", C.c_int32),
+        ("n_ends", C.c_int32),
+        ("ends", C.c_void_p),
         ("taps", C.c_void_p),
         ("tapped", C.c_void_p),
         ("sequences", C.c_void_p),
@@ -90,6 +92,7 @@ class HeadStruct(C.Structure):
         ("was_asked", C.c_int32),
         ("has_encoder", C.c_int32),
         ("reads_cache", C.c_int32),
+        ("num_levels", C.c_int32),
         ("native_s", C.c_double),
     ]
 
@@ -120,7 +123,7 @@ class Hot:
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
         self.decode = function_of(long, "hot_decode", [at, i32, i32, at], i32)
         self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
-        self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, at, at], i32)
+        self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, f32, i32, at, at], i32)
         self.show = function_of(long, "hot_show", [at, i32, at, at, at], i32)
         self.fill = function_of(long, "hot_fill", [at, i32, at, i32, i32, i32, i32, i32, at, at], i32)
         self.best = function_of(short, "hot_best", [at, i32], i32)

@@ -75,6 +75,16 @@ class Roots(NamedTuple):
     sequences: list[int]
 
 
+class Further(NamedTuple):
+    """Levels of a draft beyond those that are asked for, as long as every token was so sure, and none an end."""
+
+    num_levels: int = 0
+    confidence: float = 1.0
+
+
+NO_FURTHER = Further()
+
+
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """What a draft model says at its output rows, best first; of a draft of several levels, level after level."""

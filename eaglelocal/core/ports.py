@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from eaglelocal.core.batch import (
+    NO_FURTHER,
     Batch,
     Bytes,
     FeatureRows,
     Features,
     Floats,
+    Further,
     Outputs,
     PairBatch,
     Proposals,
@@ -142,11 +144,14 @@ class HeadContext(Swappable, Cache, Protocol):
     def encode(self, features: Sequence[Features | Floats]) -> list[State]:
         """The states of all rows: of the target's last decode, or of copies that were kept [rows, taps, n_embd]."""
 
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
+    def decode(
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+    ) -> Proposals:
         """Write pairs over what the cache holds from each sequence's first one on, and propose at the output rows.
 
         confident  with how sure it is of each, see backend/choices.py
         depth      levels: behind each output row the best token is followed, depth - 1 rows more
+        further    levels behind those, where confidences are told
         """
 
     def forget(self, sequence: int, end: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from eaglelocal.core.batch import Bytes, Features, Floats, Proposals
+from eaglelocal.core.batch import NO_FURTHER, Bytes, Features, Floats, Further, Proposals
 from eaglelocal.core.draft import ROOT
 
 KnownT = TypeVar("KnownT")
@@ -79,8 +79,10 @@ class Drafter(Protocol):
     def end(self, slot: int) -> None:
         """The request is over; its rows may be reused."""
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         """At most `depth` tokens behind each node; none where there is nothing to propose, or too few to go on from.
+
+        further  more of them, of whoever can tell at once how sure it is
 
         A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows
         how the text went on.

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import FeatureRows, Roots
+from eaglelocal.core.batch import NO_FURTHER, FeatureRows, Further, Roots
 from eaglelocal.core.ports import BlockContext
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, behind, continuations
 from eaglelocal.drafters.remembered import Remembered
@@ -52,7 +52,7 @@ class BlockDrafter(OverContext):
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps, self.at_once = taps, at_once
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         """A block is said whole: behind its last token there is nothing."""
         self._wake([node.slot for node in nodes if node.is_root])
         asked = [node for node in nodes if node.is_root and self._is_shown(node)]

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import State
+from eaglelocal.core.batch import NO_FURTHER, Further, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, Swapped, behind
 from eaglelocal.drafters.pair_rows import PairRows, drafted
@@ -41,11 +41,11 @@ class CacheReader(OverContext):
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps = taps
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         rows = PairRows()
         for node in nodes:
             self._add_row(node, rows)
-        return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth)
+        return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth, further=further)
 
     def _add_row(self, node: Node, rows: PairRows) -> None:
         """None if there is no state for it."""

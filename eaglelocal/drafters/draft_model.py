@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eaglelocal.core.batch import Batch
+from eaglelocal.core.batch import NO_FURTHER, Batch, Further
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
 from eaglelocal.errors import EngineError, ResourceError
@@ -49,7 +49,7 @@ class DraftModel(OverContext):
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
         sighted = [node for node in nodes if self._slots[node.slot].image is None]

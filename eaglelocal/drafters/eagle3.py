@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.batch import State
+from eaglelocal.core.batch import NO_FURTHER, Further, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, Swapped
 from eaglelocal.drafters.pair_rows import PairRows, drafted
@@ -97,12 +97,12 @@ class Eagle3(OverContext):
         self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
         self.taps, self.name = taps, name
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
         rows = PairRows()
         for node in nodes:
             self._add_rows(node, rows)
-        return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth)
+        return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, further=further)
 
     def _add_rows(self, node: Node, rows: PairRows) -> None:
         """Queue the rows whose last one proposes the node's children; none if there is no state for it."""

@@ -16,8 +16,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from eaglelocal.backend.suffix_automaton import SuffixAutomaton
+from eaglelocal.core.batch import NO_FURTHER, Further
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
-from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, Generations, SuffixAutomaton
+from eaglelocal.drafters.text_index import CONTEXT, Cursor, Generations
 from eaglelocal.errors import EngineError
 
 MIN_MATCH = 2  # tokens; behind a single one the proposal was right one time in four, behind two more than one in three
@@ -47,7 +49,7 @@ class Chain:
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.end = self.source.latest[self.state]
+        self.end = self.source.latest(self.state)
 
     @property
     def next_token(self) -> int | None:
@@ -61,16 +63,15 @@ class Chain:
     def grow(self, depth: int) -> Continuation:
         """Append what followed, at most so much of it."""
         tokens: list[int] = []
-        confidences: list[float] = []
         while len(tokens) < depth and (token := self.next_token) is not None:
-            behind = self.source.step(self.state, token) if self.state else 0
             tokens.append(token)
-            confidences.append(confidence(self.length, self.source.count[self.state], self.source.count[behind]))
-            self.state, self.token = behind, token
-            self.end, self.length, self.position = self.end + 1, self.length + 1, self.position + 1
+            self.token, self.end = token, self.end + 1
             if self.unwritten is not None:
                 self.unwritten.append(token)
-        return Continuation(tokens, confidences)
+        self.state, counts = self.source.counts(self.state, tokens)
+        lengths = range(self.length, self.length + len(tokens))
+        self.length, self.position = self.length + len(tokens), self.position + len(tokens)
+        return Continuation(tokens, list(map(confidence, lengths, counts, counts[1:])))
 
 
 def confidence(length: int, num_seen: int, num_agreed: int) -> float:
@@ -195,7 +196,7 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         return [self._expand(node, depth) for node in nodes]
 
     def _expand(self, node: Node, depth: int) -> Continuation:
@@ -211,7 +212,7 @@ class Ngram:
     def _match(self, state: SlotState, root: Node) -> Chain | None:
         """The longest match of the text with the root behind it that went on; the own text first where equal."""
         young = self._look(state)
-        end = young.follow(young.last, len(young), root.token)
+        end = young.follow(young.last, len(young), (root.token,))
         found = [Chain(young, *end, root.position, root.token, [root.token])]
         for cursor in state.cursors:
             found.append(Chain(cursor.source, *cursor.peek(root.token), root.position, root.token, None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from eaglelocal.core.batch import PairBatch, State
+from eaglelocal.core.batch import NO_FURTHER, Further, PairBatch, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.base import NOTHING, Continuation, Node, continuations
 
@@ -53,12 +53,13 @@ def drafted(
     *,
     branches: int,
     depth: int,
+    further: Further = NO_FURTHER,
 ) -> list[Continuation]:
     """Behind each node; nothing for those whose slots had no row to ask at."""
     asked = [rows.sequences[row] for row in rows.outputs]
     if not asked:
         return [NOTHING for _ in nodes]
-    said = head.decode(rows.batch(), branches, confident=True, depth=depth)
+    said = head.decode(rows.batch(), branches, confident=True, depth=depth, further=further)
     for slot, state in zip(asked, said.states, strict=True):
         slots[slot].state = state
     found = dict(zip(asked, continuations(said, len(asked)), strict=True))

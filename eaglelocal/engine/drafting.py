@@ -38,8 +38,9 @@ def grow(
         name, frontier = drafter.name, dict(roots)
         while slots := choice.growing(name):
             nodes = [frontier[slot] for slot in slots]
-            depth, started_at = choice.sure_levels(name, slots), time.perf_counter()
-            proposed = drafter.expand(nodes, depth)
+            depth, further = choice.levels(name, slots)
+            started_at = time.perf_counter()
+            proposed = drafter.expand(nodes, depth, further)
             levels = max([len(more.tokens) for more in proposed])
             calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
             for node, more in zip(nodes, proposed, strict=True):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from eaglelocal.core.batch import NO_FURTHER, Further
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import Drafting
 from eaglelocal.speculation.acceptance import Acceptance, Outlook
 from eaglelocal.speculation.goodput import (
     best_size,
     expected_worth,
+    num_paying,
     pays_to_grow,
     pays_to_grow_all,
     shared_out,
@@ -28,6 +30,7 @@ from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, l
 from eaglelocal.speculation.watch import PROBE_LENGTH
 
 LOOKUP_LEVELS = 4  # that a lookup is asked for at a time
+SURE = 0.99  # confidence with which a model goes on by itself
 MOST_AHEAD = 3  # levels that a model drafts at a time; with more the steps that are drafted in vain add up
 
 
@@ -81,17 +84,28 @@ class StepChoice:
         grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
         return [slot] if grows else []
 
-    def sure_levels(self, drafter: str, slots: Sequence[int]) -> int:
-        """How many levels these slots grow almost whatever the drafter says, so that it can work ahead."""
+    def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, Further]:
+        """How many levels these slots grow almost whatever the drafter says, and how many as long as it is sure."""
         if drafter == self._drafters.primary and self._drafters.at_once > 1:
-            return min(self._drafters.at_once, max([self._length(slot) for slot in slots]))
+            return min(self._drafters.at_once, max([self._length(slot) for slot in slots])), NO_FURTHER
         told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
         if told > 0 or any(self._minds[slot].watch is None for slot in slots):
-            return max(told, 1)
+            return max(told, 1), NO_FURTHER
         most = min([self._room[slot] - self.num_drafted(slot, drafter) for slot in slots])
         if drafter != self._drafters.primary:
-            return min(LOOKUP_LEVELS, most)
-        return self._levels_in_doubt(drafter, slots, most)
+            return min(LOOKUP_LEVELS, most), NO_FURTHER
+        if len(self._auto) > 1:
+            return self._levels_in_doubt(drafter, slots, most), NO_FURTHER
+        return self._levels_alone(drafter, slots[0], most)
+
+    def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, Further]:
+        chain, outlook = self._chain(slot, drafter), self._outlook(slot, drafter)
+        at = (chain.gains, self._row_prices, outlook.mean, self._prices.draft_step(drafter, 1))
+        depth = num_paying(*at, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
+        probability, length = self._acceptance.probability, len(chain.tokens)
+        sure = min([probability(slot, drafter, at_depth, SURE) for at_depth in (length + 1, length + most)])
+        num_sure = num_paying(*at, chance=sure, most=most)
+        return depth, Further(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
         """Levels that pay even if each token turns out worse than most do: asking again costs more than such a step."""

@@ -23,7 +23,8 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.proof import Proof
 from eaglelocal.speculation.watch import State, Tally, Watch
 
-AT_ONCE, MOST_AT_ONCE = 2, 16  # steps whose costs are learned together; where no draft hangs on them
+AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps whose costs are learned together; where no draft hangs on them
+EARLY_STEPS = 64  # in which costs move most
 ALIKE_CELLS = 128  # cached positions that make no difference worth a lesson of its own
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
@@ -133,6 +134,7 @@ class Controller:
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
         self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are still to be learned; drafters awake?
+        self._num_taught = 0
         self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
@@ -249,7 +251,7 @@ class Controller:
         if not (is_ruled or report.num_prefill_rows):
             self._learn_proof(report)
         self._untaught.append((report, is_awake))
-        if len(self._untaught) >= (AT_ONCE if is_awake and not is_ruled else MOST_AT_ONCE):
+        if len(self._untaught) >= self._num_at_once(is_priced=is_awake and not is_ruled):
             self.learn_costs()
         self._show_rules(report)
         if is_ruled:
@@ -268,6 +270,12 @@ class Controller:
             for slot, was_on in before.items()
             if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
+
+    def _num_at_once(self, *, is_priced: bool) -> int:
+        """Steps whose costs are learned together; do drafts hang on them?"""
+        if not is_priced:
+            return MOST_AT_ONCE
+        return AT_ONCE if self._num_taught < EARLY_STEPS else LATER_AT_ONCE
 
     def _proof(self, num_seats: int) -> Proof:
         return self._proofs.setdefault(num_seats, Proof())
@@ -302,6 +310,7 @@ class Controller:
     def learn_costs(self) -> None:
         """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""
         untaught, self._untaught = self._untaught, []
+        self._num_taught += len(untaught)
         self._learn_decodes([report for report, _ in untaught])
         for report, was_awake in untaught:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:

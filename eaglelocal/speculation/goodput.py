@@ -48,6 +48,39 @@ def pays_to_grow(
     return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, at_once=at_once)
 
 
+def num_paying(
+    gains: Sequence[float], prices: Sequence[float], mean: float, step_price: float, *, chance: float, most: int
+) -> int:
+    """Levels of the only chain, at most so many, each of which pays if those before it are accepted with `chance`.
+
+    The first is known to pay. As in `pays_to_grow`, but for the cases: what comes behind is as good as the mean.
+    """
+    total, reach = sum(gains), gains[-1] if gains else 1.0
+    _, worth = best_size(gains, prices)
+    for num_rows in range(len(gains) + 1, len(gains) + most):
+        reach *= chance
+        total += reach
+        worth = max(worth, total - prices[num_rows])
+        if not is_looked_over(prices[num_rows + 1 :], worth - total + step_price, reach * mean, mean, step_price):
+            return num_rows - len(gains)
+    return most
+
+
+def is_looked_over(ahead: Sequence[float], needed: float, reach: float, mean: float, a_level: float) -> bool:
+    """Would tokens, each accepted with `mean`, the first with `reach`, bring what is needed beyond their price?
+
+    a_level  price of each draft step but the first
+    """
+    brought = cost = 0.0
+    for price in ahead:
+        brought += reach
+        if brought - price - cost > needed:
+            return True
+        reach *= mean
+        cost += a_level
+    return False
+
+
 def pays_to_look(
     ahead: Sequence[float],
     worth: float,
@@ -67,18 +100,18 @@ def pays_to_look(
     worth   of what is drafted, sent as it is best
     total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
     """
-    gain = 1.0  # of a reach of one, the first token being accepted
-    needed = worth - total
+    needed, mean = worth - total, outlook.mean
     is_block = at_once > 1
-    sums, sum_, mean = [], 0.0, outlook.mean
-    cost = 0.0
-    for price in ahead[:at_once] if is_block else ahead:
+    ahead, a_level = (ahead[:at_once], 0.0) if is_block else (ahead, step_price)
+    if is_looked_over(ahead, needed + step_price, reach * mean, mean, a_level):
+        return True
+    sums = []
+    gain, sum_, cost = 1.0, 0.0, 0.0  # of a reach of one, the first token being accepted
+    for price in ahead:
         sum_ += gain
         gain *= mean
-        if reach * mean * sum_ - price - cost > needed + step_price:
-            return True
         sums.append((sum_, price + cost))
-        cost += 0.0 if is_block else step_price
+        cost += a_level
     expected = 0.0
     for share, probability in outlook.outcomes:
         further = reach * probability

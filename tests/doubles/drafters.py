@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from eaglelocal.core.batch import NO_FURTHER, Further
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
 
 
@@ -26,7 +27,7 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         return [NOTHING for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:
@@ -60,7 +61,7 @@ class FlakyDrafter(NoDrafter):
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(depth) for _ in nodes]
 
     def _continuation(self, depth: int) -> Continuation:

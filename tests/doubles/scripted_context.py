@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.core.batch import Batch, Bytes, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import NO_FURTHER, Batch, Bytes, Features, Floats, Further, PairBatch, Proposals, State
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, stand_ins
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -356,18 +356,24 @@ class ScriptedHead:
         self.encoded_rows += len(rows)
         return [np.array([state, position, 0], np.float32).tobytes() for state, position, _ in rows]
 
-    def decode(self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1) -> Proposals:
+    def decode(
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+    ) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
         for row, sequence in enumerate(batch.sequences):
             if sequence not in batch.sequences[:row]:
                 self._cells.remove(sequence, batch.positions[row])
         said = self._decode(batch, branches)
-        if depth == 1 or not batch.outputs:
+        is_sure = all(best[0] >= further.confidence for best in said.confidences)
+        further = further if is_sure else NO_FURTHER
+        if depth + further.num_levels == 1 or not batch.outputs:
             return said
+        if depth == 1:
+            depth, further = 2, further._replace(num_levels=further.num_levels - 1)
         tokens, rows = [best[0] for best in said.tokens], batch.outputs
         positions, sequences = [batch.positions[row] + 1 for row in rows], [batch.sequences[row] for row in rows]
         ahead = PairBatch(tokens, said.states, positions, sequences, list(range(len(rows))))
-        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1)
+        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1, further=further)
         return Proposals(said.tokens + deeper.tokens, said.confidences + deeper.confidences, deeper.states)
 
     def _decode(self, batch: PairBatch, branches: int) -> Proposals:

@@ -254,24 +254,38 @@ class Growth:
         """As engine.drafting.grow."""
         for drafter in self.simulation.drafters.names:
             while slots := self.choice.growing(drafter):
-                depth = self.choice.sure_levels(drafter, slots)
+                depth, further = self.choice.levels(drafter, slots)
+                sure = [self._said(slot, drafter, depth) >= further.confidence for slot in slots]
+                for _ in range(further.num_levels):
+                    if not all(sure):
+                        break
+                    depth += 1
+                    sure = [self._said(slot, drafter, 1) >= further.confidence for slot in slots]
                 num_steps = self.simulation.drafters.num_steps(drafter, depth)
                 seconds = num_steps * self.simulation.costs.draft_s(drafter, len(slots))
                 first_s = self.simulation.machine.first_run_s((drafter, len(slots)))
                 self.draft_calls.append(DraftCall(drafter, len(slots), seconds + first_s, depth))
-                for slot in slots:
-                    any(not self._expand(slot, drafter) for _ in range(depth))  # until it has no more to say
-                    if num_steps < depth:
+                if num_steps < depth:
+                    for slot in slots:
                         self.choice.end(slot, drafter)
         return self.choice.chosen()
 
-    def _expand(self, slot: int, drafter: str) -> bool:
-        """False: the drafter has nothing more to propose."""
+    def _said(self, slot: int, drafter: str, depth: int) -> float:
+        """How sure the drafter is of the least sure token of so many levels; 0.0: it has no more to say."""
+        least = 1.0
+        for _ in range(depth):
+            least = min(least, self._expand(slot, drafter))
+            if not least:
+                break
+        return least
+
+    def _expand(self, slot: int, drafter: str) -> float:
+        """How sure the drafter is of its next token; 0.0: it has no more to say."""
         profile, chance = self.profiles[slot].get(drafter), self.simulation.chance
         length = self.lengths.get((slot, drafter), 0)
         if profile is None or (length == 0 and chance.random() >= profile.found):
             self.choice.end(slot, drafter)
-            return False
+            return 0.0
         true, confidence = profile.draw(length + 1, chance)
         if self.simulation.is_waking(slot, drafter):
             true *= self.simulation.waking
@@ -284,7 +298,7 @@ class Growth:
             saved = not is_right and chance.random() < hope
             seconds = [(right if saved else WRONG, second_confidence(hope))]
         self.choice.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
-        return True
+        return confidence
 
     def verdict(self, slot: int, draft: Draft) -> Verdict:
         root = self.simulation.positions[slot]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import Batch, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import Batch, Floats, Further, PairBatch, Proposals, State
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
 from eaglelocal.planner.jobs import ROWS_A_SLOT
 
@@ -162,6 +163,42 @@ def test_several_levels_in_one_call_are_those_of_several_calls(head: LlamaHeadCo
     for one, other in zip(together.states, said.states, strict=True):
         np.testing.assert_allclose(floats(one), floats(other), atol=1e-4)
     assert [head.last_position(slot) for slot in slots] == [N + 1] * len(slots)
+
+
+@pytest.mark.parametrize("slots", [[2], [0, 1, 2]])
+def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots: list[int]) -> None:
+    batch = pairs(slots, [N * (i + 1) - 1 for i in range(len(slots))])
+    whole = head.decode(batch, 1, confident=True, depth=6)
+    levels = [whole.confidences[i : i + len(slots)] for i in range(0, len(whole.confidences), len(slots))]
+    least = [min(best for (best,) in level) for level in levels]
+    asked = sorted({0.0, 1.1, *least, *(confidence + 1e-4 for confidence in least)})
+    for depth, further, confidence in product((1, 2, 4), (0, 1, 2), asked):
+        said = head.decode(batch, 1, confident=True, depth=depth, further=Further(further, confidence))
+        num_sure = next((n for n, each in enumerate(least) if each < confidence), len(least))
+        expected = depth if num_sure < depth else min(depth + further, num_sure + 1)
+        assert said.tokens == whole.tokens[: expected * len(slots)]
+        assert [head.last_position(slot) for slot in slots] == [N - 2 + expected] * len(slots)
+        state = head.decode(batch, 1, confident=True, depth=expected).states
+        np.testing.assert_array_equal([floats(one) for one in said.states], [floats(one) for one in state])
+
+
+def test_no_level_is_added_behind_the_end_of_an_answer(
+    models: tuple[Model, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drafted() -> list[int]:
+        context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
+        head = LlamaHeadContext(models[1], PARAMS, target=context)
+        said = head.decode(pairs([0], [N - 1]), 1, confident=True, further=Further(3, 0.0))
+        head.close()
+        context.close()
+        return [best for (best,) in said.tokens]
+
+    monkeypatch.setattr(models[0].vocabulary, "end_tokens", [])
+    tokens = drafted()
+    assert len(tokens) == 4
+    for end in tokens:
+        monkeypatch.setattr(models[0].vocabulary, "end_tokens", [255, end])
+        assert drafted() == tokens[: tokens.index(end) + 1]
 
 
 def test_rows_that_ask_for_nothing_are_still_written(head: LlamaHeadContext) -> None:

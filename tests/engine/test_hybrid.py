@@ -26,7 +26,7 @@ from eaglelocal.assembly import num_checkpoints
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import Batch
+from eaglelocal.core.batch import NO_FURTHER, Batch, Further
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.base import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
@@ -117,7 +117,7 @@ class Knowing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._lookup, name)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(self._texts[node.slot][node.position + 1 :][:depth]) for node in nodes]
 
     def _continuation(self, coming: list[int]) -> Continuation:

@@ -251,12 +251,25 @@ static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *to
     return 0;
 }
 
+static bool is_end(const struct target *t, int32_t token) {
+    for (int32_t i = 0; i < t->n_ends; i++)
+        if (t->ends[i] == token) return true;
+    return false;
+}
+
+/* Is each row's best token that sure, and no end of an answer? [n_out, ranked] */
+static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens, const float *shares, float least) {
+    for (int32_t i = 0; i < n_out; i++)
+        if (!(shares[i * ranked] >= least) || is_end(t, tokens[i * ranked])) return false;
+    return true;
+}
+
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]) over what the
  * cache held from each sequence's first one on, and rank the choices at the output rows; then go on from each with
- * its best token, `depth` levels in all. tokens and shares are [depth, n_out, ranked]; the states behind the last
- * level are in h->states [n_out, width]. */
+ * its best token, `depth` levels in all, and `further` ones as long as all were at least so sure. tokens and shares are
+ * [h->num_levels, n_out, ranked]; the states behind the last level are in h->states [n_out, width]. */
 int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
-                  int32_t ranked, int32_t *tokens, float *shares) {
+                  int32_t further, float least, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
     void *memory = h->reads_cache ? h->target->memory : h->memory; /* of rejected rows the target would be rid later */
@@ -269,16 +282,21 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     }
     int32_t code = run_pairs(h, n, n_out > 0);
     h->native_s += now() - started_at;
+    bool is_sure = true;
+    h->num_levels = 0;
     for (int32_t level = 0; !code && n_out; level++) {
+        const int32_t first = level * n_out * ranked;
         for (int32_t i = 0; i < n_out && !code; i++) {
-            const int32_t at = (level * n_out + i) * ranked;
+            const int32_t at = first + i * ranked;
             code = read_row(h, level ? i : outputs[i], ranked, tokens + at, shares + at, h->states + (size_t)i * h->width);
         }
-        if (code || level + 1 == depth) break;
+        h->num_levels = level + 1;
+        is_sure = is_sure && all_are_sure(h->target, n_out, ranked, tokens + first, shares + first, least);
+        if (code || h->num_levels >= depth + (is_sure ? further : 0)) break;
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)
-            add_pair(h, i, tokens[(level * n_out + i) * ranked], positions[outputs[i]] + (h->reads_cache ? 0 : level + 1),
+            add_pair(h, i, tokens[first + i * ranked], positions[outputs[i]] + (h->reads_cache ? 0 : level + 1),
                      sequences[outputs[i]], h->states + (size_t)i * h->width);
         code = run_pairs(h, n_out, true);
         h->native_s += now() - started_at;

@@ -71,6 +71,8 @@ struct target {
     const struct api *api;
     void *context;
     int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are had as "nextn" states; or -1 */
+    int32_t n_ends;
+    const int32_t *ends;                        /* [n_ends] tokens that end an answer */
     const int32_t *taps;                        /* [n_taps] layers */
     const float **tapped;                       /* [n_taps] their rows of the last decode */
     const int32_t **sequences;                  /* [n_batch] scratch */
@@ -100,6 +102,7 @@ struct head {
     int32_t was_asked;   /* for rows of that decode: set from outside */
     int32_t has_encoder; /* else the tapped rows are the states: an MTP layer */
     int32_t reads_cache; /* the target's, in place of one of its own: its rows all stand at the position behind that */
+    int32_t num_levels;  /* of the last draft */
     double native_s;
 };
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
 from doubles.chains import root
+from doubles.plain_automaton import PlainAutomaton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.base import NOTHING, Committed, Drafter, Node
 from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
-from eaglelocal.drafters.suffix_automaton import CONTEXT, Cursor, SuffixAutomaton
+from eaglelocal.drafters.text_index import CONTEXT, Cursor
 from eaglelocal.errors import EngineError
 
 NO_ANSWER = 10**6  # a prompt of that length: nothing of the request is an answer
@@ -63,10 +66,10 @@ def longest_known_suffix(text: list[int], pieces: list[list[int]]) -> list[int]:
 def test_a_growing_text_knows_the_longest_suffix_that_occurred_before(text: list[int]) -> None:
     automaton = SuffixAutomaton()
     for i, token in enumerate(text):
-        state, length = automaton.follow(automaton.last, len(automaton), token)
+        state, length = automaton.follow(automaton.last, len(automaton), [token])
         assert text[i + 1 - length : i + 1] == longest_known_suffix(text[: i + 1], [text[:i]])
         if length:
-            assert automaton.latest[state] in ends_of(text[i + 1 - length : i + 1], text[:i])
+            assert automaton.latest(state) in ends_of(text[i + 1 - length : i + 1], text[:i])
         automaton.extend([token])
 
 
@@ -93,8 +96,49 @@ def test_counts_and_latest_places_are_of_real_occurrences(text: list[int], start
     for token in part:
         state = automaton.step(state, token)
     if part:
-        assert automaton.latest[state] in ends_of(part, text)
-        assert 1 <= automaton.count[state] <= len(ends_of(part, text))
+        assert automaton.latest(state) in ends_of(part, text)
+        assert 1 <= automaton.counts(state, [])[1][0] <= len(ends_of(part, text))
+
+
+@given(st.lists(st.lists(st.integers(-3, 4), max_size=30), max_size=6), st.lists(st.integers(-3, 4), max_size=8))
+def test_the_states_in_c_are_those_of_the_textbook(pieces: list[list[int]], part: list[int]) -> None:
+    automaton, plain = SuffixAutomaton(), PlainAutomaton()
+    for piece in pieces:
+        automaton.extend(piece)
+        plain.extend(piece)
+    assert (automaton.last, list(automaton.tokens)) == (plain.last, list(plain.tokens))
+    for state in range(len(plain.latest)):
+        assert automaton.latest(state) == plain.latest[state]
+        ways = [plain.step(state, token) for token in range(-3, 5)]
+        assert [automaton.step(state, token) for token in range(-3, 5)] == ways
+        expected = (state, plain.length[state])
+        counts, behind = [plain.count[state]], state
+        for token in part:
+            expected = plain.follow(*expected, token)
+            behind = plain.step(behind, token) if behind else 0
+            counts.append(plain.count[behind])
+        assert automaton.follow(state, plain.length[state], part) == expected
+        assert automaton.counts(state, part) == (behind, counts)
+
+
+def test_a_long_text_of_many_words_is_as_in_the_textbook() -> None:
+    """So that the table of ways grows often, and its places meet."""
+    chance = random.Random(1)
+    text = [min(int(chance.paretovariate(0.4)), 50_000) for _ in range(20_000)]
+    automaton, plain = SuffixAutomaton(), PlainAutomaton()
+    for first in range(0, len(text), 700):
+        automaton.extend(text[first : first + 700])
+    plain.extend(text)
+    assert automaton.last == plain.last
+    assert [automaton.latest(state) for state in range(len(plain.latest))] == list(plain.latest)
+    for state in chance.sample(range(len(plain.latest)), 3000):
+        token = chance.choice(text)
+        assert automaton.step(state, token) == plain.step(state, token)
+        assert automaton.counts(state, [token])[1] == [
+            plain.count[state],
+            plain.count[plain.step(state, token) if state else 0],
+        ]
+    assert automaton.num_bytes < 120 * len(text)
 
 
 def test_a_match_ends_at_a_break() -> None:
@@ -102,7 +146,7 @@ def test_a_match_ends_at_a_break() -> None:
     for piece in ([1], [1, 2], [1]):
         automaton.break_off()
         automaton.extend(piece)
-    assert automaton.follow(automaton.last, len(automaton), 2)[1] == 2
+    assert automaton.follow(automaton.last, len(automaton), [2])[1] == 2
 
 
 # ---- what is drafted

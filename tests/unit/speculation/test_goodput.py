@@ -14,6 +14,7 @@ from eaglelocal.speculation.acceptance import Outlook
 from eaglelocal.speculation.goodput import (
     best_size,
     expected_worth,
+    num_paying,
     pays_to_grow,
     pays_to_grow_all,
     shared_out,
@@ -106,6 +107,31 @@ def test_one_chain_of_several_decides_as_an_only_one(
     alone = pays_to_grow(gains, prices, outlook, step_price)
     assert pays_to_grow_all([gains], prices, [outlook], step_price, leveled=False) == alone
     assert pays_to_grow_all([gains], prices, [outlook], step_price, leveled=True) == alone
+
+
+@given(
+    st.lists(probabilities, max_size=4),
+    st.tuples(probabilities, probabilities, probabilities),
+    st.lists(steps, min_size=16, max_size=16),
+    st.floats(0.0, 0.3),
+    st.integers(1, 12),
+)
+def test_levels_that_are_drafted_ahead_would_have_been_one_by_one(
+    chances: list[float], hopes: tuple[float, float, float], rises: list[float], step_price: float, most: int
+) -> None:
+    """Also where tokens turn out surer than was asked of them."""
+    gains, prices = gains_of(chances), prices_of(rises)
+    mean, least, real = hopes[0], min(hopes[1:]), max(hopes[1:])
+    levels = num_paying(gains, prices, mean, step_price, chance=least, most=most)
+    assert 1 <= levels <= most
+    for level in range(1, levels):
+        reached = [*gains, *((gains[-1] if gains else 1.0) * real**n for n in range(1, level + 1))]
+        assert pays_to_grow(reached, prices, certain(mean), step_price + 1e-9) or pays_to_grow(
+            reached, prices, certain(mean), step_price - 1e-9
+        )
+    if levels < most:
+        reached = [*gains, *((gains[-1] if gains else 1.0) * least**n for n in range(1, levels + 1))]
+        assert not pays_to_grow(reached, prices, certain(mean), step_price + 1e-9)
 
 
 def test_chains_that_cannot_grow_are_sent_along() -> None:

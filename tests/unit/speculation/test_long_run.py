@@ -108,11 +108,15 @@ def test_where_rows_are_dear_it_is_between_plain_and_the_best(text: str) -> None
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("num_slots", [1, 4])
 def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> None:
-    """A fresh engine, after the first 64 tokens; probes included."""
-    run = simulation(name, plain_text(HOPELESS), num_slots=num_slots)
-    steps = beyond(run.run(1200 * num_slots), 64 * num_slots)
-    assert speed(steps) > 0.97
-    assert sum(sum(step.drafted.values()) for step in steps) < 0.01 * sum(step.num_tokens for step in steps)
+    """A fresh engine, after the first 64 tokens; probes included. Now and then one is taken in for a while."""
+    shares = []
+    for seed in range(24 // num_slots):
+        run = simulation(name, plain_text(HOPELESS), num_slots=num_slots, seed=seed)
+        steps = beyond(run.run(1200 * num_slots), 64 * num_slots)
+        assert speed(steps) > 0.97
+        num_drafted = sum(sum(step.drafted.values()) for step in steps)
+        shares.append(num_drafted / sum(step.num_tokens for step in steps))
+    assert statistics.median(shares) < 0.01
 
 
 @pytest.mark.parametrize("name", ["q8_0", "cliff"])

@@ -1,25 +1,15 @@
-"""Every substring of a growing text of tokens, in linear memory: a suffix automaton, built online.
-
-Source: Blumer et al., The smallest automaton recognizing the subwords of a text, 1985. Knows token ids
-and where they stood; knows nothing of slots, owners or drafts.
-
-A state stands for all substrings that end at the same places; `link` leads to the longest suffix that
-ends at more places. Appending a token costs O(1) amortised, and so does following a text with a Cursor.
-
-    text  a b c a b          the longest suffix that occurred before: a b, which ended at 1 and went on with c
-"""
+"""A suffix automaton in plain Python, line by line as the textbook has it: what the one in C is compared with."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-CONTEXT = 32  # tokens from before a cut that are read again, so that matches do not begin at nothing
 NO_TOKEN = -(2**31)
-MAX_MARKED = 8  # suffixes that an appended token marks; shorter ones may remember an older place and fewer of them
+MAX_MARKED = 8
 
 
-class SuffixAutomaton:
+class PlainAutomaton:
     """Arrays have one entry a state; state 0 is the empty text.
 
     Most states have one way out, which is kept in two arrays; a dictionary is made for the second one only.
@@ -35,8 +25,6 @@ class SuffixAutomaton:
         self._token = array("i", [NO_TOKEN])  # the first way out: on this token
         self._target = array("i", [0])  # it leads there
         self._more: dict[int, dict[int, int]] = {}  # state -> token -> target, for all other ways
-        self._num_breaks = 0
-        self._piece_start = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -60,17 +48,6 @@ class SuffixAutomaton:
     def extend(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             self._append(token)
-
-    def break_off(self) -> None:
-        """What is appended from here on does not follow what stands before."""
-        if len(self.tokens) > self._piece_start:
-            self._num_breaks += 1
-            self._append(-self._num_breaks)
-            self._piece_start = len(self.tokens)
-
-    def tail(self, count: int) -> Sequence[int]:
-        """The last tokens, `count` at most, since the last break."""
-        return self.tokens[max(len(self.tokens) - count, self._piece_start) :]
 
     def _append(self, token: int) -> None:
         new, here = len(self.length), self.last
@@ -123,58 +100,3 @@ class SuffixAutomaton:
             self.latest[state] = end
             self.count[state] += 1
             state = self.link[state]
-
-
-class Cursor:
-    """The longest suffix of a text that occurs in an automaton which does not grow meanwhile."""
-
-    def __init__(self, source: SuffixAutomaton) -> None:
-        self.source = source
-        self._num_known = len(source)
-        self.state = self.length = 0
-
-    @property
-    def is_outgrown(self) -> bool:
-        """States may have been split and longer suffixes may occur now: a new cursor is needed."""
-        return len(self.source) > self._num_known
-
-    def walk(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self.state, self.length = self.peek(token)
-
-    def peek(self, token: int) -> tuple[int, int]:
-        """State and length behind one more token, which is not taken."""
-        return self.source.follow(self.state, self.length, token)
-
-
-class Generations:
-    """A text of which the newest part is indexed: at least the last `max_tokens`, at most twice as many.
-
-    When the young automaton is full it becomes the old one, and what was old goes at once: nothing is indexed again.
-    """
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self.young = SuffixAutomaton()
-        self.old: SuffixAutomaton | None = None
-
-    def __len__(self) -> int:
-        return len(self.young) + (len(self.old) if self.old else 0)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        while len(tokens):
-            if (room := self._max_tokens - len(self.young)) <= 0:
-                self._turn()
-                continue
-            self.young.extend(tokens[:room])
-            tokens = tokens[room:]
-
-    def begin(self, context: Sequence[int]) -> None:
-        """A new piece of text: behind a break, with the tokens before it so that matches reach back into them."""
-        self.young.break_off()
-        self.extend(context)
-
-    def _turn(self) -> None:
-        context = self.young.tail(min(CONTEXT, self._max_tokens // 2))
-        self.old, self.young = self.young, SuffixAutomaton()
-        self.young.extend(context)

@@ -1,0 +1,66 @@
+"""Where a text occurred before: a cursor follows one text in the index of another, generations bound an index.
+
+Knows token ids and where they stood; knows nothing of slots, owners or drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from eaglelocal.backend.suffix_automaton import SuffixAutomaton
+
+CONTEXT = 32  # tokens from before a cut that are read again, so that matches do not begin at nothing
+
+
+class Cursor:
+    """The longest suffix of a text that occurs in an automaton which does not grow meanwhile."""
+
+    def __init__(self, source: SuffixAutomaton) -> None:
+        self.source = source
+        self._num_known = len(source)
+        self.state = self.length = 0
+
+    @property
+    def is_outgrown(self) -> bool:
+        """States may have been split and longer suffixes may occur now: a new cursor is needed."""
+        return len(self.source) > self._num_known
+
+    def walk(self, tokens: Iterable[int]) -> None:
+        self.state, self.length = self.source.follow(self.state, self.length, tokens)
+
+    def peek(self, token: int) -> tuple[int, int]:
+        """State and length behind one more token, which is not taken."""
+        return self.source.follow(self.state, self.length, (token,))
+
+
+class Generations:
+    """A text of which the newest part is indexed: at least the last `max_tokens`, at most twice as many.
+
+    When the young automaton is full it becomes the old one, and what was old goes at once: nothing is indexed again.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self.young = SuffixAutomaton()
+        self.old: SuffixAutomaton | None = None
+
+    def __len__(self) -> int:
+        return len(self.young) + (len(self.old) if self.old else 0)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        while len(tokens):
+            if (room := self._max_tokens - len(self.young)) <= 0:
+                self._turn()
+                continue
+            self.young.extend(tokens[:room])
+            tokens = tokens[room:]
+
+    def begin(self, context: Sequence[int]) -> None:
+        """A new piece of text: behind a break, with the tokens before it so that matches reach back into them."""
+        self.young.break_off()
+        self.extend(context)
+
+    def _turn(self) -> None:
+        context = self.young.tail(min(CONTEXT, self._max_tokens // 2))
+        self.old, self.young = self.young, SuffixAutomaton()
+        self.young.extend(context)
