@@ -119,7 +119,10 @@ class StepCosts:
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
     ) -> float:
         """What a decode that took step_s with num_rows would have taken with num_plain_rows."""
-        return step_s * self.ratio(num_plain_rows, num_cells) / self.ratio(num_rows, num_cells)
+        if num_rows == num_plain_rows or not self.is_known:
+            return step_s
+        seconds = self.seconds(num_rows, num_cells)
+        return step_s * self.seconds(num_plain_rows, num_cells) / seconds if seconds else step_s
 
     def num_samples(self, num_rows: int) -> int:
         """Decodes of exactly this size that were seen."""
