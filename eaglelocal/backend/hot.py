@@ -1,7 +1,7 @@
 """The C part (native/) as Python sees it: its structs, its calls, the addresses of llama.cpp that it is given.
 
-Mirrors hot.h field by field and knows nothing of models. All memory lies in arrays of Python's, kept alive by
-the struct that holds their addresses.
+Mirrors hot.h field by field and knows nothing of models. All memory of its structs lies in arrays of Python's, kept
+alive by the struct that holds their addresses.
 """
 
 from __future__ import annotations

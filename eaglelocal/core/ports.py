@@ -151,7 +151,7 @@ class HeadContext(Swappable, Cache, Protocol):
 
         confident  with how sure it is of each, see backend/choices.py
         depth      levels: behind each output row the best token is followed, depth - 1 rows more
-        further    levels behind those, where confidences are told
+        further    levels behind those; only with `confident`
         """
 
     def forget(self, sequence: int, end: int) -> None:

@@ -24,7 +24,7 @@ from eaglelocal.errors import EngineError
 
 MIN_MATCH = 2  # tokens; behind a single one the proposal was right one time in four, behind two more than one in three
 LONG_MATCH = 16  # right nine times in ten; from here on matches count as equal, and the newest text has most to follow
-MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner: bounds the pause (about 10 ms)
+MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner (under 1 ms)
 POOL_TOKENS = 8192  # of an owner's recent answers that are found for sure
 MAX_OWNERS = 16  # whose answers are kept; the one that answered longest ago goes first
 PRIOR_WEIGHT = 3  # occurrences that the length of a match is worth; see confidence

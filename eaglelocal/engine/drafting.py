@@ -27,7 +27,8 @@ class Drafted:
 def grow(
     sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice, is_end: Callable[[int], bool]
 ) -> Drafted:
-    """Each drafter in turn, the cheapest first, as many levels of all its slots at a time as are wanted anyway.
+    """Each drafter in turn, the cheapest first, at a time as many levels of all its slots as are wanted anyway, or
+    as long as it is sure.
 
     Behind a token that ends the answer nothing is of use; `is_end` tells which do.
     """

@@ -31,7 +31,7 @@ from eaglelocal.speculation.watch import PROBE_LENGTH
 
 LOOKUP_LEVELS = 4  # that a lookup is asked for at a time
 SURE = 0.99  # confidence with which a model goes on by itself
-MOST_AHEAD = 3  # levels that a model drafts at a time; with more the steps that are drafted in vain add up
+MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more the steps that are drafted in vain add up
 
 
 class StepChoice:
@@ -99,12 +99,13 @@ class StepChoice:
         return self._levels_alone(drafter, slots[0], most)
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, Further]:
-        chain, outlook = self._chain(slot, drafter), self._outlook(slot, drafter)
-        at = (chain.gains, self._row_prices, outlook.mean, self._prices.draft_step(drafter, 1))
-        depth = num_paying(*at, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
-        probability, length = self._acceptance.probability, len(chain.tokens)
-        sure = min([probability(slot, drafter, at_depth, SURE) for at_depth in (length + 1, length + most)])
-        num_sure = num_paying(*at, chance=sure, most=most)
+        """Of the only slot of `auto`. How likely a sure token is accepted changes with depth: the worse end counts."""
+        gains, outlook = self._gains(drafter)[slot], self._outlook(slot, drafter)
+        chain_so_far = (gains, self._row_prices, outlook.mean, self._prices.draft_step(drafter, 1))
+        depth = num_paying(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
+        ends = len(gains) + 1, len(gains) + most
+        sure = min([self._acceptance.probability(slot, drafter, at, SURE) for at in ends])
+        num_sure = num_paying(*chain_so_far, chance=sure, most=most)
         return depth, Further(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:

@@ -6,6 +6,7 @@ StepChoice (choice.py) that decides on plain numbers. Knows drafters by name onl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from eaglelocal.speculation.proof import Proof
 from eaglelocal.speculation.watch import State, Tally, Watch
 
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps whose costs are learned together; where no draft hangs on them
-EARLY_STEPS = 64  # in which costs move most
+EARLY_STEPS = 64  # of so many slots, in which costs move most: sizes run that never did
 ALIKE_CELLS = 128  # cached positions that make no difference worth a lesson of its own
 RATE_MEMORY = 32.0  # steps
 RATE_PROOF = 8.0
@@ -134,7 +135,7 @@ class Controller:
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
         self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are still to be learned; drafters awake?
-        self._num_taught = 0
+        self._num_priced: Counter[int] = Counter()  # steps whose drafts hang on costs, by number of decoding slots
         self._choice: StepChoice | None = None  # of the step that is under way
 
     # ---- slots
@@ -251,7 +252,7 @@ class Controller:
         if not (is_ruled or report.num_prefill_rows):
             self._learn_proof(report)
         self._untaught.append((report, is_awake))
-        if len(self._untaught) >= self._num_at_once(is_priced=is_awake and not is_ruled):
+        if len(self._untaught) >= self._num_at_once(len(report.verdicts), is_priced=is_awake and not is_ruled):
             self.learn_costs()
         self._show_rules(report)
         if is_ruled:
@@ -271,11 +272,12 @@ class Controller:
             if was_on is not (self._minds[slot].state is State.AWAKE)
         ]
 
-    def _num_at_once(self, *, is_priced: bool) -> int:
-        """Steps whose costs are learned together; do drafts hang on them?"""
+    def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
+        """Steps whose costs are learned together, this one's too; do drafts hang on them?"""
         if not is_priced:
             return MOST_AT_ONCE
-        return AT_ONCE if self._num_taught < EARLY_STEPS else LATER_AT_ONCE
+        self._num_priced[num_slots] += 1
+        return AT_ONCE if self._num_priced[num_slots] <= EARLY_STEPS else LATER_AT_ONCE
 
     def _proof(self, num_seats: int) -> Proof:
         return self._proofs.setdefault(num_seats, Proof())
@@ -310,7 +312,6 @@ class Controller:
     def learn_costs(self) -> None:
         """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""
         untaught, self._untaught = self._untaught, []
-        self._num_taught += len(untaught)
         self._learn_decodes([report for report, _ in untaught])
         for report, was_awake in untaught:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:

@@ -1,7 +1,8 @@
 /* Every substring of a growing text of tokens: a suffix automaton, built online (Blumer et al. 1985).
  *
  * backend/suffix_automaton.py tells what its states are. Here and not in Python because each token of a prompt and of
- * an answer goes in: what takes microseconds each there, between two steps, takes a tenth of that here. Owns its memory.
+ * an answer goes in: what takes microseconds each there, between two steps, takes a tenth of that here, and of a whole
+ * prompt less. Owns its memory.
  */
 #include <stdlib.h>
 
@@ -27,7 +28,7 @@ struct automaton {
     int32_t *table; /* [table_size, a power of two] numbers of ways + 1 by state and token; 0: free */
     int32_t num_states, state_room, num_ways, way_room, table_size;
     int32_t last, num_tokens; /* state of the whole text; tokens in it */
-    bool is_full;             /* memory was refused: the automaton is of no use any more */
+    bool has_failed;          /* memory was refused: the automaton is of no use any more */
 };
 
 static bool make_room(void **memory, int32_t *room, size_t size) {
@@ -73,7 +74,7 @@ static int32_t step(const struct automaton *a, int32_t state, int32_t token) {
 
 static void add_way(struct automaton *a, int32_t state, int32_t token, int32_t target) {
     if (!grow_table(a) || (a->num_ways == a->way_room && !make_room((void **)&a->ways, &a->way_room, sizeof *a->ways))) {
-        a->is_full = true;
+        a->has_failed = true;
         return;
     }
     *find(a, state, token) = a->num_ways + 1;
@@ -95,7 +96,7 @@ static void lead(struct automaton *a, int32_t state, int32_t token, int32_t targ
 
 static int32_t add_state(struct automaton *a, struct state state) {
     if (a->num_states == a->state_room && !make_room((void **)&a->states, &a->state_room, sizeof *a->states)) {
-        a->is_full = true;
+        a->has_failed = true;
         return 0;
     }
     a->states[a->num_states] = state;
@@ -110,7 +111,7 @@ static int32_t exactly(struct automaton *a, int32_t here, int32_t token) {
     same.length = length;
     same.ways = -1;
     const int32_t split = add_state(a, same);
-    if (a->is_full) return 0;
+    if (a->has_failed) return 0;
     a->states[target].link = split;
     for (int32_t way = a->states[target].ways; way >= 0; way = a->ways[way].next)
         add_way(a, split, a->ways[way].token, a->ways[way].target);
@@ -131,8 +132,8 @@ static void append(struct automaton *a, int32_t token) {
     const int32_t end = a->num_tokens++;
     const struct state whole = {end, 1, a->states[here].length + 1, 0, NO_TOKEN, 0, -1};
     const int32_t new = add_state(a, whole);
-    for (; !a->is_full && here >= 0 && !step(a, here, token); here = a->states[here].link) lead(a, here, token, new);
-    if (a->is_full) return;
+    for (; !a->has_failed && here >= 0 && !step(a, here, token); here = a->states[here].link) lead(a, here, token, new);
+    if (a->has_failed) return;
     if (here >= 0) {
         const int32_t link = exactly(a, here, token);
         a->states[new].link = link;
@@ -156,15 +157,15 @@ struct automaton *automaton_new(void) {
     a->table_size = 16;
     a->table = calloc((size_t)a->table_size, sizeof *a->table);
     add_state(a, (struct state){-1, 0, 0, -1, NO_TOKEN, 0, -1});
-    if (a->table && !a->is_full) return a;
+    if (a->table && !a->has_failed) return a;
     automaton_free(a);
     return NULL;
 }
 
 /* The state of the whole text; -1: there is no memory, and nothing more may be asked of it. */
 int32_t automaton_extend(struct automaton *a, int32_t n, const int32_t *tokens) {
-    for (int32_t i = 0; i < n && !a->is_full; i++) append(a, tokens[i]);
-    return a->is_full ? -1 : a->last;
+    for (int32_t i = 0; i < n && !a->has_failed; i++) append(a, tokens[i]);
+    return a->has_failed ? -1 : a->last;
 }
 
 /* The state of a substring with `token` behind it; 0 where that does not occur. */
@@ -203,5 +204,6 @@ int32_t automaton_latest(const struct automaton *a, int32_t state) {
 
 /* Bytes that it takes. */
 int64_t automaton_size(const struct automaton *a) {
-    return (int64_t)(sizeof *a + sizeof *a->states * a->state_room + sizeof *a->ways * a->way_room + sizeof *a->table * a->table_size);
+    return (int64_t)(sizeof *a + sizeof *a->states * (size_t)a->state_room + sizeof *a->ways * (size_t)a->way_room +
+                     sizeof *a->table * (size_t)a->table_size);
 }

@@ -258,7 +258,8 @@ static bool is_end(const struct target *t, int32_t token) {
 }
 
 /* Is each row's best token that sure, and no end of an answer? [n_out, ranked] */
-static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens, const float *shares, float least) {
+static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens,
+                         const float *shares, float least) {
     for (int32_t i = 0; i < n_out; i++)
         if (!(shares[i * ranked] >= least) || is_end(t, tokens[i * ranked])) return false;
     return true;
@@ -274,6 +275,7 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
     void *memory = h->reads_cache ? h->target->memory : h->memory; /* of rejected rows the target would be rid later */
     double started_at = now();
+    h->num_levels = 0;
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
         if ((i == 0 || sequences[i] != sequences[i - 1]) &&
@@ -282,17 +284,17 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     }
     int32_t code = run_pairs(h, n, n_out > 0);
     h->native_s += now() - started_at;
-    bool is_sure = true;
-    h->num_levels = 0;
+    bool is_sure = further > 0;
     for (int32_t level = 0; !code && n_out; level++) {
         const int32_t first = level * n_out * ranked;
         for (int32_t i = 0; i < n_out && !code; i++) {
             const int32_t at = first + i * ranked;
             code = read_row(h, level ? i : outputs[i], ranked, tokens + at, shares + at, h->states + (size_t)i * h->width);
         }
+        if (code) break;
         h->num_levels = level + 1;
         is_sure = is_sure && all_are_sure(h->target, n_out, ranked, tokens + first, shares + first, least);
-        if (code || h->num_levels >= depth + (is_sure ? further : 0)) break;
+        if (h->num_levels >= depth + (is_sure ? further : 0)) break;
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)

@@ -1,4 +1,4 @@
-"""Steps whose lengths are a matter of rule teach their costs many at a time, and what they would teach one by one."""
+"""Steps teach their costs several at a time, and what they would teach one by one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 import pytest
 from doubles.drafts import chain
 
-from eaglelocal.core.draft import Verdict
-from eaglelocal.core.request import fixed
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.request import AUTO, fixed
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.speculation.controller import Controller, StepReport
+from eaglelocal.speculation.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
 
@@ -47,3 +47,37 @@ def test_a_short_text_behind_a_long_one_teaches_of_its_own_context(num_steps: in
             found += [abs(costs.seconds(ROWS, cells) / true_seconds(cells) - 1) for cells in (100, num_cells)]
     assert sum(found[len(found) // 2 :]) / (len(found) / 2) < 0.04
     assert costs.num_samples(ROWS) > 1100
+
+
+def plain_step(controller: Controller, num_slots: int) -> None:
+    verdicts = {slot: (Draft(), Verdict((), (Sampled(7, 0.0),))) for slot in range(num_slots)}
+    controller.learn(
+        StepReport(
+            num_rows=num_slots,
+            num_prefill_rows=0,
+            num_cells=100,
+            decode_s=ONE_S,
+            draft_calls=(),
+            other_s=0.001,
+            verdicts=verdicts,
+        )
+    )
+
+
+def test_at_first_costs_are_learned_soon_and_so_they_are_when_others_join() -> None:
+    """Sizes that never ran are tried then: whether they pay is to be known before they have run many times."""
+    costs = StepCosts()
+    costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
+    controller = Controller(AUTO, Drafters(lookups=("ngram",)), costs)
+    for slot in range(2):
+        controller.begin(slot, None)
+    for num_slots in (1, 2):
+        known, gaps = costs.num_samples(num_slots), [0]
+        for _ in range(EARLY_STEPS + 4 * LATER_AT_ONCE):
+            plain_step(controller, num_slots)
+            gaps[-1] += 1
+            if costs.num_samples(num_slots) > known:
+                known = costs.num_samples(num_slots)
+                gaps.append(0)
+        assert set(gaps[: EARLY_STEPS // AT_ONCE]) == {AT_ONCE}
+        assert set(gaps[EARLY_STEPS // AT_ONCE + 1 : -1]) == {LATER_AT_ONCE}
