@@ -110,13 +110,16 @@ def test_where_rows_are_dear_it_is_between_plain_and_the_best(text: str) -> None
 def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> None:
     """A fresh engine, after the first 64 tokens; probes included. Now and then one is taken in for a while."""
     shares = []
+    drafted = tokens = 0
     for seed in range(24 // num_slots):
         run = simulation(name, plain_text(HOPELESS), num_slots=num_slots, seed=seed)
         steps = beyond(run.run(1200 * num_slots), 64 * num_slots)
         assert speed(steps) > 0.97
         num_drafted = sum(sum(step.drafted.values()) for step in steps)
-        shares.append(num_drafted / sum(step.num_tokens for step in steps))
-    assert statistics.median(shares) < 0.01
+        num_tokens = sum(step.num_tokens for step in steps)
+        drafted, tokens = drafted + num_drafted, tokens + num_tokens
+        shares.append(num_drafted / num_tokens)
+    assert drafted < 0.01 * tokens
     assert max(shares) < 0.08
 
 
