@@ -33,7 +33,8 @@ from eaglelocal.drafters.cache_reader import CacheReader
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.engine import Engine, Inputs
+from eaglelocal.engine.input_queue import threaded_lanes
 from eaglelocal.errors import EagleLocalError, ModelFileError
 from eaglelocal.fitting import Fitted, fitted
 from eaglelocal.gguf.architectures import FinalState
@@ -136,6 +137,7 @@ class Builder:
         """
         if not self._plan.binds_answers:
             return lambda: None
+        self._opened.callback(model.constraints.close)
         preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
         preparing.start()
         self._opened.callback(preparing.join)
@@ -265,12 +267,11 @@ class Builder:
         return Engine(
             context=context,
             vocabulary=model.vocabulary,
-            constraints=model.constraints,
+            inputs=Inputs(constraints=model.constraints, image_reader=images, lanes=threaded_lanes()),
             drafters=drafters,
             controller=controller,
             scheduler=self._scheduler(library, model, drafters),
             info=info,
-            image_reader=images,
         )
 
     def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> tuple[LlamaImageReader | None, str]:

@@ -8,6 +8,7 @@
     ├── ResourceError          not enough memory, disk or context
     ├── DownloadError          a hub that refuses, cannot be reached or sends something else than it promised
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
+    │   └── TooComplexError    a schema or grammar that would take too long, or crash its compiler
     ├── EngineError            the engine process failed, ended or does not answer
     │   └── EngineAwayError    and is not waited for any longer: it was given up, or takes too long to come back
     └── Cancelled              the person stopped it (exit 130)
@@ -34,10 +35,6 @@ class EagleLocalError(Exception):
 
 def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocalError:
     return kind(message, hint=hint)
-
-
-def _rebuild_request_error(message: str, hint: str, parameter: str, code: str) -> RequestError:
-    return RequestError(message, hint=hint, parameter=parameter, code=code)
 
 
 class UsageError(EagleLocalError):
@@ -76,7 +73,17 @@ class RequestError(EagleLocalError):
         self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_request_error, (self.message, self.hint, self.parameter, self.code))
+        return (_rebuild_request_error, (type(self), self.message, self.hint, self.parameter, self.code))
+
+
+def _rebuild_request_error(
+    kind: type[RequestError], message: str, hint: str, parameter: str, code: str
+) -> RequestError:
+    return kind(message, hint=hint, parameter=parameter, code=code)
+
+
+class TooComplexError(RequestError):
+    pass
 
 
 class EngineError(EagleLocalError):

@@ -7,32 +7,69 @@ Does not know requests or chat templates. Schemas come from anyone, so size, dep
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import sys
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
+from eaglelocal.backend.grammar_check import NO_ANSWER, OPENER, compiled
 from eaglelocal.backend.hot import NONE_FITS
 from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.limited_process import (
+    CannotStart,
+    LimitedProcess,
+    LimitedProcessError,
+    Limits,
+    ProcessDied,
+    TookTooLong,
+    TookTooMuchMemory,
+)
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
+MAX_REFUSED = 256
+MAX_MASK_S = 0.5  # of the processor: what each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
+CHECK_LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+
+
+class CompiledConstraint:
+    """A grammar over the model's vocabulary, at the beginning of an answer."""
+
+    def __init__(self, prototype: LLMatcher) -> None:
+        self.prototype = prototype
 
 
 class LlamaConstraints:
-    """Implements core.ports.Constraints. Lives as long as its model."""
+    """Implements core.ports.Constraints. Lives as long as its model; to be closed.
+
+    A grammar is compiled in a process of its own first (grammar_check.py): one that takes too long, too much memory or
+    crashes llguidance is refused there. It is compiled here only then, on the caller's thread, without Python's lock.
+    """
 
     def __init__(self, handle: object, vocabulary: LlamaVocabulary) -> None:
         self._handle, self._vocabulary = handle, vocabulary
         self._tokenizer: LLTokenizer | None = None  # of the whole vocabulary: made when first needed
-        self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+        self._checker: LimitedProcess | None = None
+        self._making, self._keeping = threading.Lock(), threading.Lock()
+        self._recent: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
+        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # held by requests too
+        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest
 
     @property
     def end_token(self) -> int:
@@ -41,42 +78,109 @@ class LlamaConstraints:
     def prepare(self) -> None:
         """Read the whole vocabulary, which the first constraint would wait for: 1.3 s for 150 000 tokens."""
         if self._vocabulary.end_tokens:
+            self._check_process().start()
             self._of_vocabulary()
 
     def check(self, constraint: Constraint) -> None:
-        self._prototype(constraint)
+        self._found(constraint)
+
+    def hold(self, constraint: Constraint) -> CompiledConstraint:
+        return self._found(constraint)
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
         """At the beginning of an answer."""
-        return self._prototype(constraint).deep_copy()
+        return self._found(constraint).prototype.deep_copy()
 
-    def _prototype(self, constraint: Constraint) -> LLMatcher:
-        kept = self._compiled.pop(constraint, None)
-        self._compiled[constraint] = found = kept or self._compile(constraint)
-        if len(self._compiled) > MAX_KEPT:
-            self._compiled.popitem(last=False)
+    def close(self) -> None:
+        """End the process that checks."""
+        if self._checker is not None:
+            self._checker.close()
+
+    def _found(self, constraint: Constraint) -> CompiledConstraint:
+        digest = digest_of(constraint)
+        with self._keeping:
+            found = self._alive.get(constraint)
+            if (refusal := self._refused.get(digest)) is not None:
+                raise refusal.with_traceback(None)
+        if found is None:
+            try:
+                found = self._compile(constraint)
+            except RequestError as error:
+                self._keep(self._refused, digest, error, MAX_REFUSED)
+                raise
+        self._keep(self._recent, constraint, found, MAX_KEPT)
         return found
 
-    def _compile(self, constraint: Constraint) -> LLMatcher:
-        grammar, tokenizer, limits = grammar_of(constraint), self._of_vocabulary(), parser_limits()
-        is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar, tokenizer, limits=limits)
-        if is_wrong:
-            raise RequestError(f"the {noun(constraint)} cannot be used: {reason_in(reasons[0])}")
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    def _keep(self, kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+        with self._keeping:
+            kept[key] = value
+            kept.move_to_end(key)
+            while len(kept) > most:
+                kept.popitem(last=False)
+            if isinstance(value, CompiledConstraint) and isinstance(key, Constraint):
+                self._alive[key] = value
+
+    def _compile(self, constraint: Constraint) -> CompiledConstraint:
+        grammar = grammar_of(constraint)
+        if problem := self._checked(constraint, grammar):
+            raise refusal_of(constraint, problem)
+        matcher = compiled(grammar, self._of_vocabulary())
+        began_s = time.thread_time()
         mask = matcher.compute_bitmask()
         if matcher.is_error() or not any(mask):
-            raise RequestError(f"no answer fits the {noun(constraint)}")
-        return matcher
+            raise refusal_of(constraint, matcher.get_error() or NO_ANSWER)
+        if (taken_s := time.thread_time() - began_s) > MAX_MASK_S:
+            raise TooComplexError(f"the {noun(constraint)} is too complex: it takes {taken_s:.1f} s for each token")
+        return CompiledConstraint(matcher)
+
+    def _checked(self, constraint: Constraint, grammar: str) -> str:
+        """Return what is wrong with it. Raises TooComplexError, EngineError where nothing can be checked now."""
+        try:
+            return str(self._check_process().call(grammar))
+        except CannotStart as error:
+            what = f"answers cannot be bound to a {noun(constraint)} now: {error}"
+            raise ResourceError(what, hint="free memory or processes") from error
+        except (TookTooLong, TookTooMuchMemory) as error:
+            what = f"the {noun(constraint)} is too complex: compiling it was given up, {error}"
+        except ProcessDied:
+            what = (
+                f"the {noun(constraint)} is too complex: it is nested, or refers from one part to the next, too deeply"
+            )
+        except LimitedProcessError as error:
+            return str(error)
+        raise TooComplexError(what)
+
+    def _check_process(self) -> LimitedProcess:
+        with self._making:
+            if self._checker is None:
+                vocabulary = self._vocabulary
+                ends = tuple(vocabulary.end_tokens)
+                if not ends:
+                    raise RequestError("the model has no token that ends an answer, so its answers cannot be bound")
+                start = (vocabulary.n_tokens, vocabulary.special_texts, ends)
+                self._checker = LimitedProcess(OPENER, *start, limits=CHECK_LIMITS)
+            return self._checker
 
     def _of_vocabulary(self) -> LLTokenizer:
-        if self._tokenizer is None:
-            from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
+        with self._making:
+            if self._tokenizer is None:
+                from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
 
-            ends = self._vocabulary.end_tokens
-            if not ends:
-                raise RequestError("the model has no token that ends an answer, so its answers cannot be bound")
-            self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
-        return self._tokenizer
+                ends = self._vocabulary.end_tokens
+                self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
+            return self._tokenizer
+
+
+def digest_of(constraint: Constraint) -> bytes:
+    """Return a key that is short, however long the constraint is."""
+    text = f"{constraint.syntax.value}\0{constraint.is_strict}\0{constraint.frame}\0{constraint.source}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def refusal_of(constraint: Constraint, problem: str) -> RequestError:
+    if problem == NO_ANSWER:
+        return RequestError(f"no answer fits the {noun(constraint)}")
+    return RequestError(f"the {noun(constraint)} cannot be used: {reason_in(problem)}")
 
 
 class ConstrainedSampler:
@@ -113,13 +217,6 @@ class ConstrainedSampler:
 
     def close(self) -> None:
         self._chain.close()
-
-
-def parser_limits() -> LLParserLimits:
-    """Lower than llguidance's own where a grammar from anyone could take time or memory; errors quote no text."""
-    return LLParserLimits(
-        step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
-    )
 
 
 def grammar_of(constraint: Constraint) -> str:

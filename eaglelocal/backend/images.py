@@ -13,6 +13,7 @@ import ctypes as C
 import functools
 import hashlib
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +72,7 @@ class LlamaImageReader:
     """
 
     def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
+        self._tokenizing = threading.Lock()
         self._mtmd, self._params, self._vocabulary = load_mtmd(library), params, model.vocabulary
         self._width: int = library.api.llama_model_n_embd_inp(model.handle)
         native = self._mtmd.mtmd_context_params_default()
@@ -102,7 +104,8 @@ class LlamaImageReader:
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
         """One picture at a time is unpacked beside libmtmd's copies."""
-        return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
+        with self._tokenizing:
+            return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
 
     def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | Picture]:
         """A text comes in the parts that its vocabulary makes of it."""

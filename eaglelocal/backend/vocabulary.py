@@ -17,7 +17,7 @@ WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp re
 # Control tokens that llama.cpp (llama-vocab.cpp) makes user-defined, so that gpt-oss and Solar show them in answers: it
 # then reads them out of plain text as well. Here they stay control tokens. <|end|> is one where it ends no answer.
 MADE_ORDINARY = ("<|channel|>", "<|constrain|>", "<|end|>", "<|message|>", "<|start|>")
-USER_DEFINED = 16  # llama_token_attr
+CONTROL, USER_DEFINED = 8, 16  # llama_token_attr
 # within each of them, where the splitters of these families cut it anyway
 _CUT = re.compile(f"(?<=<\\|)(?={'|'.join(re.escape(text[2:]) for text in MADE_ORDINARY)})")
 
@@ -36,7 +36,7 @@ class LlamaVocabulary:
         self.eos_text = self._text(self._api.llama_vocab_eos(handle))
         self._pieces: dict[int, bytes] = {}
         self._spelled: dict[int, bytes] = {}
-        self._read, self._buffer = library.token_to_piece, (C.c_char * PIECE_BYTES)()
+        self._read = library.token_to_piece
         self._made_ordinary = self._ordinary_markers() if is_bpe else {}  # a file without a vocabulary can be read too
         self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
         self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # asked of every token
@@ -87,6 +87,29 @@ class LlamaVocabulary:
         found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)
         return tuple(sorted({text for text in (*found, *self._made_ordinary.values()) if text}))
 
+    @functools.cached_property
+    def special_texts(self) -> dict[int, bytes]:
+        """The tokens that a grammar may name, with their texts: control tokens, and others that look like them."""
+        attributes, found = self._api.llama_vocab_get_attr, {}
+        for token in range(self.n_tokens):
+            kind = attributes(self._handle, token)
+            if kind & CONTROL:
+                found[token] = self._text(token).encode(errors="replace")
+            elif kind & USER_DEFINED and (text := self._text(token)).startswith("<") and text.endswith(">"):
+                found[token] = text.encode(errors="replace")
+        return found
+
+    @functools.cached_property
+    def max_token_bytes(self) -> int | None:
+        """The most bytes of a text that one token stands for; None where texts are normalised before, without bound."""
+        if self._api.llama_vocab_type(self._handle) in (
+            self._api.LLAMA_VOCAB_TYPE_WPM,
+            self._api.LLAMA_VOCAB_TYPE_UGM,
+        ):
+            return None
+        text_of = self._api.llama_vocab_get_text
+        return max((len(text_of(self._handle, token) or b"") for token in range(self.n_tokens)), default=1)
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         parts = self.parts(text, parse_special=parse_special)
         if len(parts) == 1:
@@ -128,8 +151,9 @@ class LlamaVocabulary:
     def _read_piece(self, token: int, *, special: bool = False) -> bytes:
         if not 0 <= token < self.n_tokens:
             return b""
-        n = self._read(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        buffer = (C.c_char * PIECE_BYTES)()  # not kept: several threads read
+        n = self._read(self._handle, token, buffer, PIECE_BYTES, 0, special)
         if n < 0:
-            self._buffer = (C.c_char * -n)()
-            n = self._read(self._handle, token, self._buffer, -n, 0, special)
-        return self._buffer.raw[:n]
+            buffer = (C.c_char * -n)()
+            n = self._read(self._handle, token, buffer, -n, 0, special)
+        return buffer.raw[:n]

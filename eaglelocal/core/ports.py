@@ -220,7 +220,12 @@ class Vocabulary(Protocol):
     def fill_tokens(self) -> FillTokens | None:
         """Of a model that fills in the middle."""
 
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+    @property
+    def max_token_bytes(self) -> int | None:
+        """The most bytes of a text that one token stands for; None where there is no bound."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Safe from any thread."""
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
@@ -240,11 +245,12 @@ class TextPart(NamedTuple):
 
 
 class ImageReader(Protocol):
-    """What makes images readable for a target. Of one engine, from one thread."""
+    """What makes images readable for a target. Of one engine."""
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        """A prompt of texts and image files: its tokens, and rows in place of each image, or of each of its parts.
+        """Return the tokens of a prompt of texts and image files, with rows in place of each image, or of its parts.
 
+        Safe from any thread.
         Raises RequestError for what is no image, too large, or more than this model takes.
         """
 
@@ -255,4 +261,7 @@ class Constraints(Protocol):
     """What answers can be bound to."""
 
     def check(self, constraint: Constraint) -> None:
-        """Compile it. Raises RequestError where it is wrong, unknown or too complex."""
+        """Compile it. Raises RequestError where it is wrong, unknown or too complex. Safe from any thread."""
+
+    def hold(self, constraint: Constraint) -> object:
+        """Return what keeps it compiled while somebody refers to it. It must have passed `check`."""

@@ -199,6 +199,7 @@ class Request:
     spec: Spec | None = None
     owner: str = ""
     constraint: Constraint | None = None
+    compiled: object | None = field(default=None, repr=False, compare=False)  # keeps the constraint compiled
     split: Split | None = None
     reuses_cache: bool = True
     line_limit_s: float | None = None

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Constraints
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
-from eaglelocal.errors import RequestError
+from eaglelocal.errors import RequestError, TooComplexError
 from eaglelocal.text.bindable_schemas import looser, ways_to_bind, with_any_arguments
 from eaglelocal.text.tool_grammar import constraint_of
 
 MAX_KNOWN = 512  # tools that were loosened
+MAX_COSTLY = 2  # schemas of a request that are found to be too complex; finding that out takes seconds
 A_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 
@@ -56,6 +57,8 @@ class Binding:
             refusal = self._refusal(way)
             if refusal is None:
                 return way
+            if isinstance(refusal, TooComplexError):
+                break
         assert refusal is not None
         raise blamed_on("response_format", refusal)
 
@@ -80,7 +83,7 @@ class Binding:
         tools = wish.split.tools
         known = tuple(self._loosened.get(tool, tool) for tool in tools)
         yield known
-        alone = tuple(self._bindable(tool, wish) for tool in tools)
+        alone = self._bindable_each(tools, wish)
         if alone != known:
             yield alone
         free = tuple(map(with_any_arguments, tools))
@@ -96,17 +99,34 @@ class Binding:
                 return RequestError(what, hint=refusal.hint, parameter="tools")
         return None
 
-    def _bindable(self, tool: Tool, wish: Wish) -> Tool:
-        """The tightest way of this tool that can be bound; the loosest, if none can."""
-        found = tool
+    def _bindable_each(self, tools: tuple[Tool, ...], wish: Wish) -> tuple[Tool, ...]:
+        """Return each tool as it can be bound alone; with any arguments from where too many are too complex."""
+        found: list[Tool] = []
+        num_costly = 0
+        for tool in tools:
+            if num_costly == MAX_COSTLY:
+                found.append(with_any_arguments(tool))
+                continue
+            bindable, is_costly = self._bindable(tool, wish)
+            num_costly += is_costly
+            found.append(bindable)
+        return tuple(found)
+
+    def _bindable(self, tool: Tool, wish: Wish) -> tuple[Tool, bool]:
+        """Return the tightest way of this tool that can be bound, the loosest if none can; was it too complex?"""
+        found, is_costly = tool, False
         for found in (tool, *looser(tool)):
-            if self._refusal(wish.calling(found)) is None:
+            refusal = self._refusal(wish.calling(found))
+            if refusal is None:
+                break
+            if isinstance(refusal, TooComplexError):
+                found, is_costly = with_any_arguments(tool), True
                 break
         if found is not tool:
             self._loosened[tool] = found
             if len(self._loosened) > MAX_KNOWN:
                 self._loosened.popitem(last=False)
-        return found
+        return found, is_costly
 
     def _refusal(self, constraint: Constraint | None) -> RequestError | None:
         assert constraint is not None
@@ -118,4 +138,4 @@ class Binding:
 
 
 def blamed_on(parameter: str, refusal: RequestError) -> RequestError:
-    return RequestError(refusal.message, hint=refusal.hint, parameter=parameter)
+    return type(refusal)(refusal.message, hint=refusal.hint, parameter=parameter)

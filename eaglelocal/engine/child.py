@@ -24,7 +24,7 @@ from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Ending
-from eaglelocal.engine.process import LOG_VARIABLE
+from eaglelocal.engine.faults import LOG_VARIABLE
 from eaglelocal.errors import EngineError
 
 _NUM_LINES = 200

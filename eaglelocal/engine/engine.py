@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.events import (
@@ -24,7 +26,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.ports import Constraints, Context, ImageReader, Vocabulary
-from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.task import Task
 from eaglelocal.drafters.base import Drafter
@@ -32,13 +34,15 @@ from eaglelocal.engine.answering import Answering, Clock, counted, never_started
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_queue import INLINE, InputQueue, Prepared
+from eaglelocal.engine.input_size import chat_lane
+from eaglelocal.engine.intake import Intake, ReadRequest
 from eaglelocal.engine.ledger import Ledger, StepTimes, peak_rss_bytes
 from eaglelocal.engine.pacing import Pacing
 from eaglelocal.engine.padding import Padding
 from eaglelocal.engine.runner import Decoded, Runner
 from eaglelocal.engine.warming import Warming
-from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
+from eaglelocal.errors import RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
 from eaglelocal.speculation.choice import StepChoice
 from eaglelocal.speculation.controller import Controller, StepReport
@@ -47,6 +51,20 @@ from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.split_answer import answer_text
+
+INPUT_WAIT_S = 0.05  # in a step that has nothing to do but to wait for a prompt; commands are obeyed between steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What reads requests, beside the vocabulary.
+
+    lanes  where that is done; in a process that serves they are threads (input_queue.threaded_lanes)
+    """
+
+    constraints: Constraints | None = None
+    image_reader: ImageReader | None = None
+    lanes: Several[Executor] = INLINE
 
 
 class Engine:
@@ -57,12 +75,11 @@ class Engine:
         *,
         context: Context,
         vocabulary: Vocabulary,
-        constraints: Constraints | None = None,
+        inputs: Inputs = Inputs(),
         drafters: Several[Drafter],
         controller: Controller,
         scheduler: Scheduler,
         info: EngineInfo,
-        image_reader: ImageReader | None = None,
     ) -> None:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
@@ -77,11 +94,12 @@ class Engine:
         self._intake = Intake(
             vocabulary,
             context.n_ctx,
-            constraints,
-            image_reader=image_reader,
+            inputs.constraints,
+            image_reader=inputs.image_reader,
             trained_ctx=info.trained_ctx,
             sampling=info.sampling,
         )
+        self._inputs = InputQueue(self._intake.read_asked, inputs.lanes, lane_of=chat_lane)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
@@ -92,33 +110,54 @@ class Engine:
     # ---- what the process asks
     @property
     def has_work(self) -> bool:
+        return self._can_step or len(self._inputs) > 0
+
+    @property
+    def _can_step(self) -> bool:
         return self._scheduler.has_work or bool(self._outbox)
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request. What cannot be served is told as Failed by the next step.
+        """Queue a request. What cannot be served comes out of a later step as Failed.
 
         Raises RequestError where the id is taken: an event could not say which of the two it means.
         """
         if isinstance(request, EmbedRequest):
             raise RequestError(f"{self.info.target} {Task.TEXT.why_not(request.task)}", code="model_not_supported")
-        if request.id in self._submitted_at or any(a.request_id == request.id for a in self._answers.values()):
+        if self._is_known(request.id):
             raise RequestError(f"a request with the id {request.id} is still running")
-        try:
-            prompt = self._intake.prompt(request)
-            if not request.is_counted:
-                self._scheduler.add(self._intake.read(request, prompt))
-        except EagleLocalError as error:
-            self._outbox.append(Failed(request.id, error))
+        self._inputs.submit(request)
+
+    def _is_known(self, request_id: str) -> bool:
+        if request_id in self._inputs or request_id in self._submitted_at:
+            return True
+        return any(answer.request_id == request_id for answer in self._answers.values())
+
+    def _receive(self) -> None:
+        """Take over what has been read; with nothing else to do, wait a little for it."""
+        if len(self._inputs) and not self._can_step:
+            self._inputs.wait(INPUT_WAIT_S)
+        for prepared in self._inputs.take():
+            self._take(prepared)
+
+    def _take(self, prepared: Prepared[ChatRequest, ReadRequest]) -> None:
+        asked = prepared.asked
+        if prepared.made is None:
+            assert prepared.error is not None
+            self._outbox.append(Failed(asked.id, prepared.error))
             return
-        if request.tells_prompt:
-            self._outbox.append(prompted(request.id, prompt, self._vocabulary))
-        if request.is_counted:
-            self._outbox += counted(request.id, prompt.num_rows)
+        prompt, request = prepared.made
+        if asked.tells_prompt:
+            self._outbox.append(prompted(asked.id, prompt, self._vocabulary))
+        if request is None:
+            self._outbox += counted(asked.id, prompt.num_rows)
         else:
-            self._submitted_at[request.id] = time.perf_counter()
+            self._submitted_at[asked.id] = prepared.submitted_at_s
+            self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> None:
         """End a request where it stands; one that is unknown or over is left alone."""
+        if self._inputs.withdraw(request_id):
+            self._outbox.append(never_started(request_id))
         if self._scheduler.withdraw(request_id):
             del self._submitted_at[request_id]
             self._outbox.append(never_started(request_id))
@@ -136,6 +175,7 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         """One step for every slot; returns what there is to tell."""
+        self._receive()
         self._ledger.begin()
         self._resume()
         self._admit()
@@ -171,7 +211,7 @@ class Engine:
         state, reason = self._drafting_state()
         return EngineSnapshot(
             running=len(self._answers),
-            waiting=self._scheduler.num_waiting,
+            waiting=self._scheduler.num_waiting + len(self._inputs),
             steps=totals.steps,
             prompt_tokens=totals.prompt_tokens,
             generated_tokens=totals.generated_tokens,
@@ -213,6 +253,7 @@ class Engine:
         self._owned = owned
 
     def close(self) -> None:
+        self._inputs.close()
         for answer in self._answers.values():
             answer.sampler.close()
         self._answers.clear()

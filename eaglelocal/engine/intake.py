@@ -17,6 +17,7 @@ from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
+from eaglelocal.engine.input_size import PromptCache, num_raw_chars
 from eaglelocal.engine.prompts import Prompt, infill_prompt, mixed_tokens, placed, starts_with_bos
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
@@ -25,7 +26,11 @@ from eaglelocal.text.literals import Literals, Span, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
 from eaglelocal.text.tool_grammar import callable_tools
 
+SURE_TOKEN_BYTES = 16  # every vocabulary has tokens that are longer
 IMAGE_TEXT = "<__media__>"  # where a prompt is told as text, as llama-server tells it
+
+
+ReadRequest = tuple[Prompt, Request | None]
 
 
 class NoConstraints:
@@ -33,6 +38,9 @@ class NoConstraints:
 
     def check(self, constraint: Constraint) -> None:
         raise RequestError("this engine cannot bind answers to a format")
+
+    def hold(self, constraint: Constraint) -> object:
+        raise AssertionError("nothing passes `check`")
 
 
 class Intake:
@@ -52,7 +60,9 @@ class Intake:
         self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
         self._can_grow = not 0 < trained_ctx <= n_ctx
-        self._binding = Binding(NoConstraints() if constraints is None else constraints)
+        self._prompts = PromptCache(self.prompt)
+        self._constraints = NoConstraints() if constraints is None else constraints
+        self._binding = Binding(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
     @functools.cached_property
@@ -64,6 +74,14 @@ class Intake:
         """Stop strings of the request, and those of a stand-in template, whose end no token marks."""
         return (*asked.params.stop, *(self.template.stops if asked.messages else ()))
 
+    def read_asked(self, asked: ChatRequest) -> ReadRequest:
+        """Return its prompt, and the request unless the prompt is all that is asked for. Raises RequestError.
+
+        Safe from any thread.
+        """
+        prompt = self._prompts.prompt(asked)
+        return prompt, None if asked.is_counted else self.read(asked, prompt)
+
     def read(self, asked: ChatRequest, prompt: Prompt | None = None) -> Request:
         """The request with its prompt, if that was made already. Raises RequestError for what cannot be served."""
         prompt = self.prompt(asked) if prompt is None else prompt
@@ -72,6 +90,7 @@ class Intake:
         self._check_room(prompt.num_rows, is_chat=bool(asked.messages))
         self._checked(tuple(token for token, _ in asked.params.logit_bias))
         split = self._split(asked, prompt) if asked.messages else None
+        constraint = self._constraint(asked, split)
         return Request(
             id=asked.id,
             prompt=prompt.tokens,
@@ -79,7 +98,8 @@ class Intake:
             params=self._params(asked, prompt.num_rows),
             spec=asked.spec,
             owner=asked.owner,
-            constraint=self._constraint(asked, split),
+            constraint=constraint,
+            compiled=None if constraint is None else self._constraints.hold(constraint),
             split=split if asked.is_split and split and markers_of(split) else None,
             reuses_cache=asked.reuses_cache,
             line_limit_s=asked.line_limit_s,
@@ -99,6 +119,8 @@ class Intake:
             return self._chat_prompt(asked)
         if asked.tools:
             raise RequestError("tools need messages, not a raw prompt", parameter="tools")
+        if not asked.is_counted:
+            self._check_length(num_raw_chars(asked), is_chat=False)
         if asked.infill is not None:
             return Prompt(self._checked(infill_prompt(asked.infill, self._vocabulary, self._n_ctx)))
         if asked.mixed is not None:
@@ -141,6 +163,8 @@ class Intake:
         if beginning.thought:
             text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
+        if not asked.is_counted:
+            self._check_length(len(text), is_chat=True)
         prompt = self._read(list(literals.pieces(text)))
         rendered = rendered_text(literals.pieces(text)) if asked.tells_prompt else ""
         return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
@@ -177,10 +201,20 @@ class Intake:
             raise RequestError("the prompt ends with an image: nothing can be answered to that", parameter="messages")
         return prompt
 
-    def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
-        if num_prompt < self._n_ctx:
+    def _check_length(self, num_chars: int, *, is_chat: bool) -> None:
+        """Refuse a text that cannot fit, before it is tokenized: that takes seconds for millions of characters."""
+        if num_chars < self._n_ctx * SURE_TOKEN_BYTES:
             return
-        raise RequestError(  # clients know by the first words that they must shorten it
+        max_bytes = self._vocabulary.max_token_bytes  # walks the vocabulary, once
+        if max_bytes is not None and num_chars >= self._n_ctx * max_bytes:
+            raise self._no_room(f"more than {num_chars // max_bytes}", is_chat=is_chat)
+
+    def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
+        if num_prompt >= self._n_ctx:
+            raise self._no_room(str(num_prompt), is_chat=is_chat)
+
+    def _no_room(self, num_prompt: str, *, is_chat: bool) -> RequestError:
+        return RequestError(  # clients know by the first words that they must shorten it
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
             hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",

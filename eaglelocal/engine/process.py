@@ -41,10 +41,9 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Broken
+from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.engine.watchdog import BEAT_S, Beat
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
-
-LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
 
 _MIN_PROGRESS = 0.005  # of the load; llama.cpp reports every tensor
 
@@ -140,10 +139,8 @@ class Service:
     def _submit(self, request: AnyRequest) -> None:
         try:
             self._engine.submit(request)
-        except Exception as error:  # a template or a tokenizer that trips over one request must not fail the others
-            if not isinstance(error, EagleLocalError):
-                traceback.print_exc()
-            self._channel.send([Failed(request.id, _for_people(error, "the engine failed on the request"))])
+        except Exception as error:  # what trips over one request must not fail the others
+            self._channel.send([Failed(request.id, as_engine_error(error, "the engine failed on the request"))])
         else:
             self._in_flight.add(request.id)
 
@@ -154,8 +151,7 @@ class Service:
         except ResourceError as error:
             return self._abandon(error)
         except Exception as error:
-            traceback.print_exc()
-            self._channel.send(Broken(_for_people(error, "the engine failed")))
+            self._channel.send(Broken(as_engine_error(error, "the engine failed")))
             return False
         self._tell(events)
         return True
@@ -242,9 +238,7 @@ def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
         engine = _find(builder)(plan, _Progress(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
-        if not isinstance(error, EagleLocalError):
-            traceback.print_exc()
-        channel.send(LoadFailed(_for_people(error, "the engine failed to load")))
+        channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
         return None
     gc.collect()
     gc.freeze()  # vocabularies are large and stay; no later collection should walk them between two steps
@@ -269,15 +263,6 @@ class _Progress:
         if is_other or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
             self._last = progress
             self._channel.send(progress)
-
-
-def _for_people(error: Exception, what: str) -> EagleLocalError:
-    if isinstance(error, EagleLocalError):
-        return error
-    return EngineError(
-        f"{what}: {type(error).__name__}: {error}",
-        hint=f"this is a bug: please report it; {LOG_VARIABLE}=1 shows the traceback",
-    )
 
 
 def run_and_leave(builder: str) -> None:

@@ -13,7 +13,7 @@ from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.base import Drafter
-from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.swap import Swap
 from eaglelocal.speculation.controller import Controller
@@ -99,12 +99,11 @@ class Rig:
         self.engine = Engine(
             context=self.context,
             vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
-            constraints=LetterConstraints(),
+            inputs=Inputs(constraints=LetterConstraints(), image_reader=image_reader),
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,
             info=dataclasses.replace(INFO, num_slots=num_slots),
-            image_reader=image_reader,
         )
 
     def run(self, requests: Sequence[ChatRequest], cancel_at: Mapping[str, int] | None = None) -> dict[str, Told]:

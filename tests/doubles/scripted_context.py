@@ -174,6 +174,9 @@ class LetterConstraints:
     def check(self, constraint: Constraint) -> None:
         letter_sets(constraint)
 
+    def hold(self, constraint: Constraint) -> object:
+        return constraint
+
 
 def letter_sets(constraint: Constraint) -> list[str]:
     if constraint.syntax is not Syntax.REGEX or not re.fullmatch(r"(\[[a-z]+\])+", constraint.source):
@@ -438,6 +441,7 @@ class LetterVocabulary:
     bos_text = ""
     eos_text = ""
     control_texts = ()
+    max_token_bytes = None
     fill_tokens = None
 
     def __init__(self, n_tokens: int = 24) -> None:

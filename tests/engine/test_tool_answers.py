@@ -14,7 +14,7 @@ from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.intake import Intake
 from eaglelocal.scheduler.scheduler import Scheduler
 
@@ -48,6 +48,7 @@ class WordVocabulary:
     )
     bos_text = eos_text = ""
     control_texts = ("<tool_call>", "</tool_call>")
+    max_token_bytes = None
     fill_tokens = None
     n_tokens = TABLE.n_vocab
 
@@ -72,7 +73,7 @@ def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
     return Engine(
         context=ScriptedContext(TABLE, num_slots=1),
         vocabulary=WordVocabulary(template_end),
-        constraints=LetterConstraints(),
+        inputs=Inputs(constraints=LetterConstraints()),
         drafters=(drafter,),
         controller=controller_of((drafter,), spec),
         scheduler=Scheduler(num_slots=1, n_ctx=128, n_batch=48, reuse_margin=drafter.reuse_margin),

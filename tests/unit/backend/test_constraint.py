@@ -94,7 +94,7 @@ def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
     for index in range(2 * MAX_KEPT):
         constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
-    assert len(constraints._compiled) == MAX_KEPT
+    assert len(constraints._recent) == len(constraints._alive) == MAX_KEPT
     kept = Constraint(Syntax.REGEX, f"a{{{2 * MAX_KEPT}}}")
     one, two = constraints.matcher(kept), constraints.matcher(kept)
     one.consume_tokens(model.vocabulary.tokenize("aa", add_special=False, parse_special=False))

@@ -35,6 +35,9 @@ class Reader:
         if len(text) > self._most:
             raise RequestError("it is too long")
 
+    def hold(self, constraint: Constraint) -> object:
+        return constraint
+
 
 def wish(*tools: Tool, choice: ToolChoice = REQUIRED, wanted: Constraint | None = None) -> Wish:
     return Wish(split=Split(form=forms.HERMES, tools=tools), choice=choice, wanted=wanted, tokens={}, is_split=True)

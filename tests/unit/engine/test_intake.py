@@ -27,6 +27,7 @@ class CharacterVocabulary:
     n_tokens = 0x110000 + len(CONTROLS)
     bos_text, eos_text = "<s>", ""
     control_texts = CONTROLS
+    max_token_bytes = 1
 
     def __init__(self, chat_template: str | None = None, *, fills: bool = True) -> None:
         self.chat_template = chat_template
@@ -53,6 +54,9 @@ class Anything:
 
     def check(self, constraint: Constraint) -> None:
         pass
+
+    def hold(self, constraint: Constraint) -> object:
+        return constraint
 
 
 def shown(tokens: tuple[int, ...]) -> str:

@@ -1,0 +1,89 @@
+"""Compiles grammars in a process of its own, to see that it can be done: opened there by a LimitedProcess.
+
+llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, one of a
+hundred kilobytes ends the process. What it costs depends on the grammar, hardly on the vocabulary, so the vocabulary
+here is single bytes, and the special tokens that grammars name. Imports llguidance alone, no llama.cpp.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+OPENER = f"{__name__}:open_check"
+STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have LANE_STACK_BYTES, several times as much
+NO_ANSWER = "no answer"
+_NUM_BYTES = 256
+
+
+def parser_limits() -> LLParserLimits:
+    """Lower than llguidance's own where a grammar from anyone could take time or memory; errors quote no text."""
+    return LLParserLimits(
+        step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
+    )
+
+
+def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str]:
+    """Return the check over a vocabulary of this size.
+
+    special  the tokens that a grammar may name, with their texts
+    ends     the tokens that end an answer
+    """
+    tokenizer = LLTokenizer(TokenizerWrapper(_ByteVocabulary(num_tokens, special, ends)))
+    threading.stack_size(STACK_BYTES)
+
+    def check(grammar: str) -> str:
+        return _in_thread(lambda: problem_of(grammar, tokenizer))
+
+    return check
+
+
+def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
+    """Return what llguidance objects to, NO_ANSWER where no text fits, or nothing."""
+    matcher = compiled(grammar, tokenizer)
+    if matcher.is_error():
+        return str(matcher.get_error())
+    return "" if any(matcher.compute_bitmask()) else str(matcher.get_error()) or NO_ANSWER
+
+
+def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """Return its matcher, at the beginning of an answer."""
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+
+
+class _ByteVocabulary:
+    """As llguidance wants one: behind the model's own ids, a token for each byte."""
+
+    bos_token_id = None
+
+    def __init__(self, num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> None:
+        self.eos_token_id = ends[0]
+        self.special_token_ids = sorted({*special, *ends})
+        own = [special.get(token, b"") for token in range(num_tokens)]
+        self.tokens = [*own, *(bytes([byte]) for byte in range(_NUM_BYTES))]
+        self._first_byte = num_tokens
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        raw = text.encode() if isinstance(text, str) else text
+        return [self._first_byte + byte for byte in raw]
+
+
+def _in_thread(call: Callable[[], str]) -> str:
+    """Run it on the small stack."""
+    outcome: list[str | Exception] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    (found,) = outcome
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -1,0 +1,23 @@
+"""What an exception that nobody foresaw becomes for people."""
+
+from __future__ import annotations
+
+import traceback
+
+from eaglelocal.errors import EagleLocalError, EngineError
+
+LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
+
+
+def as_engine_error(error: Exception, what: str) -> EagleLocalError:
+    """Return `error` itself where it was written for people, else an EngineError that asks for a report.
+
+    The traceback of an unforeseen error goes to stderr, which the parent keeps.
+    """
+    if isinstance(error, EagleLocalError):
+        return error
+    traceback.print_exception(error)
+    return EngineError(
+        f"{what}: {type(error).__name__}: {error}",
+        hint=f"this is a bug: please report it; {LOG_VARIABLE}=1 shows the traceback",
+    )

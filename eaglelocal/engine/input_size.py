@@ -1,0 +1,102 @@
+"""How much there is to read in a request, which decides where it is read, and which prompts are the same.
+
+Pure, on plain data. Does not know how long anything takes on this machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from eaglelocal.core.request import ChatRequest, EmbedRequest
+from eaglelocal.core.tools import ToolUse
+from eaglelocal.engine.prompts import Prompt
+from eaglelocal.errors import RequestError
+
+SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing that takes some ten milliseconds
+MAX_KEPT_PROMPTS = 2
+
+
+def chat_lane(asked: ChatRequest, num_lanes: int) -> int:
+    """Return the index of the lane that reads it: 0 for what is short, one of the others for its prompt."""
+    if num_lanes == 1 or not may_take_long(asked):
+        return 0
+    return 1 + hash(prompt_key(asked)) % (num_lanes - 1)
+
+
+def embed_lane(asked: EmbedRequest, num_lanes: int) -> int:
+    """Return the index of the lane that reads it: 0 for what is short."""
+    count = sum(map(len, asked.inputs)) + (len(asked.ranking.query) if asked.ranking else 0)
+    return 0 if num_lanes == 1 or count <= SHORT_CHARS else 1 + hash(asked.id) % (num_lanes - 1)
+
+
+def may_take_long(asked: ChatRequest) -> bool:
+    """Return whether reading it may take more than some ten milliseconds: long texts, images, bound answers."""
+    if asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED:
+        return True
+    if any(tool.is_strict for tool in asked.tools) or any(message.images for message in asked.messages):
+        return True
+    return num_chars(asked) > SHORT_CHARS
+
+
+def num_raw_chars(asked: ChatRequest) -> int:
+    """Return the characters of a prompt that no template makes, unless it is cut to fit anyway."""
+    mixed = asked.mixed.parts if asked.mixed is not None else ()
+    return len(asked.text or "") + len(asked.suffix) + sum(len(part) for part in mixed if isinstance(part, str))
+
+
+def num_chars(asked: ChatRequest) -> int:
+    """Return the characters of all its texts; a token counts as one."""
+    count = num_raw_chars(asked) + len(asked.tokens)
+    count += sum(len(message.content) + len(message.reasoning) for message in asked.messages)
+    count += sum(len(call.arguments) for message in asked.messages for call in message.tool_calls)
+    count += sum(len(tool.parameters) + len(tool.description) for tool in asked.tools)
+    count += sum(len(value) for _, value in asked.template_values)
+    if asked.infill is not None:
+        count += sum(len(text) for _, text in asked.infill.snippets)
+        around = (*asked.infill.before, *asked.infill.behind)
+        count += sum(len(part) for part in around if isinstance(part, str))
+    return count
+
+
+def prompt_key(asked: ChatRequest) -> tuple[object, ...]:
+    """Return all that a prompt is made of: requests with equal keys have equal prompts."""
+    is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
+    content = (asked.messages, asked.text, asked.tokens, asked.mixed, asked.infill, asked.suffix)
+    how = (asked.tools, asked.tool_choice, asked.template_values, asked.continues_last, is_bound)
+    return (*content, *how, asked.tells_prompt, asked.is_counted)
+
+
+class PromptCache:
+    """The last prompts that took long, and what was wrong with those that could not be made.
+
+    One request for sixteen answers is sixteen requests with one prompt. Safe from any thread.
+    """
+
+    def __init__(self, make: Callable[[ChatRequest], Prompt]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._kept: OrderedDict[tuple[object, ...], Prompt | RequestError] = OrderedDict()
+
+    def prompt(self, asked: ChatRequest) -> Prompt:
+        """Return its prompt. Raises RequestError as `make` does."""
+        if not may_take_long(asked):
+            return self._make(asked)
+        key = prompt_key(asked)
+        with self._lock:
+            found = self._kept.pop(key, None)
+        if found is None:
+            found = self._outcome(asked)
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > MAX_KEPT_PROMPTS:
+                self._kept.popitem(last=False)
+        if isinstance(found, RequestError):
+            raise found
+        return found
+
+    def _outcome(self, asked: ChatRequest) -> Prompt | RequestError:
+        try:
+            return self._make(asked)
+        except RequestError as error:
+            return error
