@@ -135,9 +135,9 @@ class Builder:
 
         It takes a second or more, in half of which no other thread of Python's runs: too long for a first bound answer.
         """
+        self._opened.callback(model.constraints.close)
         if not self._plan.binds_answers:
             return lambda: None
-        self._opened.callback(model.constraints.close)
         preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
         preparing.start()
         self._opened.callback(preparing.join)

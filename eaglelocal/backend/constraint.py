@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import signal
 import sys
 import threading
 import time
@@ -43,9 +44,16 @@ Value = TypeVar("Value")
 
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
 MAX_REFUSED = 256
+MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # of the processor: what each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
 CHECK_LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+# What the signals mean that a grammar can cause: the stack has ended, or Rust was refused memory.
+CRASHES: dict[int, str] = {
+    signal.SIGSEGV: "it is nested, or refers from one part to the next, too deeply",
+    signal.SIGBUS: "it is nested, or refers from one part to the next, too deeply",
+    signal.SIGABRT: f"it takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB",
+}
 
 
 class CompiledConstraint:
@@ -130,25 +138,25 @@ class LlamaConstraints:
         if matcher.is_error() or not any(mask):
             raise refusal_of(constraint, matcher.get_error() or NO_ANSWER)
         if (taken_s := time.thread_time() - began_s) > MAX_MASK_S:
-            raise TooComplexError(f"the {noun(constraint)} is too complex: it takes {taken_s:.1f} s for each token")
+            raise TooComplexError(f"the {noun(constraint)} is too complex: each token takes {taken_s:.1f} s")
         return CompiledConstraint(matcher)
 
     def _checked(self, constraint: Constraint, grammar: str) -> str:
-        """Return what is wrong with it. Raises TooComplexError, EngineError where nothing can be checked now."""
-        try:
-            return str(self._check_process().call(grammar))
-        except CannotStart as error:
-            what = f"answers cannot be bound to a {noun(constraint)} now: {error}"
-            raise ResourceError(what, hint="free memory or processes") from error
-        except (TookTooLong, TookTooMuchMemory) as error:
-            what = f"the {noun(constraint)} is too complex: compiling it was given up, {error}"
-        except ProcessDied:
-            what = (
-                f"the {noun(constraint)} is too complex: it is nested, or refers from one part to the next, too deeply"
-            )
-        except LimitedProcessError as error:
-            return str(error)
-        raise TooComplexError(what)
+        """Return what is wrong with it. Raises TooComplexError, ResourceError where nothing can be checked now."""
+        for _ in range(2):  # somebody else may have ended the process
+            try:
+                return str(self._check_process().call(grammar))
+            except CannotStart as error:
+                raise cannot_check(constraint, error) from error
+            except (TookTooLong, TookTooMuchMemory) as error:
+                raise too_complex(constraint, str(error)) from error
+            except ProcessDied as error:
+                if -error.exit_status in CRASHES:
+                    raise too_complex(constraint, CRASHES[-error.exit_status]) from error
+                last = error
+            except LimitedProcessError as error:
+                return str(error)
+        raise cannot_check(constraint, last)
 
     def _check_process(self) -> LimitedProcess:
         with self._making:
@@ -169,6 +177,15 @@ class LlamaConstraints:
                 ends = self._vocabulary.end_tokens
                 self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
             return self._tokenizer
+
+
+def too_complex(constraint: Constraint, why: str) -> TooComplexError:
+    return TooComplexError(f"the {noun(constraint)} is too complex to compile: {why}")
+
+
+def cannot_check(constraint: Constraint, error: LimitedProcessError) -> ResourceError:
+    what = f"answers cannot be bound to a {noun(constraint)} now: {error}"
+    return ResourceError(what, hint="free memory or processes, then ask again")
 
 
 def digest_of(constraint: Constraint) -> bytes:
@@ -281,4 +298,11 @@ def reason_in(text: str) -> str:
     first, *more = text.strip().split("\n")
     first = _PLACE.sub("", first, count=1)
     errors = (line.removeprefix("error:") for line in more if line.startswith("error:"))
-    return f"{first}{next(errors, '')}" if first.endswith(":") else first
+    return shortened(f"{first}{next(errors, '')}" if first.endswith(":") else first)
+
+
+def shortened(reason: str) -> str:
+    """Without the middle, where a long grammar is quoted."""
+    if len(reason) <= MAX_REASON_CHARS:
+        return reason
+    return f"{reason[: MAX_REASON_CHARS // 3]}...{reason[-MAX_REASON_CHARS * 2 // 3 :]}"

@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,9 @@ from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed,
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.engine.answering import never_started
+from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, embed_lane
 from eaglelocal.engine.ledger import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 from eaglelocal.text.pairs import Pairs, fitting
@@ -73,14 +77,17 @@ class EmbeddingEngine:
         *,
         pairs: Pairs | None = None,
         gives_probabilities: bool = False,
+        lanes: Sequence[Executor] = INLINE,
     ) -> None:
         """A model that ranks, and with probabilities of its own, has `pairs`.
 
         close  what the builder opened, in reverse
+        lanes  where texts are tokenized, see input_queue.py
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
         self._pairs, self._gives_probabilities = pairs, gives_probabilities
+        self._inputs = InputQueue(self._read, lanes, lane_of=embed_lane)
         self._running: dict[str, _Running] = {}
         self._turns: deque[_Running] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
@@ -89,23 +96,43 @@ class EmbeddingEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._outbox)
+        return bool(self._running or self._outbox or len(self._inputs))
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request. Raises RequestError for what cannot be served."""
+        """Queue a request. What is wrong with its texts comes out of a later step as Failed.
+
+        Raises RequestError for another kind of request, and where the id is taken.
+        """
         if not isinstance(request, EmbedRequest) or (request.ranking is None) != (self._pairs is None):
             raise RequestError(f"{self.info.target} {self.info.task.said}", code="model_not_supported")
-        if request.id in self._running:
+        if request.id in self._running or request.id in self._inputs:
             raise RequestError(f"a request with the id {request.id} is still running")
+        self._inputs.submit(request)
+
+    def _read(self, request: EmbedRequest) -> list[list[int]]:
+        """Return the tokens of each text. Raises RequestError. Called on any lane."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
-        texts = [self._tokens(each, request.ranking) for each in request.inputs]
-        running = _Running(request.id, texts, time.perf_counter(), request.ranking)
-        self._running[request.id] = running
-        self._turns.append(running)
-        self._outbox.append(Started(request.id, running.prompt_tokens, cached_tokens=0))
+        return [self._tokens(each, request.ranking) for each in request.inputs]
+
+    def _receive(self) -> None:
+        """Take over what has been read; with nothing else to do, wait a little for it."""
+        if len(self._inputs) and not (self._running or self._outbox):
+            self._inputs.wait(INPUT_WAIT_S)
+        for prepared in self._inputs.take():
+            asked = prepared.asked
+            if prepared.made is None:
+                assert prepared.error is not None
+                self._outbox.append(Failed(asked.id, prepared.error))
+                continue
+            running = _Running(asked.id, prepared.made, prepared.submitted_at_s, asked.ranking)
+            self._running[asked.id] = running
+            self._turns.append(running)
+            self._outbox.append(Started(asked.id, running.prompt_tokens, cached_tokens=0))
 
     def cancel(self, request_id: str) -> None:
+        if self._inputs.withdraw(request_id):
+            self._outbox.append(never_started(request_id))
         running = self._running.pop(request_id, None)
         if running is not None:
             if running in self._turns:
@@ -116,6 +143,7 @@ class EmbeddingEngine:
         """There is nothing to draft."""
 
     def step(self) -> list[RequestEvent]:
+        self._receive()
         began_at = time.perf_counter()
         chosen = self._next_pass()
         if chosen:
@@ -129,7 +157,7 @@ class EmbeddingEngine:
         native_s = self._embedder.native_s
         return EngineSnapshot(
             running=len(self._running),
-            waiting=0,
+            waiting=len(self._inputs),
             steps=self._num_steps,
             prompt_tokens=self._num_tokens,
             generated_tokens=0,
@@ -141,12 +169,14 @@ class EmbeddingEngine:
         )
 
     def close(self) -> None:
+        self._inputs.close()
         self._close()
 
     def _tokens(self, given: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
         if ranking is not None and self._pairs is not None and isinstance(given, str):
             return fitting(self._pairs, ranking, given, self._embedder.n_batch)
         if isinstance(given, str):
+            self._check_length(len(given))
             tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)
         else:
             tokens = list(given)
@@ -154,12 +184,20 @@ class EmbeddingEngine:
         if not tokens:
             raise RequestError("an input is empty", parameter="input")
         if len(tokens) > limit:
-            what = f"an input of {len(tokens)} tokens exceeds the context of {limit}"
-            raise RequestError(what, hint="a larger --ctx", parameter="input", code="context_length_exceeded")
+            raise too_long(str(len(tokens)), limit)
         for token in tokens:
             if not 0 <= token < n_vocab:
                 raise RequestError(f"token {token} is not in the vocabulary of {n_vocab}", parameter="input")
         return tokens
+
+    def _check_length(self, num_chars: int) -> None:
+        """Refuse a text that cannot fit before it is tokenized, which takes seconds for millions of characters."""
+        limit = self._embedder.n_batch
+        if num_chars <= limit * SURE_TOKEN_BYTES:
+            return
+        max_bytes = self._vocabulary.max_token_bytes
+        if max_bytes is not None and num_chars > limit * max_bytes:
+            raise too_long(f"more than {num_chars // max_bytes}", limit)
 
     def _next_pass(self) -> list[tuple[_Running, list[int]]]:
         """Texts in turns of the requests, as many as fit; a long list of texts does not hold up a short one."""
@@ -209,6 +247,11 @@ class EmbeddingEngine:
     def _finished(self, running: _Running, reason: str) -> Finished:
         seconds = time.perf_counter() - running.submitted_at
         return Finished(running.id, reason, "", running.prompt_tokens, 0, Timings(prefill_s=seconds), NO_DRAFTS)
+
+
+def too_long(num_tokens: str, limit: int) -> RequestError:
+    what = f"an input of {num_tokens} tokens exceeds the context of {limit}"
+    return RequestError(what, hint="a larger --ctx", parameter="input", code="context_length_exceeded")
 
 
 def normalised(vectors: Floats) -> Floats:

@@ -34,7 +34,7 @@ from eaglelocal.engine.answering import Answering, Clock, counted, never_started
 from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
-from eaglelocal.engine.input_queue import INLINE, InputQueue, Prepared
+from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Prepared
 from eaglelocal.engine.input_size import chat_lane
 from eaglelocal.engine.intake import Intake, ReadRequest
 from eaglelocal.engine.ledger import Ledger, StepTimes, peak_rss_bytes
@@ -51,8 +51,6 @@ from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.split_answer import answer_text
-
-INPUT_WAIT_S = 0.05  # in a step that has nothing to do but to wait for a prompt; commands are obeyed between steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from eaglelocal.core.request import AnyRequest
 from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.errors import EagleLocalError
 
+INPUT_WAIT_S = 0.05  # of a step that has nothing to do but to wait for a request; commands are obeyed between steps
 NUM_LONG_LANES = 2
 STACK_BYTES = 32 * 1024 * 1024  # address space; what compiles grammars recurses
 NICENESS = 5  # of the long lanes: answers come first

@@ -15,6 +15,7 @@ from eaglelocal.engine.prompts import Prompt
 from eaglelocal.errors import RequestError
 
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing that takes some ten milliseconds
+SURE_TOKEN_BYTES = 16  # every vocabulary has tokens that are longer
 MAX_KEPT_PROMPTS = 2
 
 

@@ -17,7 +17,7 @@ from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.binding import Binding, Wish
-from eaglelocal.engine.input_size import PromptCache, num_raw_chars
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, num_raw_chars
 from eaglelocal.engine.prompts import Prompt, infill_prompt, mixed_tokens, placed, starts_with_bos
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.continuing import Beginning, beginning_of, within_thought
@@ -26,7 +26,6 @@ from eaglelocal.text.literals import Literals, Span, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
 from eaglelocal.text.tool_grammar import callable_tools
 
-SURE_TOKEN_BYTES = 16  # every vocabulary has tokens that are longer
 IMAGE_TEXT = "<__media__>"  # where a prompt is told as text, as llama-server tells it
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded
+from eaglelocal.core.events import Embedded, Failed, RequestEvent
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import EmbedRequest
 from eaglelocal.embedder import build
 from eaglelocal.engine.embedding import EmbeddingEngine
 from eaglelocal.gguf.reader import read_header
@@ -23,6 +24,19 @@ def plan(target: Path) -> Plan:
 
 def engine_of(target: Path) -> EmbeddingEngine:
     return build(plan(target), lambda progress: None)
+
+
+def made_by(engine: EmbeddingEngine, request: EmbedRequest) -> Embedded:
+    """Run the engine until it has answered. Raises what the request failed with."""
+    engine.submit(request)
+    events: list[RequestEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    for event in events:
+        if isinstance(event, Failed):
+            raise event.error
+    (made,) = (event for event in events if isinstance(event, Embedded))
+    return made
 
 
 def vectors_of(event: Embedded) -> Floats:

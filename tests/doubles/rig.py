@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.base import Drafter
 from eaglelocal.engine.engine import Engine, Inputs
+from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.swap import Swap
 from eaglelocal.speculation.controller import Controller
@@ -81,6 +83,7 @@ class Rig:
         min_fork: int | None = 3,
         image_reader: ImageReader | None = None,
         swap: Swap | None = None,
+        lanes: Sequence[Executor] = INLINE,
     ) -> None:
         """Prefixes are copied between slots as soon as that spares a few rows.
 
@@ -99,7 +102,7 @@ class Rig:
         self.engine = Engine(
             context=self.context,
             vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
-            inputs=Inputs(constraints=LetterConstraints(), image_reader=image_reader),
+            inputs=Inputs(constraints=LetterConstraints(), image_reader=image_reader, lanes=lanes),
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,

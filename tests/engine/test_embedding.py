@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
-from doubles.embedding_engines import ROUNDING, NumpyBert, engine_of, plan, vectors_of
+from doubles.embedding_engines import ROUNDING, NumpyBert, engine_of, made_by, plan, vectors_of
 from doubles.embedding_models import write_bert
 from doubles.random_models import write_target
 from doubles.real_engine import TINY, real_engine
@@ -32,12 +32,7 @@ TEXTS = ((2, 5, 6, 7, 3), (2, 9, 3), (2, 11, 12, 13, 14, 15, 16, 17, 3), (8,))
 
 
 def embedded(engine: EmbeddingEngine, *inputs: str | tuple[int, ...]) -> Floats:
-    engine.submit(EmbedRequest(id="r", inputs=inputs))
-    events: list[RequestEvent] = []
-    while engine.has_work:
-        events += engine.step()
-    (made,) = (event for event in events if isinstance(event, Embedded))
-    return vectors_of(made)
+    return vectors_of(made_by(engine, EmbedRequest(id="r", inputs=inputs)))
 
 
 @pytest.mark.parametrize("pooling", [MEAN, CLS])
@@ -57,7 +52,7 @@ def test_words_are_read_as_the_file_spells_them(tmp_path: Path) -> None:
     in_words, as_tokens = embedded(engine, "word0 word1 word2", (2, 5, 6, 7, 3))
     np.testing.assert_allclose(in_words, as_tokens, atol=1e-5)
     with pytest.raises(RequestError, match="an input of 66 tokens exceeds the context of 64"):
-        engine.submit(EmbedRequest(id="long", inputs=("word0 " * 64,)))
+        embedded(engine, "word0 " * 64)
     engine.close()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.embedding_engines import ROUNDING, NumpyBert, engine_of, vectors_of
+from doubles.embedding_engines import ROUNDING, NumpyBert, engine_of, made_by, vectors_of
 from doubles.embedding_models import CLS as BEGIN
 from doubles.embedding_models import SEP, write_bert
 from doubles.random_models import write_target
@@ -16,7 +16,7 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded, Failed, RequestEvent
+from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Ranking
 from eaglelocal.core.task import Task
 from eaglelocal.engine.embedding import EmbeddingEngine
@@ -34,11 +34,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def scores(engine: EmbeddingEngine, *documents: str, **ranking: object) -> Floats:
-    engine.submit(EmbedRequest(id="r", inputs=documents, ranking=Ranking(**{"query": QUERY, **ranking})))
-    events: list[RequestEvent] = []
-    while engine.has_work:
-        events += engine.step()
-    (made,) = (event for event in events if isinstance(event, Embedded))
+    made = made_by(engine, EmbedRequest(id="r", inputs=documents, ranking=Ranking(**{"query": QUERY, **ranking})))
     assert made.size == 1
     return vectors_of(made)[:, 0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,7 @@ class Letters:
 
     n_tokens = 100
     chat_template = None
+    max_token_bytes: int | None = None
     bos_text = eos_text = ""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -157,10 +159,30 @@ def test_a_cancelled_request_takes_no_more_passes() -> None:
 )
 def test_what_cannot_be_embedded_is_refused(inputs: tuple[str | tuple[int, ...], ...], said: str, code: str) -> None:
     engine = opened()
-    with pytest.raises(RequestError, match=said) as caught:
-        engine.submit(EmbedRequest(id="r", inputs=inputs))
-    assert (caught.value.parameter, caught.value.code) == ("input", code)
-    assert not engine.has_work
+    engine.submit(EmbedRequest(id="r", inputs=inputs))
+    (failed,) = run(engine)
+    assert isinstance(failed, Failed) and isinstance(failed.error, RequestError)
+    assert re.search(said, failed.error.message)
+    assert (failed.error.parameter, failed.error.code) == ("input", code)
+
+
+def test_a_text_that_cannot_fit_is_not_even_tokenized() -> None:
+    class Counting(Letters):
+        max_token_bytes = 20
+
+        def __init__(self) -> None:
+            self.tokenized: list[str] = []
+
+        def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+            self.tokenized.append(text)
+            return super().tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    vocabulary = Counting()
+    engine = EmbeddingEngine(TableEmbedder(), vocabulary, INFO, lambda: None)
+    engine.submit(EmbedRequest(id="r", inputs=("x" * (16 * 20 + 1),)))
+    (failed,) = run(engine)
+    assert isinstance(failed, Failed) and "more than 16 tokens exceeds the context of 16" in failed.error.message
+    assert vocabulary.tokenized == []
 
 
 def test_it_answers_no_chats_and_no_id_twice() -> None:

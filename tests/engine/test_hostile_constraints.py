@@ -1,0 +1,155 @@
+"""Schemas, grammars and expressions that would take for ever or crash their compiler, on the real one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.backend.constraint import MAX_KEPT, MAX_REFUSED, LlamaConstraints
+from eaglelocal.backend.library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
+from eaglelocal.engine.binding import MAX_COSTLY, Binding, Wish
+from eaglelocal.errors import RequestError, TooComplexError
+from eaglelocal.text import call_forms as forms
+
+DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
+HONEST = Constraint(Syntax.JSON_SCHEMA, '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}')
+REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    model = Model(load_library(), DEMO)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def constraints(model: Model) -> Iterator[LlamaConstraints]:
+    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    yield constraints
+    constraints.close()
+
+
+def chained(count: int, word: str = "anyOf") -> str:
+    """A schema in which each definition refers to the next."""
+    links = {f"d{i}": {word: [{"$ref": f"#/$defs/d{i + 1}"}, {"type": "string"}]} for i in range(count)}
+    return json.dumps({"$defs": {**links, f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+
+def nested(count: int) -> str:
+    return '{"properties":{"a":' * count + "{}" + "}}" * count
+
+
+SLOW = json.dumps({"type": "integer", "multipleOf": 999_983})
+HOSTILE = {
+    "chain of anyOf": Constraint(Syntax.JSON_SCHEMA, chained(1500)),
+    "chain of allOf": Constraint(Syntax.JSON_SCHEMA, chained(1500, "allOf")),
+    "chain of oneOf": Constraint(Syntax.JSON_SCHEMA, chained(1500, "oneOf")),
+    "a large multiple": Constraint(Syntax.JSON_SCHEMA, SLOW),
+    "a large multiple, framed": Constraint(Syntax.JSON_SCHEMA, SLOW, frame='start: "x"? @answer'),
+    "a deep schema": Constraint(Syntax.JSON_SCHEMA, nested(2000)),
+    "deep lists": Constraint(Syntax.JSON_SCHEMA, '{"enum":' + "[" * 5000 + "]" * 5000 + "}"),
+    "a deep expression": Constraint(Syntax.REGEX, "(" * 20_000 + "a" + ")" * 20_000),
+    "repeated repetitions": Constraint(Syntax.REGEX, "((((a{1,999}){1,999}){1,999}){1,999}){1,999}"),
+    "a deep grammar": Constraint(Syntax.LARK, "start: " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "rules in a row": Constraint(
+        Syntax.LARK, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(6000)) + '\nr6000: "a"'
+    ),
+    "a grammar of intersections": Constraint(
+        Syntax.LARK, "start: A\nA: " + " & ".join(f"/(.*a.{{{n}}}b.*)/" for n in range(10, 40))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_too_complex_is_refused_by_name_and_costs_nobody_else(constraints: LlamaConstraints, name: str) -> None:
+    try:
+        constraints.check(HOSTILE[name])
+    except RequestError as refusal:
+        assert re.match(
+            "the (schema|regular expression|grammar) (is too complex to compile|cannot be (used|read))", refusal.message
+        )
+        assert len(refusal.message) < 400 and "\n" not in refusal.message
+    else:
+        assert name in {"repeated repetitions", "rules in a row", "a grammar of intersections"}  # bounded, and compiled
+    constraints.check(HONEST)
+
+
+@pytest.mark.parametrize("name", ["chain of anyOf", "a large multiple"])
+def test_what_was_refused_is_not_tried_again(constraints: LlamaConstraints, name: str) -> None:
+    with pytest.raises(TooComplexError) as first:
+        constraints.check(HOSTILE[name])
+    constraints.check(HONEST)
+    assert constraints._checker is not None
+    os.kill(constraints._checker.pid or 0, signal.SIGSTOP)  # whoever asked it now would wait
+    with pytest.raises(TooComplexError) as second:
+        constraints.check(HOSTILE[name])
+    assert str(second.value) == str(first.value)
+    constraints.check(HONEST)
+
+
+def test_refusals_are_kept_for_a_while(constraints: LlamaConstraints) -> None:
+    for index in range(MAX_REFUSED + 10):
+        with pytest.raises(RequestError):
+            constraints.check(Constraint(Syntax.JSON_SCHEMA, f'{{"type": "wrong{index}"}}'))
+    assert len(constraints._refused) == MAX_REFUSED
+
+
+def test_what_a_request_holds_stays_compiled(constraints: LlamaConstraints) -> None:
+    held = constraints.hold(HONEST)
+    for index in range(2 * MAX_KEPT):
+        constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
+    assert HONEST not in constraints._recent
+    assert constraints.hold(HONEST) is held
+    constraints._recent.clear()
+    del held
+    gc.collect()
+    assert HONEST not in constraints._alive
+
+
+def test_a_check_goes_on_where_its_process_was_killed(constraints: LlamaConstraints) -> None:
+    constraints.check(HONEST)
+    assert constraints._checker is not None
+    os.kill(constraints._checker.pid or 0, signal.SIGKILL)
+    constraints.check(Constraint(Syntax.REGEX, "another"))
+    constraints.close()
+    with pytest.raises(Exception, match="was closed"):
+        constraints.check(Constraint(Syntax.REGEX, "and another"))
+
+
+class Counting:
+    """Implements core.ports.Constraints over the real ones."""
+
+    def __init__(self, constraints: LlamaConstraints) -> None:
+        self._constraints, self.num_costly = constraints, 0
+
+    def check(self, constraint: Constraint) -> None:
+        try:
+            self._constraints.check(constraint)
+        except TooComplexError:
+            self.num_costly += 1
+            raise
+
+    def hold(self, constraint: Constraint) -> object:
+        return self._constraints.hold(constraint)
+
+
+def test_many_tools_that_are_too_complex_are_given_up_soon(constraints: LlamaConstraints) -> None:
+    """Each costs seconds of a processor; a hundred of them must not."""
+    schemas = [json.dumps({"type": "object", "properties": {f"p{i}": json.loads(SLOW)}}) for i in range(100)]
+    tools = tuple(Tool(f"t{i}", "", schema) for i, schema in enumerate(schemas))
+    counting = Counting(constraints)
+    wish = Wish(split=Split(form=forms.HERMES, tools=tools), choice=REQUIRED, wanted=None, tokens={}, is_split=True)
+    made = Binding(counting).of_split(wish)
+    assert made is not None and "t99" in made.source and "999983" not in made.source
+    assert counting.num_costly <= MAX_COSTLY + 1

@@ -1,0 +1,236 @@
+"""What is on its way to the scheduler: read once, in order, beside each other, and forgotten when nobody waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Message, Mixed, Ranking
+from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, threaded_lanes
+from eaglelocal.engine.input_size import (
+    MAX_KEPT_PROMPTS,
+    SHORT_CHARS,
+    PromptCache,
+    chat_lane,
+    embed_lane,
+    may_take_long,
+    num_chars,
+    prompt_key,
+)
+from eaglelocal.engine.prompts import Prompt
+from eaglelocal.errors import EngineError, RequestError
+
+LONG_WAIT_S = 60.0
+
+
+def asked(name: str, text: str = "hi") -> ChatRequest:
+    return ChatRequest(id=name, text=text)
+
+
+def queue_of(read: Callable[[ChatRequest], str], *lanes: Executor) -> InputQueue[ChatRequest, str]:
+    return InputQueue(read, lanes or INLINE, lane_of=lambda request, num: int(request.id[0]) % num)
+
+
+def taken(queue: InputQueue[ChatRequest, str]) -> list[Prepared[ChatRequest, str]]:
+    """All that is still being read."""
+    found = queue.take()
+    while len(queue):
+        queue.wait(LONG_WAIT_S)
+        found += queue.take()
+    return found
+
+
+def text_of(request: ChatRequest) -> str:
+    assert request.text is not None
+    return request.text.upper()
+
+
+def test_what_was_read_is_taken_in_order_and_once() -> None:
+    queue = queue_of(text_of)
+    for name in "012":
+        queue.submit(asked(name, f"text {name}"))
+    assert "1" in queue and len(queue) == 3
+    assert [prepared.made for prepared in queue.take()] == ["TEXT 0", "TEXT 1", "TEXT 2"]
+    assert queue.take() == [] and "1" not in queue and len(queue) == 0
+
+
+def test_a_slow_lane_holds_up_no_other() -> None:
+    may_go_on = threading.Event()
+
+    def read(request: ChatRequest) -> str:
+        if request.id.startswith("1"):
+            assert may_go_on.wait(LONG_WAIT_S)
+        return request.id
+
+    queue = queue_of(read, ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    for name in ("1 slow", "0 first", "0 second"):
+        queue.submit(asked(name))
+    found: list[str] = []
+    while len(found) < 2:
+        queue.wait(LONG_WAIT_S)
+        found += [prepared.asked.id for prepared in queue.take()]
+    assert found == ["0 first", "0 second"] and "1 slow" in queue
+    may_go_on.set()
+    assert [prepared.asked.id for prepared in taken(queue)] == ["1 slow"]
+    queue.close()
+
+
+def test_what_was_withdrawn_is_not_told_and_its_id_is_free() -> None:
+    may_go_on = threading.Event()
+
+    def read(request: ChatRequest) -> str:
+        assert may_go_on.wait(LONG_WAIT_S)
+        return text_of(request)
+
+    queue = queue_of(read, ThreadPoolExecutor(1))
+    queue.submit(asked("0", "old"))  # is being read
+    queue.submit(asked("1", "waits"))
+    assert queue.withdraw("0") and queue.withdraw("1") and not queue.withdraw("1") and not queue.withdraw("2")
+    queue.submit(asked("0", "new"))
+    may_go_on.set()
+    assert [prepared.made for prepared in taken(queue)] == ["NEW"]
+    queue.close()
+
+
+def test_a_fault_is_the_request_s_own(capfd: pytest.CaptureFixture[str]) -> None:
+    def read(request: ChatRequest) -> str:
+        if request.id == "1":
+            raise RequestError("too long", parameter="prompt")
+        if request.id == "2":
+            raise ZeroDivisionError("a bug")
+        return "fine"
+
+    queue = queue_of(read)
+    for name in "012":
+        queue.submit(asked(name))
+    fine, refused, failed = queue.take()
+    assert (fine.made, fine.error) == ("fine", None)
+    assert isinstance(refused.error, RequestError) and refused.error.parameter == "prompt"
+    assert isinstance(failed.error, EngineError) and "ZeroDivisionError: a bug" in failed.error.message
+    assert "report" in failed.error.hint and "Traceback" in capfd.readouterr().err
+
+
+def test_closing_waits_for_what_is_being_read() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def read(request: ChatRequest) -> str:
+        begun.set()
+        threading.Event().wait(0.05)
+        ended.set()
+        return ""
+
+    queue = queue_of(read, ThreadPoolExecutor(1))
+    for name in ("0", "1", "2"):
+        queue.submit(asked(name))
+    assert begun.wait(LONG_WAIT_S)
+    queue.close()
+    assert ended.is_set()
+    queue.take()
+
+
+def test_the_lanes_are_threads_of_their_own() -> None:
+    before_bytes = threading.stack_size()
+    lanes = threaded_lanes()
+    names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
+    assert len(set(names)) == len(lanes) == 3
+    assert threading.stack_size() == before_bytes != STACK_BYTES
+    for lane in lanes:
+        lane.shutdown()
+
+
+LONG = "x" * (SHORT_CHARS + 1)
+SCHEMA = Constraint(Syntax.JSON_SCHEMA, "{}")
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_long"),
+    [
+        (asked("a"), False),
+        (asked("a", LONG), True),
+        (ChatRequest(id="a", messages=(Message("user", "hi"),)), False),
+        (ChatRequest(id="a", messages=(Message("user", "hi"), Message("user", LONG))), True),
+        (ChatRequest(id="a", messages=(Message("assistant", "", reasoning=LONG),)), True),
+        (ChatRequest(id="a", messages=(Message("assistant", "", tool_calls=(ToolCall("1", "f", LONG),)),)), True),
+        (ChatRequest(id="a", messages=(Message("user", "", images=(Image(b"x"),)),)), True),
+        (ChatRequest(id="a", mixed=Mixed((LONG, 3))), True),
+        (ChatRequest(id="a", infill=Infill((LONG,), ())), True),
+        (ChatRequest(id="a", infill=Infill((), (), snippets=(("a.py", LONG),))), True),
+        (ChatRequest(id="a", text="a", suffix=LONG), True),
+        (ChatRequest(id="a", tokens=(1,) * (SHORT_CHARS + 1)), True),
+        (ChatRequest(id="a", text="a", constraint=SCHEMA), True),
+        (ChatRequest(id="a", text="a", tools=(Tool("f", LONG),)), True),
+        (ChatRequest(id="a", text="a", tools=(Tool("f", parameters="{}"),)), False),
+        (ChatRequest(id="a", text="a", tools=(Tool("f", is_strict=True),)), True),
+        (ChatRequest(id="a", text="a", tool_choice=ToolChoice(use=ToolUse.REQUIRED)), True),
+        (ChatRequest(id="a", text="a", template_values=(("x", f'"{LONG}"'),)), True),
+    ],
+)
+def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) -> None:
+    assert may_take_long(request_) == is_long
+    assert (chat_lane(request_, 3) > 0) == is_long
+    assert chat_lane(request_, 1) == 0
+    assert chat_lane(request_, 3) == chat_lane(replace(request_, id="another"), 3)  # read once, on one lane
+
+
+def test_texts_to_embed_are_measured_together() -> None:
+    short, long = EmbedRequest(id="a", inputs=("a", (1, 2))), EmbedRequest(id="a", inputs=("x" * SHORT_CHARS, (1,)))
+    ranking = EmbedRequest(id="a", inputs=("a",), ranking=Ranking(query=LONG))
+    assert [embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
+    assert embed_lane(long, 1) == 0
+
+
+class CountingPrompts:
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __call__(self, request: ChatRequest) -> Prompt:
+        self.made.append(request.id)
+        if num_chars(request) > 2 * SHORT_CHARS:
+            raise RequestError("too long")
+        return Prompt(tuple(map(ord, request.text or "")))
+
+
+def test_sixteen_answers_to_one_prompt_read_it_once() -> None:
+    make = CountingPrompts()
+    cache = PromptCache(make)
+    prompts = [cache.prompt(asked(str(i), LONG)) for i in range(16)]
+    assert make.made == ["0"] and all(prompt is prompts[0] for prompt in prompts)
+    for i in range(16):
+        with pytest.raises(RequestError, match="too long"):
+            cache.prompt(asked(f"too long {i}", LONG * 2))
+    assert make.made == ["0", "too long 0"]
+
+
+def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
+    make = CountingPrompts()
+    cache = PromptCache(make)
+    for i in range(5):
+        cache.prompt(asked(str(i), f"{LONG}{i}"))
+        cache.prompt(asked(f"short {i}"))
+    assert len(cache._kept) == MAX_KEPT_PROMPTS and len(make.made) == 10
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"text": LONG + "y"},
+        {"suffix": "y"},
+        {"is_counted": True},
+        {"tells_prompt": True},
+        {"continues_last": True},
+        {"tools": (Tool("f"),)},
+        {"tool_choice": ToolChoice(use=ToolUse.NONE)},
+        {"template_values": (("a", "1"),)},
+        {"constraint": SCHEMA},
+    ],
+)
+def test_prompts_that_may_differ_are_not_the_same(other: dict[str, object]) -> None:
+    request = asked("a", LONG)
+    assert prompt_key(replace(request, **other)) != prompt_key(request)  # type: ignore[arg-type]
+    assert prompt_key(replace(request, id="b", owner="c")) == prompt_key(request)
