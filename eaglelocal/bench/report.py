@@ -28,15 +28,16 @@ MORE = "more --pairs make it narrower"
 HOPELESS = 100.0  # the end of an interval that says nothing at all
 LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first token"
 SHOWN_DIFFERENCES = 6
+SAME_TEXT_HINT = "texts may be the same with --flash-attn on: its attention rounds alike for any number of rows"
 NAME_COLUMNS = 10
 
 
-def report(findings: Findings) -> str:
-    """Everything, as lines; what matters most comes last."""
+def report(findings: Findings, *, flash_attn: str = "auto") -> str:
+    """Everything, as lines; what matters most comes last. `flash_attn` is how the target ran: auto, on or off."""
     parts = [
         table(findings.runs),
         compared(findings.adaptive),
-        "\n".join(notes(findings)),
+        "\n".join((*notes(findings), *same_text_hint(findings, flash_attn))),
         "\n".join(chain.from_iterable(map(summary_lines, findings.summaries))),
     ]
     return "\n\n".join(filter(None, parts))
@@ -154,6 +155,13 @@ def notes(findings: Findings) -> Iterator[str]:
     if num_reused:
         yield f"up to {num_reused} prompts of a line were partly cached, and left out of its ttft"
     yield from differences([difference for run in findings.runs for difference in run.differences])
+
+
+def same_text_hint(findings: Findings, flash_attn: str) -> Iterator[str]:
+    """Name the setting under which drafted texts are the plain ones, where some were not."""
+    ours = [one for run in findings.runs if run.side in findings.modes for one in run.differences]
+    if ours and flash_attn != "on":
+        yield SAME_TEXT_HINT
 
 
 def short_lines(runs: Sequence[Run]) -> Iterator[str]:

@@ -60,6 +60,7 @@ class Told:
     info: EngineInfo
     wanted: Wanted
     server: EngineInfo | None  # of another that was asked too; its library is the address
+    flash_attn: str  # as the target runs: auto, on or off
     tie_bound: float  # gap of logits up to which a choice may flip
 
 
@@ -87,7 +88,7 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
         return
     findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
     output.data("\n".join(head_lines(told)))
-    output.data(f"\n{report(findings)}")
+    output.data(f"\n{report(findings, flash_attn=told.flash_attn)}")
     with contextlib.ExitStack() as last:
         if as_json:  # also where the chart cannot be written
             told_all = {

@@ -15,7 +15,7 @@ from eaglelocal.bench.measure import PLAIN, Lap, Measuring
 from eaglelocal.bench.objects import result_object
 from eaglelocal.bench.order import Task, tasks
 from eaglelocal.bench.prompts import Prompt
-from eaglelocal.bench.report import report
+from eaglelocal.bench.report import SAME_TEXT_HINT, report
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError
@@ -151,7 +151,7 @@ def test_nothing_long_enough_is_a_report_all_the_same() -> None:
     findings = findings_of(laps, (AUTO,), server=None)
     told = result_object(findings)
     assert (told["spec"], told["geomean_speedup"], told["summaries"]) == (None, None, [])
-    assert "fewer than 8 tokens" in report(findings)
+    assert "fewer than 8 tokens" in report(findings) and SAME_TEXT_HINT not in report(findings)
 
 
 def test_a_text_that_differs_is_examined_and_named() -> None:
@@ -168,6 +168,8 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
     lines = report(findings).splitlines()
     (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
+    assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
+    assert SAME_TEXT_HINT not in report(findings, flash_attn="on")
     runs = result_object(findings)["runs"]
     assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
 
