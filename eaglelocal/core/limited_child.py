@@ -1,0 +1,202 @@
+"""What the process of a `LimitedProcess` runs: it opens a function of ours and serves calls, within its limits.
+
+    python -m eaglelocal.core.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
+
+The limits are kept by the system: it refuses memory, and ends the process where it is still at work after its time, or
+where its parent is gone, also in the middle of a native call. Imports little, for each such process holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import json
+import math
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, cast
+
+from eaglelocal.errors import EagleLocalError, RequestError
+
+MAX_ERROR_CHARS = 2000
+SPARE_S = 2  # of the processor: the parent, which says more, ends a call sooner
+RESERVE_BYTES = 1024 * 1024  # given back where there is no more memory, to say so
+HEAD = struct.Struct("<BQ")  # the kind of a message and its length
+
+
+class Kind:
+    """Of messages."""
+
+    REQUEST, NONE, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(9)
+
+
+Message = tuple[int, bytes]
+Function = Callable[..., object]
+
+
+class Server:
+    """Answers requests one after another: the first opens the function, the others call it."""
+
+    def __init__(self, opener: Function, cpu_s: float, max_reply_bytes: int) -> None:
+        self._opener, self._cpu_s, self._max_reply_bytes = opener, cpu_s, max_reply_bytes
+        self._function: Function | None = None
+
+    def answer(self, request: bytes) -> Message:
+        """Raises MemoryError."""
+        allow_cpu(self._cpu_s)
+        try:
+            kind, body = self._reply(pickle.loads(request))
+        except MemoryError:
+            raise
+        except Exception as error:
+            return encoded_error(error)
+        return (kind, body) if len(body) <= self._max_reply_bytes else (Kind.TOO_LARGE, b"")
+
+    def _reply(self, args: tuple[object, ...]) -> Message:
+        if self._function is None:
+            self._function = cast(Function, self._opener(*args))
+            return encoded(None)
+        return encoded(self._function(*args))
+
+
+def encoded(value: object) -> Message:
+    match value:
+        case None:
+            return Kind.NONE, b""
+        case str():
+            return Kind.TEXT, value.encode("utf-8", "surrogatepass")
+        case bytes():
+            return Kind.BYTES, value
+    return Kind.JSON, json.dumps(value).encode()
+
+
+def encoded_error(error: Exception) -> Message:
+    if isinstance(error, EagleLocalError):
+        parameter, code = (error.parameter, error.code) if isinstance(error, RequestError) else ("", "")
+        words = [error.message[:MAX_ERROR_CHARS], error.hint[:MAX_ERROR_CHARS], parameter, code]
+        return Kind.ERROR, json.dumps([type(error).__name__, *words]).encode()
+    return Kind.OTHER_ERROR, json.dumps([type(error).__name__, _text_of(error)]).encode()
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)[:MAX_ERROR_CHARS]
+    except Exception:  # its parts may be anything
+        return ""
+
+
+def allow_cpu(cpu_s: float) -> None:
+    """The system ends the process when it has used so much more of the processor, whatever it is doing."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = math.ceil(time.process_time() + cpu_s) + SPARE_S
+    resource.setrlimit(resource.RLIMIT_CPU, (_within(wanted, most), most))
+
+
+def limit_memory(num_bytes: int) -> None:
+    """The system refuses more than so much above what the process has. Not everywhere: the parent looks too."""
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/statm", "rb") as file:
+            now_bytes = int(file.read().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (_within(now_bytes + num_bytes, most), most))
+
+
+def lift_memory_limit() -> None:
+    """To say that it was reached takes a little."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _within(wanted: int, most: int) -> int:
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+
+
+@contextlib.contextmanager
+def ending_with_parent(fd: int) -> Iterator[None]:
+    """Inside, the process ends when the other side of the pipe does: the system signals it, with nobody to read.
+
+    A parent's death signal (prctl) would do for the thread that started us, which may end long before the process.
+    """
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+    try:
+        if is_broken(fd):  # before it would have been signalled
+            os._exit(0)
+        yield
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def is_broken(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))
+
+
+def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Until the requests end, or memory does."""
+    while head := requests.read(HEAD.size):
+        _, length = HEAD.unpack(head)
+        request = requests.read(length)
+        if len(request) < length:
+            return
+        with ending_with_parent(requests.fileno()):
+            reply = server.answer(request)
+        send(replies, reply)
+
+
+def send(replies: BinaryIO, message: Message) -> None:
+    kind, body = message
+    replies.write(HEAD.pack(kind, len(body)) + body)
+    replies.flush()
+
+
+def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -> None:
+    _reset_signals()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    requests, replies = take_over_pipes()
+    module, _, name = function.partition(":")
+    opener: Function = getattr(importlib.import_module(module), name)
+    send(replies, encoded(None))  # started; whatever is written to stderr from now on nobody reads
+    os.dup2(1, 2)
+    reserve = [bytearray(RESERVE_BYTES)]
+    limit_memory(memory_bytes)
+    try:
+        serve(Server(opener, cpu_s, max_reply_bytes), requests, replies)
+    except MemoryError as error:
+        reserve.clear()
+        lift_memory_limit()
+        send(replies, (Kind.NO_MEMORY, _text_of(error).encode(errors="replace")))
+
+
+def _reset_signals() -> None:
+    """As if nobody had set any: the parent's ways are inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent decides
+    ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
+    for number in ending:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+
+
+def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Off fds 0 and 1, so that what is called can neither read nor write them by accident."""
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    return open(reading, "rb"), open(writing, "wb")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    os._exit(0)

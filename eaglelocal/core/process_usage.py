@@ -1,0 +1,53 @@
+"""What a process has taken of the processor and takes of memory, as the system tells it of any process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has taken of the processor so far, and takes of memory now."""
+
+    cpu_s: float
+    resident_bytes: int
+
+
+def usage_of(pid: int) -> Usage:
+    """Zeros where the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return read_stat(file.read())
+    except FileNotFoundError:
+        return Usage(0.0, 0) if Path("/proc/self").exists() else _ask_ps(pid)
+    except OSError:  # between two reads
+        return Usage(0.0, 0)
+
+
+def read_stat(line: bytes) -> Usage:
+    """Linux: `pid (name) state ...`; behind the name, which may be anything, utime, stime and rss."""
+    fields = line[line.rindex(b")") + 2 :].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * resource.getpagesize())
+
+
+def _ask_ps(pid: int) -> Usage:
+    command = ["ps", "-o", "time=,rss=", "-p", str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return read_ps(done.stdout)
+
+
+def read_ps(line: str) -> Usage:
+    """`[[days-]hours:]minutes:seconds KiB`. Zeros for anything else."""
+    try:
+        clock, kib = line.split()
+        days, _, rest = clock.rpartition("-")
+        parts = [float(part) for part in rest.split(":")]
+        seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
+        return Usage(seconds + 86_400 * int(days or 0), int(kib) * 1024)
+    except ValueError:
+        return Usage(0.0, 0)
