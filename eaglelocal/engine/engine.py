@@ -47,12 +47,13 @@ from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.split_answer import answer_text
+from eaglelocal.text.template import ChatTemplate
 
 
 class Engine:
     """Implements engine.process.EngineLoop. One thread calls it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root names every part
         self,
         *,
         context: Context,
@@ -63,7 +64,9 @@ class Engine:
         scheduler: Scheduler,
         info: EngineInfo,
         image_reader: ImageReader | None = None,
+        template: ChatTemplate | None = None,
     ) -> None:
+        """template: the vocabulary's, where it runs already. The engine closes it."""
         self.info = info
         self._context, self._vocabulary = context, vocabulary
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
@@ -81,6 +84,7 @@ class Engine:
             image_reader=image_reader,
             trained_ctx=info.trained_ctx,
             sampling=info.sampling,
+            template=template,
         )
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
@@ -216,6 +220,7 @@ class Engine:
         for answer in self._answers.values():
             answer.sampler.close()
         self._answers.clear()
+        self._intake.close()
         self._owned.close()
 
     # ---- the parts of a step
