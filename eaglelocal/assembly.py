@@ -35,7 +35,7 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import threaded_lanes
-from eaglelocal.errors import EagleLocalError, ModelFileError
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.fitting import Fitted, fitted
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.block_info import BlockInfo
@@ -59,7 +59,7 @@ from eaglelocal.scheduler.swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, Swap
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
-from eaglelocal.text.template import chat_template
+from eaglelocal.text.template import ChatTemplate, chat_template
 
 Report = Callable[[LoadProgress], None]
 MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # at most, and of what is free
@@ -105,6 +105,7 @@ class Builder:
         self._has_windows = parts.shape.has_windows
         self._num_checkpoints = num_checkpoints(parts.shape.state_bytes, plan.num_slots, self._machine)
         model = self._model(library, target, share=(0.0, 0.9))
+        template = self._start_template(model)
         wait_for_constraints = self._prepare_constraints(model)
         by_nextn = info.final_state is FinalState.NEXTN or plan.draft_kind == "mtp"
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
@@ -115,20 +116,27 @@ class Builder:
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         images, no_images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
         notes = (
-            *notes_on(model),
             *filter(None, [no_images, plan.draft_note]),
             *notes_on_draft(draft, target.header, info),
             *notes_on_trees(plan, parts.shape),
             *parts.notes,
             *notes_on_layouts(library, target.header),
         )
-        engine = self._engine(library, model, target.header, context, drafters, controller, images, notes=notes)
+        engine = self._engine(library, model, target.header, context, drafters, controller, images, template=template)
         wait_for_constraints()  # steps are measured undisturbed
+        notes = (*notes_on(template), *notes)
         self._calibrate(engine, controller, parts, library)
         self._recall(controller)
         load_s = time.perf_counter() - self._started_at  # most of it is measuring
-        engine.info = dataclasses.replace(engine.info, load_s=load_s, architecture=info.architecture)
+        engine.info = dataclasses.replace(engine.info, load_s=load_s, architecture=info.architecture, notes=notes)
         return engine
+
+    def _start_template(self, model: Model) -> ChatTemplate:
+        """Its process starts beside all that is still to be loaded."""
+        template = chat_template(model.vocabulary)
+        self._opened.callback(template.close)
+        template.start()
+        return template
 
     def _prepare_constraints(self, model: Model) -> Callable[[], None]:
         """Read the vocabulary for them beside all that is still to be loaded; what is returned waits for it.
@@ -237,7 +245,7 @@ class Builder:
         controller: Controller,
         images: LlamaImageReader | None,
         *,
-        notes: tuple[str, ...],
+        template: ChatTemplate,
     ) -> Engine:
         plan = self._plan
         buffers = buffer_bytes(library.log)
@@ -255,7 +263,6 @@ class Builder:
             library=library.build,
             cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
-            notes=notes,
             trained_ctx=model.trained_ctx,
             max_draft=plan.max_draft,
             sampling=recommended_sampling(target),
@@ -267,7 +274,9 @@ class Builder:
         return Engine(
             context=context,
             vocabulary=model.vocabulary,
-            inputs=Inputs(constraints=model.constraints, image_reader=images, lanes=threaded_lanes()),
+            inputs=Inputs(
+                constraints=model.constraints, image_reader=images, template=template, lanes=threaded_lanes()
+            ),
             drafters=drafters,
             controller=controller,
             scheduler=self._scheduler(library, model, drafters),
@@ -364,13 +373,13 @@ def controller_of(
     )
 
 
-def notes_on(model: Model) -> tuple[str, ...]:
-    """What a person should know about the target. A template that is no use fails the chats, not the loading."""
+def notes_on(template: ChatTemplate) -> tuple[str, ...]:
+    """What a person should know about the template. One that is no use fails the chats, not the loading."""
     try:
-        note = chat_template(model.vocabulary).note
-    except ModelFileError as error:
-        note = error.message
-    return (note,) if note else ()
+        template.check()
+    except EagleLocalError as error:
+        return (error.message,)
+    return (template.note,) if template.note else ()
 
 
 def notes_on_layouts(library: Library, target: Header) -> tuple[str, ...]:

@@ -33,6 +33,17 @@ from eaglelocal.errors import EagleLocalError, RequestError
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
 LOOK_S = 0.1  # between two looks at a process that takes long
 READ_BYTES = 1024 * 1024
+VARIABLES = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LANG",
+    "TZ",
+    "TZDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONDONTWRITEBYTECODE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +345,11 @@ def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with our own import path: parent and child are one program, however it was started."""
+    """What Python needs, with our own import path: parent and child are one program. Nobody's tokens are among it."""
     root = str(Path(__file__).parents[2])
     ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(ours if root in ours else [*ours, root])}
+    kept = {name: value for name, value in os.environ.items() if name in VARIABLES or name.startswith("LC_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(ours if root in ours else [*ours, root])}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -51,17 +51,20 @@ from eaglelocal.speculation.verify import verify
 from eaglelocal.speculation.watch import State
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.split_answer import answer_text
+from eaglelocal.text.template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What reads requests, beside the vocabulary.
 
-    lanes  where that is done; in a process that serves they are threads (input_queue.threaded_lanes)
+    template  the vocabulary's, where it runs already; the engine closes it
+    lanes     where that is done; in a process that serves they are threads (input_queue.threaded_lanes)
     """
 
     constraints: Constraints | None = None
     image_reader: ImageReader | None = None
+    template: ChatTemplate | None = None
     lanes: Several[Executor] = INLINE
 
 
@@ -96,6 +99,7 @@ class Engine:
             image_reader=inputs.image_reader,
             trained_ctx=info.trained_ctx,
             sampling=info.sampling,
+            template=inputs.template,
         )
         self._inputs = InputQueue(self._intake.read_asked, inputs.lanes, lane_of=chat_lane)
         self._pieces = Pieces(vocabulary)
@@ -251,6 +255,7 @@ class Engine:
         self._owned = owned
 
     def close(self) -> None:
+        self._intake.close()  # first: it ends what a template is still rendering
         self._inputs.close()
         for answer in self._answers.values():
             answer.sampler.close()

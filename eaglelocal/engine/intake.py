@@ -7,7 +7,6 @@ bound to the backend's.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.constraint import Constraint
@@ -54,8 +53,13 @@ class Intake:
         image_reader: ImageReader | None = None,
         trained_ctx: int = 0,
         sampling: Mapping[str, float] | None = None,
+        template: ChatTemplate | None = None,
     ) -> None:
-        """sampling: that the model's makers recommend."""
+        """Own the template, by default the vocabulary's.
+
+        sampling  that the model's makers recommend
+        """
+        self.template = chat_template(vocabulary) if template is None else template
         self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
         self._can_grow = not 0 < trained_ctx <= n_ctx
@@ -64,10 +68,8 @@ class Intake:
         self._binding = Binding(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
 
-    @functools.cached_property
-    def template(self) -> ChatTemplate:
-        """Compiled when first needed: raw prompts need none."""
-        return chat_template(self._vocabulary)
+    def close(self) -> None:
+        self.template.close()
 
     def stops(self, asked: ChatRequest) -> tuple[str, ...]:
         """Stop strings of the request, and those of a stand-in template, whose end no token marks."""

@@ -13,7 +13,8 @@ from eaglelocal.core.tools import CallForm, Notation, Split, Turns
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text import harmony
 
-_SUFFIX = re.compile(r"\bHYTK = '(:\w+)'")
+MAX_TEMPLATE_BYTES = 256 * 1024
+_SUFFIX = re.compile(r"\bHYTK = '(:\w{1,32})'")  # it is put in many places
 _MARKER = re.compile(r"<\|[^|]+\|>")
 # the first row whose texts all stand in the template; None: calls of a form of its own that is not read here
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (

@@ -1,48 +1,26 @@
 """Messages -> the text a model was trained on, by the chat template of its GGUF.
 
-Renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
-`messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
 A rendered text already carries its special tokens: tokenize it with parse_special and without add_special,
 but for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
 one whose template takes no tools has them described in a system message, and `tools_note` says so.
+Templates run in a process of their own; here only what stands in their source is looked at.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-
-import jinja2
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
-from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
-from eaglelocal.text.families import family_of
-from eaglelocal.text.literals import HERE, Literals, Spellings
-from eaglelocal.text.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
-from eaglelocal.text.turns import (
-    Turn,
-    in_hermes_form,
-    in_parts,
-    tools_of,
-    turns_of,
-    with_short_ids,
-    with_single_calls,
-    with_system_for_developer,
-    with_tools_in_system,
-    with_written_calls,
-)
-from eaglelocal.text.ways import sketch_of, ways_of
+from eaglelocal.errors import RequestError
+from eaglelocal.text.families import MAX_TEMPLATE_BYTES, family_of
+from eaglelocal.text.literals import Literals, Spellings
+from eaglelocal.text.render_process import RenderProcess
+from eaglelocal.text.turns import Turn, tools_of, turns_of
 
-MAX_TEMPLATE_BYTES = 256 * 1024
-RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
-_CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
-_TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
 
 CHATML = (
     "{% for message in messages %}"
@@ -52,27 +30,50 @@ CHATML = (
 )
 
 
+class Renderer(Protocol):
+    """Runs one template; rendering.Rendering says what it takes and raises."""
+
+    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str: ...
+
+    def start(self) -> None:
+        """Make it ready beside other work."""
+
+    def open(self) -> None:
+        """Make it ready. Raises ModelFileError for a template that cannot be read."""
+
+    def close(self) -> None: ...
+
+
 class ChatTemplate:
-    """One model's template, compiled once. Use it from one thread.
+    """One model's template. Use it from any threads, and close it.
 
     is_fallback  the file has no template, ChatML stands in for it
     note         one line for people about that, or ""
     stops        texts that end an answer though the model may have no token for them
     """
 
-    def __init__(self, source: str | None, *, bos_text: str = "", eos_text: str = "") -> None:
+    def __init__(
+        self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
+    ) -> None:
+        """renderer: of another kind than a process with limits."""
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
-        self.family = family_of("" if self.is_fallback else source or "")
+        shown = CHATML if self.is_fallback else source or ""
+        self.family = family_of(shown[:MAX_TEMPLATE_BYTES])  # a longer one is refused
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
-        self._wants_none = _CONTENT_IS_NONE.search(source or "") is not None
-        self._shows_calls = "tool_calls" in (source or "")
-        self._looks_in_system = _TOOLS_IN_MESSAGE.search(source or "") is not None
-        self._knows_developers = "developer" in (source or "")
-        self._special = {"bos_token": bos_text, "eos_token": eos_text}
-        self._sandbox = Sandbox()
-        self._template = _compile(self._sandbox, CHATML if self.is_fallback else source or "")
+        self._renderer: Renderer = renderer or RenderProcess(shown, bos_text, eos_text)
+
+    def start(self) -> None:
+        """Make it ready beside other work."""
+        self._renderer.start()
+
+    def check(self) -> None:
+        """Return when it is ready. Raises ModelFileError for a template that cannot be read."""
+        self._renderer.open()
+
+    def close(self) -> None:
+        self._renderer.close()
 
     def render(
         self,
@@ -93,160 +94,9 @@ class ChatTemplate:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = Literals(Spellings()) if literals is None else literals
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
-        if continues:  # the mark at the end also keeps white space before it from being trimmed
-            turns[-1] = {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}
-        if not self._knows_developers:
-            turns = with_system_for_developer(turns)
-        turns, offered = self._with_tools(turns, offered)
-        variables = {
-            **self._checked(values or {}, literals),
-            **self._special,
-            "tools": offered or None,
-            "documents": None,
-            "add_generation_prompt": not continues,
-        }
-        text = self._first_of(self._ways(turns, variables), variables)
-        return self._up_to_here(text) if continues else text
-
-    def _up_to_here(self, text: str) -> str:
-        """Up to the end of the last message; a few templates begin a thought before what was said, which is ended."""
-        shown, mark, _ = text.rpartition(HERE)
-        if not mark:
-            what = "the model's chat template does not show the last message, so it cannot be continued"
-            raise RequestError(what, parameter="messages")
-        before, _, said = shown.rpartition(HERE)
-        thoughts = self.family.thoughts
-        if thoughts is not None and self.family.has_begun(before):
-            before = before.rstrip() + thoughts.end
-        return before + said
-
-    def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Tools, calls and results in the places where this template looks for them."""
-        family = self.family
-        if not family.takes_tools:
-            return in_hermes_form(turns, offered), []
-        if not self._shows_calls:
-            turns = with_written_calls(turns, family.form)
-        elif family.form.is_one_call:
-            turns = with_single_calls(turns)
-        if family.form.has_short_ids:
-            turns = with_short_ids(turns)
-        if offered and self._looks_in_system:
-            turns = with_tools_in_system(turns, offered)
-        return turns, offered
-
-    def _ways(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
-        """In their order, but first those in which the template shows what every system says."""
-        sketch, marks = sketch_of(turns)
-        known, poor = list[list[Turn]](), list[list[Turn]]()
-        ways, sketches = (ways_of(same, wants_none=self._wants_none) for same in (turns, sketch))
-        for way, sketched in zip(ways, sketches, strict=True):
-            if way in known:
-                continue
-            known.append(way)
-            if not marks or self._shows(marks, sketched, variables):
-                yield way
-            else:
-                poor.append(way)
-        yield from poor
-
-    def _as_taken(self, turns: list[Turn]) -> list[Turn]:
-        return in_parts(turns) if self._takes_parts else turns
-
-    @functools.cached_property
-    def _takes_parts(self) -> bool:
-        """Of some models that see: a content must be a list of parts, and of a text nothing is shown."""
-        asked: list[Turn] = [{"role": "user", "content": HERE}]
-        return not self._is_shown(asked) and self._is_shown(in_parts(asked))
-
-    def _is_shown(self, turns: list[Turn]) -> bool:
-        variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
-        with contextlib.suppress(EagleLocalError):
-            return HERE in self._generate(turns, variables)
-        return False
-
-    def _shows(self, marks: list[str], sketched: list[Turn], variables: Mapping[str, object]) -> bool:
-        try:
-            text = self._generate(self._as_taken(sketched), variables)
-        except EagleLocalError as error:
-            return isinstance(error.__cause__, LimitExceeded)  # which the conversation itself will tell
-        return all(mark in text for mark in marks)
-
-    def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
-        """Of the first way that the template takes; its objection to the first of all, if it takes none."""
-        objection: EagleLocalError | None = None
-        for turns in ways:
-            try:
-                return self._generate(self._as_taken(turns), variables)
-            except (ModelFileError, RequestError) as error:
-                objection = objection or error
-                if isinstance(error.__cause__, LimitExceeded):
-                    break
-        assert objection is not None
-        raise objection
-
-    def _checked(self, values: Mapping[str, object], literals: Literals) -> dict[str, object]:
-        for name in values:
-            if name in RESERVED or name in self._sandbox.globals or not name.isidentifier():
-                what = f"{name!r} cannot be set for the chat template"
-                raise RequestError(what, parameter="chat_template_kwargs")
-        return {name: literals.hide_all(value) for name, value in values.items()}
-
-    def _generate(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
-        self._sandbox.restart()
-        try:
-            return _join(self._template.generate(messages=turns, **variables))
-        except Exception as error:  # a template from a file can fail in any way
-            raise _rendering_error(error) from error
+        hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
+        return self._renderer.render(turns, offered, hidden, continues)
 
 
 def chat_template(vocabulary: Vocabulary) -> ChatTemplate:
     return ChatTemplate(vocabulary.chat_template, bos_text=vocabulary.bos_text, eos_text=vocabulary.eos_text)
-
-
-def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
-    size_bytes = len(source.encode(errors="replace"))
-    if size_bytes > MAX_TEMPLATE_BYTES:
-        raise ModelFileError(f"the chat template has {size_bytes} bytes, more than {MAX_TEMPLATE_BYTES}")
-    try:
-        return sandbox.from_string(sandbox.bounded(source))
-    except jinja2.TemplateSyntaxError as error:
-        raise ModelFileError(f"the chat template cannot be read at line {error.lineno}: {error.message}") from error
-    except Exception as error:  # too deep for Python's compiler, and whatever else a file can hold
-        raise ModelFileError(f"the chat template cannot be compiled: {_reason(error)}") from error
-
-
-def _join(pieces: Iterator[str]) -> str:
-    kept: list[str] = []
-    num_chars = 0
-    for piece in pieces:
-        num_chars += len(piece)
-        if num_chars > MAX_TEXT_CHARS:
-            raise RequestError(f"the rendered conversation has more than {MAX_TEXT_CHARS} characters")
-        kept.append(piece)
-    return "".join(kept)
-
-
-def _rendering_error(error: Exception) -> EagleLocalError:
-    match error:
-        case EagleLocalError():
-            return error
-        case Refused():
-            return RequestError(f"the model's chat template refuses the conversation: {error}")
-        case LimitExceeded():
-            return ModelFileError(f"the chat template does not end{_place(error.__traceback__)}: {error}")
-    return ModelFileError(f"the chat template fails{_place(error.__traceback__)}: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _place(trace: TracebackType | None) -> str:
-    """ " at line N", from the innermost frame that jinja2 mapped back onto the template."""
-    line: int | None = None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return "" if line is None else f" at line {line}"

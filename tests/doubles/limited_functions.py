@@ -100,6 +100,7 @@ def look() -> dict[str, object]:
         "fds": [os.readlink(f"/proc/self/fd/{fd}") for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")],
         "threads": threading.active_count(),
         "modules": sorted(sys.modules),
+        "variables": sorted(os.environ),
     }
 
 

@@ -307,6 +307,17 @@ def test_it_holds_none_of_the_parents_descriptors_and_says_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+def test_it_sees_no_tokens_and_starts_beside_a_huge_environment(
+    process: LimitedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("LONG", "x" * 300_000)  # longer than the system lets a program be started with
+    looked = process.call("look")
+    assert isinstance(looked, dict)
+    assert "PATH" in looked["variables"]
+    assert not {"HF_TOKEN", "LONG"} & set(looked["variables"])
+
+
 def test_it_imports_little(process: LimitedProcess) -> None:
     looked = process.call("look")
     assert isinstance(looked, dict)

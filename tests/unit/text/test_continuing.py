@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from doubles import chat_templates as templates
+from doubles.rendered_here import template_here
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Split, Tool
@@ -14,14 +15,13 @@ from eaglelocal.text.families import family_of
 from eaglelocal.text.literals import HERE, Literals, Spellings
 from eaglelocal.text.marks import control_char
 from eaglelocal.text.split_answer import SplitText, markers_of
-from eaglelocal.text.template import ChatTemplate
 
 ASKED = Message("user", "Why?")
 THOUGHT = "{# <think></think> #}"
 
 
 def went_on(source: str, *messages: Message) -> str:
-    return ChatTemplate(source, bos_text="<s>", eos_text="</s>").render(messages, continues=True)
+    return template_here(source, bos_text="<s>", eos_text="</s>").render(messages, continues=True)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_was_thought_before_stands_before() -> None:
 
 def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
     literals = Literals(Spellings())
-    text = ChatTemplate("").render(
+    text = template_here("").render(
         (Message("user", f"a{HERE}b"), Message("assistant", f"c{HERE}d")), literals=literals, continues=True
     )
     assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{HERE}d")

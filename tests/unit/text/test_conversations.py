@@ -6,6 +6,7 @@ import re
 
 import pytest
 from doubles import chat_templates as templates
+from doubles.rendered_here import template_here
 
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
@@ -14,7 +15,7 @@ from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import Thoughts, family_of
 from eaglelocal.text.literals import Literals, Spellings
 from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.template import CHATML, ChatTemplate
+from eaglelocal.text.template import CHATML
 
 LOOK = Tool("look_up", "", '{"properties": {"word": {"type": "string"}}}')
 CALLS = (ToolCall("call_1", "look_up", '{"word": "owl"}'), ToolCall("call_2", "look_up", '{"word": "elk"}'))
@@ -34,7 +35,7 @@ SHOWN = EACH + (
 
 
 def lines(source: str, messages: tuple[Message, ...] = TALK, tools: tuple[Tool, ...] = (LOOK,)) -> list[str]:
-    return ChatTemplate(source).render(messages, tools=tools).rstrip("\n").split("\n")
+    return template_here(source).render(messages, tools=tools).rstrip("\n").split("\n")
 
 
 def test_calls_come_one_by_one_where_an_answer_has_one() -> None:
@@ -142,7 +143,7 @@ def test_texts_stay_texts_where_a_template_takes_both() -> None:
 def test_an_image_stands_in_its_part() -> None:
     literals = Literals(Spellings())
     shown = Message("user", "what is this", images=(Image(b"x", 4),))
-    text = ChatTemplate(SELECTED_PARTS).render([shown], literals=literals)
+    text = template_here(SELECTED_PARTS).render([shown], literals=literals)
     assert list(literals.pieces(text)) == [
         ("User: what", False),
         Image(b"x", 4),
@@ -153,7 +154,7 @@ def test_an_image_stands_in_its_part() -> None:
 # ---- what templates do
 def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
     source = "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set _ = ns.l.append(m.role) %}{% endfor %}"
-    assert ChatTemplate(source + "{{ ns.l.pop(0) }} {{ ns.l | map('upper') | tojson }}").render(TALK[:3]) == (
+    assert template_here(source + "{{ ns.l.pop(0) }} {{ ns.l | map('upper') | tojson }}").render(TALK[:3]) == (
         'system ["USER", "ASSISTANT"]'
     )
 
@@ -279,7 +280,7 @@ def broken(arguments: str) -> tuple[Message, ...]:
 @pytest.mark.parametrize("arguments", BROKEN)
 @pytest.mark.parametrize("source", [*TEMPLATES, LOOKS_INSIDE])
 def test_one_broken_call_does_not_end_the_chat(source: str, arguments: str) -> None:
-    text = ChatTemplate(source).render(broken(arguments), tools=(LOOK,))
+    text = template_here(source).render(broken(arguments), tools=(LOOK,))
     assert "Again." in text
     kept = "cut" if "cut" in arguments else arguments[:1]
     assert kept in text
@@ -288,8 +289,8 @@ def test_one_broken_call_does_not_end_the_chat(source: str, arguments: str) -> N
 @pytest.mark.parametrize("arguments", ["", " ", "null", "{}"])
 @pytest.mark.parametrize("source", TEMPLATES)
 def test_no_arguments_are_an_empty_object(source: str, arguments: str) -> None:
-    empty = ChatTemplate(source).render(broken("{}"), tools=(LOOK,))
-    assert ChatTemplate(source).render(broken(arguments), tools=(LOOK,)) == empty
+    empty = template_here(source).render(broken("{}"), tools=(LOOK,))
+    assert template_here(source).render(broken(arguments), tools=(LOOK,)) == empty
 
 
 def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() -> None:
@@ -298,7 +299,7 @@ def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() 
 
 def test_control_tokens_in_broken_arguments_stay_text() -> None:
     literals = Literals(Spellings(("<|im_end|>",)))
-    text = ChatTemplate(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
+    text = template_here(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
     assert [span for span, is_hidden in literals.pieces(text) if is_hidden] == ["<|im_end|>"]
 
 

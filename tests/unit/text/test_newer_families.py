@@ -14,6 +14,7 @@ from functools import cache, reduce
 
 import pytest
 from doubles import chat_templates as templates
+from doubles.rendered_here import template_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from eaglelocal.text.continuing import beginning_of, within_thought
 from eaglelocal.text.families import family_of, markers_of
 from eaglelocal.text.marks import control_char
 from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.template import ChatTemplate
 
 WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}
 TOOLS = (Tool("write", "writes a file", json.dumps(WRITE)), Tool("clock", "", "{}"))
@@ -70,7 +70,7 @@ def answer_of(name: str, **said: object) -> str:
     """What the template writes of an answer: from where the prompt ends to where the model does."""
     source, _, begin, end = FAMILIES[name]
     answer = Message("assistant", **{"content": "", **said})  # type: ignore[arg-type]
-    text = ChatTemplate(source).render([QUESTION, answer, QUESTION], tools=TOOLS)
+    text = template_here(source).render([QUESTION, answer, QUESTION], tools=TOOLS)
     before, _, written = text.partition(begin)
     assert "Well?" in before and written.endswith("Well?" + text.rpartition("Well?")[2])
     return written.rpartition("Well?")[0].rpartition(end)[0]
@@ -80,8 +80,8 @@ def answer_of(name: str, **said: object) -> str:
 def test_the_template_tells_the_family(name: str) -> None:
     source, form, *_ = FAMILIES[name]
     family = family_of(source)
-    assert family.form is form and family.takes_tools and not ChatTemplate(source).tools_note
-    assert "write" in ChatTemplate(source).render([QUESTION], tools=TOOLS)
+    assert family.form is form and family.takes_tools and not template_here(source).tools_note
+    assert "write" in template_here(source).render([QUESTION], tools=TOOLS)
 
 
 @pytest.mark.parametrize("is_coded", [True, False])
@@ -251,7 +251,7 @@ def test_what_is_said_is_framed_as_the_template_has_it() -> None:
 # ---- beginnings of answers
 def test_an_answer_goes_on_within_its_message() -> None:
     begun = (QUESTION, Message("assistant", "Because ("))
-    prompt = ChatTemplate(templates.MUSE).render(begun, continues=True)
+    prompt = template_here(templates.MUSE).render(begun, continues=True)
     assert prompt.endswith("<|start|>assistant to=user<|message|>Because (")
     assert read(split_of("muse", in_said=True), f"x){NEXT} to=write<|message|>{ATEM}") == ("", "x)", ONE)
 
@@ -265,6 +265,6 @@ def test_a_thought_goes_on_within_its_message() -> None:
 
 
 def test_hy_thinks_where_it_is_asked_to() -> None:
-    template = ChatTemplate(templates.HY)
+    template = template_here(templates.HY)
     assert template.family.has_begun(template.render([QUESTION], values={"reasoning_effort": "high"}))
     assert not template.family.has_begun(template.render([QUESTION]))

@@ -1,4 +1,4 @@
-"""Chat templates: what Hugging Face templates expect, what goes wrong in them, and that they end."""
+"""Chat templates: what Hugging Face templates expect, and what goes wrong in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from datetime import datetime
 
 import pytest
+from doubles.rendered_here import template_here
 
 from eaglelocal.core.request import Message
 from eaglelocal.errors import ModelFileError, RequestError
-from eaglelocal.text.template import MAX_TEMPLATE_BYTES, ChatTemplate, chat_template
+from eaglelocal.text.template import MAX_TEMPLATE_BYTES, chat_template
 
 HELLO = (Message("user", "hello"),)
 TALK = (Message("system", "be brief"), Message("user", "1 < 2 & 'so'?"), Message("assistant", "yes"))
@@ -41,7 +42,7 @@ LLAMA_2 = """\
 
 
 def render(source: str, messages: tuple[Message, ...] = HELLO) -> str:
-    return ChatTemplate(source, bos_text="<s>", eos_text="</s>").render(messages)
+    return template_here(source, bos_text="<s>", eos_text="</s>").render(messages)
 
 
 def test_a_real_template_renders_as_its_model_was_trained() -> None:
@@ -83,14 +84,14 @@ def test_the_date_is_today() -> None:
 
 
 def test_an_answer_that_goes_on_has_no_generation_prompt() -> None:
-    template = ChatTemplate("{{ add_generation_prompt }}{{ messages[0].content }}")
+    template = template_here("{{ add_generation_prompt }}{{ messages[0].content }}")
     assert template.render(HELLO) == "Truehello"
     assert template.render(HELLO, continues=True) == "Falsehello"
 
 
 @pytest.mark.parametrize("source", [None, "", " \n"])
 def test_without_a_template_chatml_stands_in_and_says_so(source: str | None) -> None:
-    template = ChatTemplate(source)
+    template = template_here(source)
     assert template.is_fallback
     assert "no chat template" in template.note
     assert template.stops == ("<|im_end|>",)
@@ -98,7 +99,7 @@ def test_without_a_template_chatml_stands_in_and_says_so(source: str | None) -> 
 
 
 def test_a_file_with_a_template_has_no_note() -> None:
-    template = ChatTemplate("x")
+    template = template_here("x")
     assert (template.is_fallback, template.note, template.stops) == (False, "", ())
 
 
@@ -124,42 +125,11 @@ def test_no_messages() -> None:
         ("{{ messages | attr('__class__') }}{{ (messages | attr('__class__')).__name__ }}", "line 1"),
         ("{% include 'other' %}", "line 1"),
         ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "cannot be compiled"),
-        ("x" * (MAX_TEMPLATE_BYTES + 1), str(MAX_TEMPLATE_BYTES + 1)),
+        pytest.param("x" * (MAX_TEMPLATE_BYTES + 1), str(MAX_TEMPLATE_BYTES + 1), id="too large"),
     ],
 )
 def test_a_broken_template_names_its_line(source: str, words: str) -> None:
     with pytest.raises(ModelFileError, match=words):
-        render(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for a in [1]*9999 %}{% for b in 'x'*9999 %}{% endfor %}{% endfor %}",
-        "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(50) }}",
-        "{% for a in [[]] recursive %}{{ loop([[]]) }}{{ loop([[]]) }}{% endfor %}",
-        "{{ range(1000000000) | list }}",
-        "{{ 'x' * 1000000000 }}",
-        "{{ [1] * 9 ** 9 }}",
-        "{{ 9 ** (9 ** 9) }}",
-        "{{ 'x' | center(1000000000) }}",
-        "{{ 'x' | indent(1000000000) }}",
-        "{{ 'x'.ljust(1000000000) }}",
-        "{{ '%1000000000d' % 1 }}",
-        "{{ '%1000000000d' | format(1) }}",
-        "{{ '{:1000000000}'.format(1) }}",
-        "{{ ('x' * 100000) | replace('x', 'y' * 100000) }}",
-        "{{ ('x' * 100000).replace('x', 'y' * 100000) }}",
-        "{{ ('x' * 1000000).join(range(1000) | map('string') | list) }}",
-        "{% set n = namespace(x='xx') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-        "{% set n = namespace(x='xx') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
-        "{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
-    ],
-)
-def test_a_template_that_would_not_end_ends(source: str) -> None:
-    with pytest.raises(ModelFileError):
         render(source)
 
 
@@ -176,7 +146,7 @@ def test_the_output_is_limited() -> None:
 
 
 def test_every_rendering_has_the_whole_budget() -> None:
-    template = ChatTemplate("{% for i in range(99999) %}{% endfor %}done")
+    template = template_here("{% for i in range(99999) %}{% endfor %}done")
     assert [template.render(HELLO) for _ in range(7)] == ["done"] * 7
 
 
@@ -199,4 +169,6 @@ class TemplateVocabulary:
 
 
 def test_the_vocabulary_gives_template_and_special_tokens() -> None:
-    assert chat_template(TemplateVocabulary()).render(HELLO) == "<b>hello<e>"
+    template = chat_template(TemplateVocabulary())
+    assert template.render(HELLO) == "<b>hello<e>"
+    template.close()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from doubles.chat_templates import DEEPSEEK, HARMONY, LLAMA, MISTRAL, QWEN
+from doubles.rendered_here import template_here
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
@@ -13,7 +14,7 @@ from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.text import call_forms as forms
 from eaglelocal.text.families import Family, Thoughts, family_of
 from eaglelocal.text.literals import Literals, Spellings
-from eaglelocal.text.template import CHATML, NO_TOOLS_NOTE, ChatTemplate
+from eaglelocal.text.template import CHATML, NO_TOOLS_NOTE
 
 THINK = Thoughts("<think>", "</think>")
 LOOK = Tool("look_up", 'finds <a> "thing"', '{"type": "object", "properties": {"word": {"type": "string"}}}')
@@ -30,7 +31,7 @@ TALK = (
 
 
 def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: object) -> str:
-    template = ChatTemplate(source, bos_text="<s>", eos_text="</s>")
+    template = template_here(source, bos_text="<s>", eos_text="</s>")
     return template.render(messages, **fields)  # type: ignore[arg-type]
 
 
@@ -50,7 +51,7 @@ def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: o
 )
 def test_a_family_is_told_by_its_template(source: str, family: Family) -> None:
     assert family_of(source) == family
-    assert bool(ChatTemplate(source).tools_note) is not family.takes_tools
+    assert bool(template_here(source).tools_note) is not family.takes_tools
 
 
 def test_qwen() -> None:
@@ -104,7 +105,7 @@ def test_a_template_that_joins_arguments_as_text_and_knows_calls_by_no_content()
 
 
 def test_a_template_without_tools_has_them_described() -> None:
-    template = ChatTemplate(CHATML)
+    template = template_here(CHATML)
     text = template.render(TALK, tools=(LOOK,))
     assert template.tools_note == NO_TOOLS_NOTE
     assert text.startswith("<|im_start|>system\n# Tools\n") and f"<tools>\n{json.dumps(SHOWN)}\n</tools>" in text
@@ -170,7 +171,7 @@ def forged() -> tuple[Message, ...]:
 def visible(source: str, messages: tuple[Message, ...], **fields: object) -> tuple[str, str]:
     """The rendered text without what was hidden, and all of it."""
     literals = Literals(Spellings(CONTROLS))
-    text = ChatTemplate(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
+    text = template_here(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
     spans = list(literals.pieces(text))
     return "".join(span if not hidden else "\0" for span, hidden in spans), "".join(span for span, _ in spans)
 

@@ -1,0 +1,62 @@
+"""A chat template in a process of its own, with limits: a template of anyone's can neither hold up nor fill the engine.
+
+Knows how a template that goes beyond its limits is told; rendering.py is what runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from eaglelocal.core.limited_process import (
+    CannotStart,
+    LimitedProcess,
+    LimitedProcessError,
+    Limits,
+    TookTooLong,
+    TookTooMuchMemory,
+)
+from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
+from eaglelocal.text.turns import Turn
+
+OPENER = "eaglelocal.text.rendering:open_template"
+# A conversation of 200 messages takes milliseconds, one that fills the context of a large model a tenth of a second.
+LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=60.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
+
+
+class RenderProcess:
+    """Implements template.Renderer."""
+
+    def __init__(self, source: str, bos_text: str, eos_text: str, limits: Limits = LIMITS) -> None:
+        self._process = LimitedProcess(OPENER, source, bos_text, eos_text, limits=limits)
+
+    def start(self) -> None:
+        self._process.start()
+
+    def open(self) -> None:
+        self._ask(self._process.open)
+
+    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str:
+        text = self._ask(lambda: self._process.call(turns, tools, dict(values), continues))
+        assert isinstance(text, str)
+        return text
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _ask(self, ask: Callable[[], object]) -> object:
+        """Raises ModelFileError for a template that failed its process."""
+        try:
+            return ask()
+        except LimitedProcessError as error:
+            raise _for_people(error) from error
+
+
+def _for_people(error: LimitedProcessError) -> EagleLocalError:
+    match error:
+        case TookTooLong():
+            return ModelFileError(f"the chat template does not end: {error}")
+        case TookTooMuchMemory():
+            return ModelFileError(f"the chat template fails{error.detail}: {error}")
+        case CannotStart():
+            return ResourceError(f"the chat template cannot run: {error}")
+    return ModelFileError(f"the chat template fails: {error}")

@@ -1,0 +1,228 @@
+"""What a chat template makes of a conversation: the text a model was trained on. Runs in a process of its own.
+
+Renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
+`messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
+A template comes from a file of anyone's and may do anything: what it takes of time and memory its process limits
+(render_process.py), and every way in which it can fail is an error with its line. Imports no numpy: each process of
+this kind holds what it imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+import jinja2
+
+from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
+from eaglelocal.text.families import MAX_TEMPLATE_BYTES, family_of
+from eaglelocal.text.literals import HERE
+from eaglelocal.text.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
+from eaglelocal.text.turns import (
+    Turn,
+    in_hermes_form,
+    in_parts,
+    with_short_ids,
+    with_single_calls,
+    with_system_for_developer,
+    with_tools_in_system,
+    with_written_calls,
+)
+from eaglelocal.text.ways import sketch_of, ways_of
+
+MAX_REASON_CHARS = 500
+RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+_CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
+_TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
+
+
+class Rendering:
+    """One template, compiled. Use it from one thread.
+
+    Raises ModelFileError for a template that cannot be read.
+    """
+
+    def __init__(self, source: str, bos_text: str = "", eos_text: str = "") -> None:
+        self.family = family_of(source)
+        self._wants_none = _CONTENT_IS_NONE.search(source) is not None
+        self._shows_calls = "tool_calls" in source
+        self._looks_in_system = _TOOLS_IN_MESSAGE.search(source) is not None
+        self._knows_developers = "developer" in source
+        self._special = {"bos_token": bos_text, "eos_token": eos_text}
+        self._sandbox = Sandbox()
+        self._template = _compile(self._sandbox, source)
+
+    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str:
+        """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+
+        values    more variables, such as enable_thinking
+        continues  the prompt ends behind the text of the last message, which the answer goes on with
+        """
+        if continues:  # the mark at the end also keeps white space before it from being trimmed
+            turns = [*turns[:-1], {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}]
+        if not self._knows_developers:
+            turns = with_system_for_developer(turns)
+        turns, tools = self._with_tools(turns, tools)
+        self._check_names(values)
+        variables = {
+            **values,
+            **self._special,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": not continues,
+        }
+        text = self._first_of(self._ways(turns, variables), variables)
+        return self._up_to_here(text) if continues else text
+
+    def _up_to_here(self, text: str) -> str:
+        """Up to the end of the last message; a few templates begin a thought before what was said, which is ended."""
+        shown, mark, _ = text.rpartition(HERE)
+        if not mark:
+            what = "the model's chat template does not show the last message, so it cannot be continued"
+            raise RequestError(what, parameter="messages")
+        before, _, said = shown.rpartition(HERE)
+        thoughts = self.family.thoughts
+        if thoughts is not None and self.family.has_begun(before):
+            before = before.rstrip() + thoughts.end
+        return before + said
+
+    def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
+        """Tools, calls and results in the places where this template looks for them."""
+        family = self.family
+        if not family.takes_tools:
+            return in_hermes_form(turns, offered), []
+        if not self._shows_calls:
+            turns = with_written_calls(turns, family.form)
+        elif family.form.is_one_call:
+            turns = with_single_calls(turns)
+        if family.form.has_short_ids:
+            turns = with_short_ids(turns)
+        if offered and self._looks_in_system:
+            turns = with_tools_in_system(turns, offered)
+        return turns, offered
+
+    def _ways(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
+        """In their order, but first those in which the template shows what every system says."""
+        sketch, marks = sketch_of(turns)
+        known, poor = list[list[Turn]](), list[list[Turn]]()
+        ways, sketches = (ways_of(same, wants_none=self._wants_none) for same in (turns, sketch))
+        for way, sketched in zip(ways, sketches, strict=True):
+            if way in known:
+                continue
+            known.append(way)
+            if not marks or self._shows(marks, sketched, variables):
+                yield way
+            else:
+                poor.append(way)
+        yield from poor
+
+    def _as_taken(self, turns: list[Turn]) -> list[Turn]:
+        return in_parts(turns) if self._takes_parts else turns
+
+    @functools.cached_property
+    def _takes_parts(self) -> bool:
+        """Of some models that see: a content must be a list of parts, and of a text nothing is shown."""
+        asked: list[Turn] = [{"role": "user", "content": HERE}]
+        return not self._is_shown(asked) and self._is_shown(in_parts(asked))
+
+    def _is_shown(self, turns: list[Turn]) -> bool:
+        variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
+        with contextlib.suppress(EagleLocalError):
+            return HERE in self._generate(turns, variables)
+        return False
+
+    def _shows(self, marks: list[str], sketched: list[Turn], variables: Mapping[str, object]) -> bool:
+        try:
+            text = self._generate(self._as_taken(sketched), variables)
+        except EagleLocalError as error:
+            return isinstance(error.__cause__, LimitExceeded)  # which the conversation itself will tell
+        return all(mark in text for mark in marks)
+
+    def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
+        """Of the first way that the template takes; its objection to the first of all, if it takes none."""
+        objection: EagleLocalError | None = None
+        for turns in ways:
+            try:
+                return self._generate(self._as_taken(turns), variables)
+            except (ModelFileError, RequestError) as error:
+                objection = objection or error
+                if isinstance(error.__cause__, LimitExceeded):
+                    break
+        assert objection is not None
+        raise objection
+
+    def _check_names(self, values: Mapping[str, object]) -> None:
+        for name in values:
+            if name in RESERVED or name in self._sandbox.globals or not name.isidentifier():
+                what = f"{name!r} cannot be set for the chat template"
+                raise RequestError(what, parameter="chat_template_kwargs")
+
+    def _generate(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
+        """A template may change what it is given: it has its own, so that nothing is left for the next way."""
+        self._sandbox.restart()
+        try:
+            given = pickle.loads(pickle.dumps({**variables, "messages": turns}, pickle.HIGHEST_PROTOCOL))
+            return _join(self._template.generate(given))
+        except MemoryError as error:
+            raise MemoryError(_place(error.__traceback__)) from None
+        except Exception as error:  # a template from a file can fail in any way
+            raise _rendering_error(error) from error
+
+
+def open_template(source: str, bos_text: str, eos_text: str) -> Callable[..., str]:
+    """What the process of a RenderProcess serves."""
+    return Rendering(source, bos_text, eos_text).render
+
+
+def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
+    size_bytes = len(source.encode(errors="replace"))
+    if size_bytes > MAX_TEMPLATE_BYTES:
+        raise ModelFileError(f"the chat template has {size_bytes} bytes, more than {MAX_TEMPLATE_BYTES}")
+    try:
+        return sandbox.from_string(sandbox.bounded(source))
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelFileError(f"the chat template cannot be read at line {error.lineno}: {error.message}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # too deep for Python's compiler, and whatever else a file can hold
+        raise ModelFileError(f"the chat template cannot be compiled: {_reason(error)}") from error
+
+
+def _join(pieces: Iterator[str]) -> str:
+    kept: list[str] = []
+    num_chars = 0
+    for piece in pieces:
+        num_chars += len(piece)
+        if num_chars > MAX_TEXT_CHARS:
+            raise RequestError(f"the rendered conversation has more than {MAX_TEXT_CHARS} characters")
+        kept.append(piece)
+    return "".join(kept)
+
+
+def _rendering_error(error: Exception) -> EagleLocalError:
+    match error:
+        case EagleLocalError():
+            return error
+        case Refused():
+            return RequestError(f"the model's chat template refuses the conversation: {error}")
+        case LimitExceeded():
+            return ModelFileError(f"the chat template does not end{_place(error.__traceback__)}: {error}")
+    return ModelFileError(f"the chat template fails{_place(error.__traceback__)}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return str(error)[:MAX_REASON_CHARS] or type(error).__name__
+
+
+def _place(trace: TracebackType | None) -> str:
+    """ " at line N", from the innermost frame that jinja2 mapped back onto the template."""
+    line: int | None = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f" at line {line}"

@@ -1,0 +1,22 @@
+"""A chat template that runs in the process of the tests, without its limits: for many honest ones in little time."""
+
+from __future__ import annotations
+
+from eaglelocal.text.rendering import Rendering
+from eaglelocal.text.template import CHATML, ChatTemplate
+
+
+class RenderingHere(Rendering):
+    """Implements text.template.Renderer."""
+
+    def start(self) -> None: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def template_here(source: str | None, *, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
+    """Raises ModelFileError for a template that cannot be read."""
+    renderer = RenderingHere(source if source and source.strip() else CHATML, bos_text, eos_text)
+    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)
