@@ -244,8 +244,17 @@ def grammar_of(constraint: Constraint) -> str:
     grammar = _bare_grammar(constraint)
     if not constraint.frame:
         return grammar
-    (answer,) = json.loads(grammar)["grammars"]
+    answer = _single_grammar(grammar)
     return json.dumps({"grammars": [{"lark_grammar": constraint.frame}, {**answer, "name": "answer"}]})
+
+
+def _single_grammar(grammar: str) -> dict[str, object]:
+    """Read what llguidance gives: a JSON object with one grammar, or the bare text of one in Lark."""
+    try:
+        (found,) = json.loads(grammar)["grammars"]
+    except (ValueError, TypeError, KeyError):
+        return {"lark_grammar": grammar}
+    return dict(found)
 
 
 def _bare_grammar(constraint: Constraint) -> str:

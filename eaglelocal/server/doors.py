@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.server.access import LOCAL, Access, host_refusal, key_in, origin_refusal
+from eaglelocal.server.encodings import encoding_problem, with_plain_target
 from eaglelocal.server.errors import AUTHENTICATION, PERMISSION, Problem, unavailable
 
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
@@ -45,13 +46,15 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class PathDoor:
-    """Understands base URLs that end with a slash or a /v1 too many; first, so that every check sees what is routed."""
+    """Understands targets that are whole addresses, and base URLs that end with a slash or a /v1 too many; first, so
+    that every check sees what is routed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            scope = with_plain_target(scope)
             scope = {**scope, "path": routed_path(scope["path"])}
         await self._app(scope, receive, send)
 
@@ -123,6 +126,9 @@ class BodyDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
+            return
+        if problem := encoding_problem(Headers(scope=scope)):
+            await refuse(scope, send, problem, close=True)
             return
         length = int_of(Headers(scope=scope).get("content-length", "0"))
         owner, places = state(scope).get("owner", LOCAL), num_places(length)

@@ -4,7 +4,8 @@ A field that may be of several types is refused by each of them, under places th
 
     stop: ["a", 3]  ->  stop.str: not a string, stop.list[str].1: not a string  ->  told as stop.1
 
-So places are followed through the body, what is not in it is left out, and the objection that lies deepest is told.
+So places are followed through the body, what is not in it is left out, and the objection that lies deepest is told;
+of several in one place that of the type which the value has (`stop: at most 128`, not `stop: not a string`).
 Values themselves are not told again.
 """
 
@@ -21,6 +22,15 @@ from eaglelocal.server.errors import INVALID, NOT_FOUND, Problem
 
 MAX_MESSAGE_CHARS = 500
 MAX_PLACE_CHARS = 200
+AN_OBJECT = ("a valid dictionary or object to extract fields from", "an object")
+Found = tuple[list[str | int], Mapping[str, Any]]  # a place in the body, and the objection to what is there
+SHOULD_BE = "Input should be "
+OF_ANOTHER_TYPE = frozenset(
+    (
+        *("string_type", "list_type", "dict_type", "int_type", "float_type", "bool_type", "model_type"),
+        *("none_required", "model_attributes_type", "is_instance_of", "literal_error", "int_from_float"),
+    )
+)
 UNREADABLE = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
 
 
@@ -37,8 +47,10 @@ def of_validation(error: Exception) -> Problem:
 
 
 def of_http(error: Exception) -> Problem:
-    """Raised by starlette and FastAPI: no such path, not this method, a body that json cannot read."""
+    """Raised by starlette and FastAPI: no such path, not this method, a body that cannot be read."""
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, Problem):
+        return error.__cause__
     if error.status_code == 400:
         why = UNREADABLE.get(type(error.__cause__), "it holds a number of too many digits")
         return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
@@ -47,18 +59,37 @@ def of_http(error: Exception) -> Problem:
 
 
 def told(errors: Sequence[Mapping[str, Any]], body: object, *, skipped: int = 0) -> Problem:
-    """The objection that lies deepest among those to the first field. `skipped`: parts before a place in the body."""
+    """The objection that lies deepest among those to the first field. `skipped`: parts before a place in the body.
+
+    Where several types object to the same value, one that found nothing of another type in it comes first.
+    """
     first = errors[0]["loc"][: skipped + 1]
-    places = [(place_of(one, body, skipped), one) for one in errors if one["loc"][: skipped + 1] == first]
-    place, error = max(places, key=lambda found: len(found[0]))  # the first of the deepest
-    name = ".".join(map(str, place))[:MAX_PLACE_CHARS]
+    ways: dict[tuple[Any, ...], list[Found]] = {}  # by the types that were tried
+    for one in errors:
+        if one["loc"][: skipped + 1] == first:
+            place = place_of(one, body, skipped)
+            ways.setdefault(tuple(part for part in one["loc"] if part not in place), []).append((place, one))
+    fitting = [way for way in ways.values() if not any(error["type"] in OF_ANOTHER_TYPE for _, error in way)]
+    found = [one for way in fitting or ways.values() for one in way]
+    deepest, error = max(found, key=lambda one: len(one[0]))  # the first of the deepest
+    name = ".".join(map(str, deepest))[:MAX_PLACE_CHARS]
     is_too_long = error["type"] == "string_too_long" and error["ctx"]["max_length"] == MAX_TEXT_CHARS
+    message = message_of(error, [one for place, one in found if place == deepest])
     return Problem(
         400,
-        f"{name or 'the body'}: {error['msg']}"[:MAX_MESSAGE_CHARS],
+        f"{name or 'the body'}: {message}"[:MAX_MESSAGE_CHARS],
         parameter=name or None,
         code="context_length_exceeded" if is_too_long else "invalid_value",
     )
+
+
+def message_of(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]) -> str:
+    """Every type that the value could have had, where it has none of them."""
+    if error["type"] not in OF_ANOTHER_TYPE:
+        return str(error["msg"]).removeprefix("Value error, ")
+    said = [str(one["msg"]).replace(*AN_OBJECT) for one in there if one["type"] != "is_instance_of"]
+    more = [one.removeprefix(SHOULD_BE) for one in said[1:] if one.startswith(SHOULD_BE)]
+    return " or ".join(dict.fromkeys([*said[:1], *more]))
 
 
 def place_of(error: Mapping[str, Any], body: object, skipped: int) -> list[str | int]:

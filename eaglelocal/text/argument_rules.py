@@ -15,7 +15,9 @@ from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.bindable_schemas import tidied
 from eaglelocal.text.call_forms import IS_TEXT, KEY, VALUE
 from eaglelocal.text.gemma_calls import QUOTE
-from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, texts_of
+from eaglelocal.text.schema_parts import Schema
+from eaglelocal.text.schema_references import REF
+from eaglelocal.text.tool_schemas import bound_schema, definitions_of, fields_of, kinds_of, resolved, texts_of
 
 Written = Callable[[str], str]  # a text with markers in it, as an expression of the grammar
 ANY_TEXT = "/(.|\\n)*/"
@@ -31,15 +33,15 @@ _SCALARS = {
 
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
     """Rules of which the first has this name."""
-    schema = json.loads(tool.parameters or "{}")
+    schema = bound_schema(tool)
     rules = _Rules(name, written, tokens, schema, is_strict=tool.is_strict)
     match form.notation:
         case Notation.TAGS:
-            return rules.tagged(form, schema)
+            return rules.tagged(form)
         case Notation.GEMMA:
-            return rules.gemma(schema)
+            return rules.gemma()
         case _ if form.call.endswith("(«args»)"):
-            return rules.python(schema)
+            return rules.python()
     return [f"{name}: {json_rule({'type': 'object', **schema}, is_strict=tool.is_strict)}"]
 
 
@@ -58,6 +60,7 @@ class _Rules:
         self._name, self._written, self._tokens, self._root = name, written, tokens, root
         self._is_strict = is_strict
         self._rules: list[str] = []
+        self._referred: dict[str, str] = {}  # rules of what is referred to
 
     def _add(self, body: str) -> str:
         """A further rule's name."""
@@ -70,7 +73,17 @@ class _Rules:
 
     def _plain(self, schema: Schema) -> str:
         """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""
-        return BOOLEAN if kinds_of(schema) == {"boolean"} else self._json(schema)
+        return BOOLEAN if self._kinds(schema) == {"boolean"} else self._json(schema)
+
+    def _kinds(self, schema: Schema) -> frozenset[str]:
+        return kinds_of(schema, self._root)
+
+    def _texts(self, schema: Schema) -> list[str]:
+        return texts_of(schema, self._root)
+
+    def _fields(self) -> list[tuple[str, Schema, bool]]:
+        """Of the call's arguments."""
+        return fields_of(resolved(self._root, self._root))
 
     def _free(self, ending: str) -> str:
         """Any text up to an ending, which is read with it: a token, where it begins with one."""
@@ -97,8 +110,8 @@ class _Rules:
         return [f"{self._name}: {body}", *self._rules]
 
     # ---- texts between tags
-    def tagged(self, form: CallForm, schema: Schema) -> list[str]:
-        fields = fields_of(schema, self._root)
+    def tagged(self, form: CallForm) -> list[str]:
+        fields = self._fields()
         if not fields:
             return self._whole(f"({self._tag(form, '', {})})*")
         parts = [(self._tag(form, key, said), is_required) for key, said, is_required in fields]
@@ -106,7 +119,7 @@ class _Rules:
 
     def _tag(self, form: CallForm, key: str, schema: Schema) -> str:
         """One argument; of any name, if it has none."""
-        kinds = kinds_of(schema)
+        kinds = self._kinds(schema)
         if not kinds or "string" in kinds:
             as_text = self._tag_as(form, key, schema, is_text=True)
             if IS_TEXT not in form.value or kinds == {"string"}:
@@ -119,7 +132,7 @@ class _Rules:
         head, tail = before.split(KEY)
         name = self._written(f"{head}{key}{tail}") if key else f"{self._written(head)} ANY_KEY {self._written(tail)}"
         ending = after.rstrip("\n")
-        if is_text and (texts := texts_of(schema)):
+        if is_text and (texts := self._texts(schema)):
             value = f"({' | '.join(map(quoted, texts))}) {self._written(ending)}"
         elif is_text:
             value = self._free(ending)
@@ -128,8 +141,8 @@ class _Rules:
         return f"{name} {value} GAP?"
 
     # ---- Python
-    def python(self, schema: Schema) -> list[str]:
-        fields = fields_of(schema, self._root)
+    def python(self) -> list[str]:
+        fields = self._fields()
         if not fields:
             pair = f'PY_KEY "=" {self._json({})}'
             return self._whole(f'({pair} (", " {pair})*)?')
@@ -138,16 +151,16 @@ class _Rules:
 
     def _python(self, schema: Schema) -> str:
         """JSON, or Python's way of writing the same."""
-        kinds = kinds_of(schema)
-        ways = {"string": "" if texts_of(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
+        kinds = self._kinds(schema)
+        ways = {"string": "" if self._texts(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
         return f"({' | '.join([self._json(schema), *filter(None, (ways.get(kind) for kind in sorted(kinds)))])})"
 
     # ---- Gemma
-    def gemma(self, schema: Schema) -> list[str]:
-        return self._whole(self._gemma_object(schema, MAX_LEVELS))
+    def gemma(self) -> list[str]:
+        return self._whole(self._gemma_object(resolved(self._root, self._root), MAX_LEVELS))
 
     def _gemma_object(self, schema: Schema, levels: int) -> str:
-        fields = sorted(fields_of(schema, self._root), key=lambda field: field[0].lower())
+        fields = sorted(fields_of(schema), key=lambda field: field[0].lower())
         if not fields:
             pair = f'GEMMA_KEY ":" {self._gemma_anything()}'
             return f'"{{" ({pair} ("," {pair})*)? "}}"'
@@ -155,20 +168,40 @@ class _Rules:
         return f'"{{" {self._sequence(parts, quoted(","))} "}}"'
 
     def _gemma_value(self, schema: Schema, levels: int) -> str:
-        kinds = kinds_of(schema)
-        if levels <= 0 or not kinds:
+        """What is referred to is a rule of its own, so that it may refer to itself; so are values inside others."""
+        reference = schema.get(REF)
+        if isinstance(reference, str):
+            return self._gemma_referred(reference)
+        if levels <= 0 or not self._kinds(schema):
             return self._gemma_anything()
-        return self._add(" | ".join(self._gemma_kind(kind, schema, levels) for kind in sorted(kinds)))
+        return self._add(self._gemma_ways(schema, levels))
+
+    def _gemma_referred(self, reference: str) -> str:
+        name = self._referred.get(reference)
+        if name is None:
+            name = self._referred[reference] = self._add("")  # holds the place, for it may refer to itself
+            place = len(self._rules) - 1
+            target = resolved({REF: reference}, self._root)
+            ways = self._gemma_ways(target, MAX_LEVELS) if self._kinds(target) else self._gemma_anything()
+            self._rules[place] = f"{name}: {ways}"
+        return name
+
+    def _gemma_ways(self, schema: Schema, levels: int) -> str:
+        """Of each alternative, and of each type that it may have."""
+        alternatives = alternatives_of(schema)
+        if alternatives and "type" not in schema:
+            return " | ".join(self._gemma_value(way, levels - 1) for way in alternatives if isinstance(way, dict))
+        return " | ".join(self._gemma_kind(kind, schema, levels) for kind in sorted(self._kinds(schema)))
 
     def _gemma_kind(self, kind: str, schema: Schema, levels: int) -> str:
         if kind == "object":
             return self._gemma_object(schema, levels)
         if kind == "array":
             items = schema.get("items")
-            item = self._gemma_value(resolved(items, self._root), levels - 1)
+            item = self._gemma_value(items if isinstance(items, dict) else {}, levels - 1)
             return f'"[" ({item} ("," {item})*)? "]"'
         if kind == "string":
-            return self._gemma_text(texts_of(schema))
+            return self._gemma_text(self._texts(schema))
         return _SCALARS.get(kind, self._gemma_anything())
 
     def _gemma_text(self, texts: Sequence[str]) -> str:
@@ -187,6 +220,12 @@ class _Rules:
             ways = [*_SCALARS.values(), self._gemma_text([]), f'"[" ({name} ("," {name})*)? "]"']
             self._rules[place] = f'{name}: {" | ".join(ways)} | "{{" ({pair} ("," {pair})*)? "}}"'
         return name
+
+
+def alternatives_of(schema: Schema) -> list[object]:
+    """The only part of an `allOf` is one as well: so older tools write a reference with a description."""
+    ways = next((ways for key in ("anyOf", "oneOf", "allOf") if isinstance(ways := schema.get(key), list)), [])
+    return [] if "allOf" in schema and len(ways) > 1 else ways
 
 
 PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\\\\(.|\\n))*'/"]

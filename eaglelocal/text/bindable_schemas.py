@@ -16,10 +16,8 @@ from dataclasses import replace
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_schemas import Schema
+from eaglelocal.text.schema_parts import Schema, changed
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # names, each with a schema
-_VALUES = ("enum", "const", "default", "examples")  # data, in which a word of schemas is none
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
@@ -30,8 +28,8 @@ _FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or refers bac
 
 def tidied(schema: Schema) -> dict[str, object]:
     """Closed, without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
-    less = _changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
-    return less if any(map(_is_composed, _parts(less))) else _changed(less, _closed)
+    less = changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
+    return less if any(map(_is_composed, _parts(less))) else changed(less, _closed)
 
 
 def _says_nothing(key: str, value: object) -> bool:
@@ -67,7 +65,7 @@ def _parts(schema: Schema) -> list[Schema]:
         found.append(one)
         return dict(one)
 
-    _changed(schema, note)
+    changed(schema, note)
     return found
 
 
@@ -141,19 +139,4 @@ def _without_patterns(schema: Schema, is_left_out: Callable[[object], bool]) -> 
             less.pop("additionalProperties", None)  # which would forbid what the pattern had allowed
         return less
 
-    return _changed(schema, change)
-
-
-def _changed(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
-    """The schema, and each within it, changed; data in it stays."""
-    return {key: _changed_value(key, value, change) for key, value in change(schema).items()}
-
-
-def _changed_value(key: str, value: object, change: Callable[[Schema], dict[str, object]]) -> object:
-    if key in _VALUES:
-        return value
-    if key in _MAPS and isinstance(value, dict):
-        return {name: _changed_value("", one, change) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_changed_value("", one, change) for one in value]
-    return _changed(value, change) if isinstance(value, dict) else value
+    return changed(schema, change)

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.call_forms import IS_TEXT, KEY, NAME, VALUE
-from eaglelocal.text.tool_schemas import Schema, has_required, kinds_of, parameter_schemas
+from eaglelocal.text.schema_parts import Schema
+from eaglelocal.text.tool_schemas import has_required, kinds_of, parameter_schemas
 
 MAX_PYTHON_CHARS = 64 * 1024
 TEXT: Schema = {"type": "string"}

@@ -26,7 +26,7 @@ from eaglelocal.text.argument_rules import argument_rules, json_rule, quoted, sh
 from eaglelocal.text.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.families import is_harmony, markers_of
 from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, MESSAGE
-from eaglelocal.text.tool_schemas import definitions_of
+from eaglelocal.text.tool_schemas import bound_schema, definitions_of, without_definitions
 
 MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
 _FIELDS = {
@@ -262,10 +262,11 @@ def is_json_call(form: CallForm) -> bool:
 
 def json_call(form: CallForm, tool: Tool) -> str:
     """The whole call as JSON, not letter by letter: an answer in JSON may begin as it does, and both must stay open."""
-    schema = json.loads(tool.parameters or "{}")
+    schema = bound_schema(tool)
     fields = json.loads(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
     properties = {
-        key: {"type": "object", **schema} if value == ARGS else {"const": value} for key, value in fields.items()
+        key: {"type": "object", **without_definitions(schema)} if value == ARGS else {"const": value}
+        for key, value in fields.items()
     }
     whole = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
     return json_rule({**whole, **definitions_of(schema)}, is_strict=tool.is_strict)

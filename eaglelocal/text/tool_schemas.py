@@ -6,73 +6,121 @@ Schemas come from anyone: what cannot be read says nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from eaglelocal.core.tools import Tool
+from eaglelocal.errors import RequestError
+from eaglelocal.text.schema_parts import Schema
+from eaglelocal.text.schema_references import DEFINITIONS, LIFTED, REF, lifted
 
-MAX_HOPS = 8  # from reference to reference
-Schema = Mapping[str, object]
+MAX_HOPS = 64  # from reference to reference
+MAX_QUOTED_CHARS = 100
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+
+def argument_schema(tool: Tool) -> Schema:
+    """Return the schema of a tool's arguments, all that it refers to in its `$defs`; a bad reference says nothing."""
+    return _lifted(tool)[0]
+
+
+def bound_schema(tool: Tool) -> Schema:
+    """Return the same for a grammar. Raises RequestError for a strict tool whose references name nothing."""
+    schema, unknown = _lifted(tool)
+    if unknown and tool.is_strict:
+        what = f"the parameters of {tool.name}, a strict tool, refer to {unknown[0][:MAX_QUOTED_CHARS]!r}"
+        raise RequestError(f"{what}, which is not in them", parameter="tools")
+    return schema
+
+
+def _lifted(tool: Tool) -> tuple[Schema, list[str]]:
+    schema = json.loads(tool.parameters or "{}")
+    if not isinstance(schema, dict):
+        return {}, []
+    return lifted(schema) if f'"{REF}"' in tool.parameters else (schema, [])
 
 
 def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
-    """What the schema says of each parameter; nothing of a tool that is not known."""
-    schema = json.loads(tool.parameters or "{}") if tool else {}
-    properties = schema.get("properties") if isinstance(schema, dict) else None
+    """The types that the schema names for each parameter, as schemas; nothing of a tool that is not known."""
+    root = argument_schema(tool) if tool else {}
+    properties = resolved(root, root).get("properties")
     if not isinstance(properties, dict):
         return {}
-    return {name: resolved(said, schema) for name, said in properties.items()}
+    return {name: {"type": sorted(_kinds(said, root, set()) or ())} for name, said in properties.items()}
 
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Does the object hold what the schema requires? An unknown tool requires nothing."""
-    schema, found = json.loads(tool.parameters or "{}") if tool else {}, json.loads(arguments)
-    required = schema.get("required") if isinstance(schema, dict) else None
+    root, found = argument_schema(tool) if tool else {}, json.loads(arguments)
+    required = resolved(root, root).get("required")
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
     return all(key in found for key in keys)
 
 
-def kinds_of(schema: Schema) -> frozenset[str]:
-    """The types that a schema names, alternatives included; none where it leaves them open."""
+def kinds_of(schema: Schema, root: Schema | None = None) -> frozenset[str]:
+    """The types that a schema names, alternatives included; none where it leaves them open. `root` has `$defs`."""
+    return _kinds(schema, root or {}, set()) or frozenset()
+
+
+def _kinds(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | None:
+    """None: any. `seen`: references that were followed, each of which adds its types only once."""
+    if not isinstance(schema, dict):
+        return frozenset() if schema is False else None
     named = schema.get("type")
-    kinds = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
-    if not kinds and texts_of(schema):
-        kinds = {"string"}
+    if kinds := frozenset(kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)):
+        return kinds
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return frozenset(_KINDS.get(type(value), "null") for value in values)
+    reference = schema.get(REF)
+    if isinstance(reference, str):
+        if reference in seen:
+            return frozenset()
+        seen.add(reference)
+        return _kinds(_target(reference, root), root, seen)
     for key in ("anyOf", "oneOf"):
-        ways = schema.get(key)
-        for way in ways if isinstance(ways, list) else ():
-            kinds |= kinds_of(way) if isinstance(way, dict) else set()
-    return frozenset(kinds)
+        if isinstance(ways := schema.get(key), list):
+            found = [_kinds(way, root, seen) for way in ways]
+            return None if None in found else frozenset().union(*(kinds or () for kinds in found))
+    every = schema.get("allOf")
+    found = [_kinds(one, root, seen) for one in every] if isinstance(every, list) else []
+    return next((kinds for kinds in found if kinds is not None), None)
 
 
 def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
-    """A schema, or what its reference into the root names; anything fits what cannot be found."""
+    """A schema, or what its reference names; anything fits what cannot be found."""
     if not isinstance(schema, dict):
         return {}
-    reference = schema.get("$ref")
+    reference = schema.get(REF)
     if not isinstance(reference, str):
         return schema
-    found: object = root if reference.startswith("#/") and hops else None
-    for part in reference[2:].split("/"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return resolved(found, root, hops - 1)
+    return resolved(_target(reference, root), root, hops - 1) if hops else {}
 
 
-def fields_of(schema: Schema, root: Schema) -> list[tuple[str, Schema, bool]]:
+def _target(reference: str, root: Schema) -> object:
+    definitions = root.get(DEFINITIONS)
+    return definitions.get(reference.removeprefix(LIFTED)) if isinstance(definitions, dict) else None
+
+
+def fields_of(schema: Schema) -> list[tuple[str, Schema, bool]]:
     """Name, schema and whether it must be there, of each argument that the schema names."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return []
     must = required if isinstance(required, list) else []
-    return [(key, resolved(said, root), key in must) for key, said in properties.items()]
+    return [(key, said if isinstance(said, dict) else {}, key in must) for key, said in properties.items()]
 
 
-def texts_of(schema: Schema) -> list[str]:
+def texts_of(schema: Schema, root: Schema) -> list[str]:
     """The only texts that a schema admits; none where it leaves them open."""
+    schema = resolved(schema, root)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = values if isinstance(values, list) else []
     return texts if texts and all(isinstance(text, str) for text in texts) else []
 
 
 def definitions_of(schema: Schema) -> Schema:
-    """What its references refer to."""
-    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    """What its references refer to, and the dialect of it all."""
+    return {key: schema[key] for key in ("$schema", DEFINITIONS) if key in schema}
+
+
+def without_definitions(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in ("$schema", DEFINITIONS)}

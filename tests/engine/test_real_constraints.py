@@ -153,9 +153,11 @@ def test_a_bound_answer_is_the_same_at_any_draft_length(files: tuple[Path, Path]
         ),
     ],
 )
-def test_other_forms(demo: Engine, constraint: Constraint, pattern: str) -> None:
+@pytest.mark.parametrize("is_split", [False, True])
+def test_other_forms(demo: Engine, constraint: Constraint, pattern: str, is_split: bool) -> None:
+    """Split, as a chat's answer is: what it is bound to stands in a frame then."""
     for spec in (OFF, fixed(4)):
-        assert re.fullmatch(pattern, say(demo, bound(constraint, spec=spec)).text)
+        assert re.fullmatch(pattern, say(demo, bound(constraint, spec=spec, is_split=is_split)).text)
 
 
 def test_ignored_ends_do_not_keep_a_bound_answer_going(demo: Engine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import gzip
 import json
 import tracemalloc
 from functools import partial
@@ -14,12 +15,13 @@ import pytest
 from doubles.patience import wait_until
 from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
+from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, Keys
 from eaglelocal.server.api.content import MAX_IMAGES_BYTES
 from eaglelocal.server.api.schema import MAX_TEXT_CHARS
-from eaglelocal.server.app import PATHS
+from eaglelocal.server.app import PATHS, ROOMS
 from eaglelocal.server.doors import (
     CONVERSATION_PATHS,
     LARGE_BYTES,
@@ -292,3 +294,31 @@ def test_a_large_body_may_take_longer_but_not_for_ever(length: int, delay_s: flo
 
     first, *_ = asyncio.run(passed(BodyDoor(app, timeout_s=0.3), length, delay_s))
     assert first["status"] == (408 if is_late else 200)
+
+
+# ---- compressed bodies
+POSTS = tuple(
+    sorted(
+        route.path.replace("{request_id:path}", "x").replace("{digest}", "x")
+        for room in ROOMS
+        for route in room.router.routes
+        if isinstance(route, Route) and "POST" in (route.methods or ())
+    )
+)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_compressed_body_is_refused_by_its_encoding(actor: Server, path: str) -> None:
+    body = gzip.compress(b'{"prompt": "x"}')
+    for encoding in ("gzip", "br", "identity, gzip", "x-unheard-of"):
+        headers = {"content-type": "application/json", "content-encoding": encoding}
+        answer = actor.http.post(path, content=body, headers=headers)
+        error = answer.json()["error"]
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+        assert f"Content-Encoding {encoding} is not read" in (error if isinstance(error, str) else error["message"])
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "Identity, identity"])
+def test_a_body_that_is_as_it_is_may_say_so(actor: Server, encoding: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    assert actor.http.post("/v1/completions", content=b'{"prompt": "say x"}', headers=headers).status_code == 200

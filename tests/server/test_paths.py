@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from doubles.raw_server_client import exchange, request
+from doubles.raw_server_client import RawAnswer, exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, Keys
@@ -94,3 +94,31 @@ def test_no_way_of_writing_a_path_leads_around_the_key(guarded: Server, path: st
 def test_refusals_have_the_shape_of_the_route_that_is_meant(guarded: Server) -> None:
     answer = exchange(guarded.port, request("/v1/v1/messages", b"{}"))
     assert (answer.status, json.loads(answer.body)["type"]) == (401, "error")
+
+
+# ---- a whole address as target, as clients of proxies send it
+def answered(server: Server, target: str, host: str = "127.0.0.1", method: str = "GET", body: bytes = b"") -> RawAnswer:
+    head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    return exchange(server.port, f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "https"])
+def test_a_target_may_be_a_whole_address(actor: Server, scheme: str) -> None:
+    base = f"{scheme}://127.0.0.1:{actor.port}"
+    models = answered(actor, f"{base}/v1/models")
+    assert (models.status, json.loads(models.body)) == (200, actor.http.get("/v1/models").json())
+    assert answered(actor, f"{base}/v1//v1/models").status == 200
+    assert answered(actor, f"{base}/v1/models?x=http://y/z").status == 200
+    assert {answered(actor, target).body for target in (base, f"{base}/")} == {answered(actor, "/").body}
+    told = answered(actor, f"{base}/v1/chat/completions", "x", "POST", json.dumps({"messages": MESSAGES}).encode())
+    assert json.loads(told.body)["choices"][0]["message"]["content"] == "x"
+
+
+def test_of_a_whole_address_its_host_counts(actor: Server, guarded: Server) -> None:
+    assert answered(actor, "http://evil.example/v1/models").status == 421
+    assert answered(actor, f"http://127.0.0.1:{actor.port}@evil.example/v1/models").status == 421
+    assert answered(actor, f"http://localhost:{actor.port}/v1/models", "evil.example").status == 200
+    assert answered(actor, "http:///v1/models").status == 421
+    assert answered(actor, f"http%3A//127.0.0.1:{actor.port}/v1/models").status in (400, 404)
+    assert answered(guarded, f"http://127.0.0.1:{guarded.port}/v1/models").status == 401
+    assert answered(guarded, f"http://127.0.0.1:{guarded.port}/health").status == 200

@@ -15,6 +15,8 @@ from eaglelocal.server.api.schema import (
     Body,
     CallId,
     Count,
+    Extent,
+    Finite,
     Name,
     Stop,
     Text,
@@ -102,6 +104,6 @@ class MessagesBody(CountBody):
     max_tokens: Count
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    top_k: Extent | None = None

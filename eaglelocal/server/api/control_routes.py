@@ -12,10 +12,11 @@ from fastapi import APIRouter
 from eaglelocal.core.request import parse_spec
 from eaglelocal.server.api.openai_routes import Operator, Owner, There
 from eaglelocal.server.api.replies import Cancelled, Switched
+from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import SwitchBody
 from eaglelocal.server.errors import NOT_FOUND, PERMISSION, Problem
 
-router = APIRouter(tags=["Monitor"])
+router = APIRouter(tags=["Monitor"], route_class=BodyRoute)
 
 
 @router.post("/v1/requests/{request_id:path}/cancel")

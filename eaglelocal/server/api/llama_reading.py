@@ -65,7 +65,7 @@ def in_common_words(body: Body) -> Body:
     if isinstance(schema, dict) and (schema or body.grammar is None):
         told["json_schema"] = None
         told["response_format"] = ResponseFormat.model_validate({"type": "json_object", "schema": schema})
-    return body.model_copy(update=told | {"max_tokens": None})
+    return body.model_copy(update=told | {"max_tokens": None, "max_completion_tokens": None})
 
 
 def sampled_by(body: LlamaAsked, params: SamplingParams) -> SamplingParams:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from eaglelocal.server.api.schema import (
     MAX_INPUTS,
+    MAX_LIMIT,
     MAX_MESSAGES,
     MAX_TOOLS,
     MAX_TRANSLATED_TOOLS,
@@ -22,6 +23,7 @@ from eaglelocal.server.api.schema import (
     SamplingGiven,
     Text,
     Word,
+    clipped,
 )
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -29,7 +31,7 @@ NO_TIME = (0, "0", "0s", "0m")
 
 
 class Options(SamplingGiven):
-    num_predict: Annotated[int, Field(le=10_000_000)] | None = None  # -1, -2: until the context is full
+    num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
     mirostat: Any = None
 
 

@@ -69,8 +69,6 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
     params = params_of(body, defaults)
     if body.function_call not in (None, "none", "auto"):
         raise unsupported("function_call", "function_call is called tool_choice now")
-    if body.max_completion_tokens is not None:
-        params = dataclasses.replace(params, max_tokens=limit_of(body.max_completion_tokens))
     if body.top_logprobs and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
@@ -221,8 +219,8 @@ def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
         given["repeat_last_n"] = LOOK_BACK if body.repeat_last_n < 0 else body.repeat_last_n
     if body.stop is not None:
         given["stop"] = stops_of(body.stop)
-    limit = body.max_tokens if body.max_tokens is not None else body.n_predict
-    if limit is not None:
+    limits = (body.max_completion_tokens, body.max_tokens, body.n_predict)
+    if (limit := next((one for one in limits if one is not None), None)) is not None:
         given["max_tokens"] = limit_of(limit)
     left_open = defaults.left_open.difference(given)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), left_open=left_open, **given)

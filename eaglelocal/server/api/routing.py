@@ -14,7 +14,16 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Scope
 
+from eaglelocal.server.json_body import read_body
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class BodyRequest(Request):
+    """A request whose body is read by read_body."""
+
+    async def json(self) -> Any:
+        return read_body(await self.body())
 
 
 class BodyRoute(APIRoute):
@@ -33,7 +42,7 @@ class JsonRoute(APIRoute):
 
 def apart(handle: Handler, read_as: Callable[[Scope], Scope]) -> Handler:
     async def handle_apart(request: Request) -> Response:
-        return await handle(Request(read_as(request.scope), request.receive))
+        return await handle(BodyRequest(read_as(request.scope), request.receive))
 
     return handle_apart
 

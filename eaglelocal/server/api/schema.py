@@ -29,28 +29,38 @@ MAX_INPUTS = 2048  # of a call for embeddings
 MAX_TOKENS = 2**20  # of a prompt
 
 
-def encodable(text: str) -> str:
-    """Half a surrogate pair, which JSON can spell, is no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the text holds half a surrogate pair, which is no character") from None
-    return text
+def clipped(most: int) -> BeforeValidator:
+    """A larger number means the same as `most`."""
+
+    def clip(value: object) -> object:
+        return most if isinstance(value, int) and not isinstance(value, bool) and value > most else value
+
+    return BeforeValidator(clip)
 
 
-Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(encodable)]
-Name = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(encodable)]
+def not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("0 leaves no room for an answer: at least 1 is wanted, or -1 for as much as there is room for")
+    return value
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients put a server's before
-CallId = Annotated[str, Field(max_length=MAX_ID_CHARS), AfterValidator(encodable)]
+CallId = Annotated[str, Field(max_length=MAX_ID_CHARS)]
 Word = Annotated[str, Field(max_length=64)]  # one of a few, of which others may know more
 Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is none
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Limit = Count | Literal[-1]  # -1: no limit but the context
-ReadingLimit = Limit | Literal[0]  # 0: the prompt is read into the cache, and nothing answered
+MAX_LIMIT = 10_000_000  # tokens: more than any context holds, so that more is as much
+MAX_LOOK = 1_000_000  # the same of what samplers look at
+Count = Annotated[int, Field(ge=1), clipped(MAX_LIMIT)]
+ReadingLimit = Annotated[int, Field(ge=-1), clipped(MAX_LIMIT)]  # -1: none but the context; 0: the prompt is only read
+Limit = Annotated[ReadingLimit, AfterValidator(not_zero), Field(json_schema_extra={"not": {"const": 0}})]
+Extent = Annotated[int, Field(ge=-1), clipped(MAX_LOOK)]  # -1: all
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
+Finite = Field(allow_inf_nan=False)  # 1e999 is JSON, and infinite
+Bias = Annotated[float, Finite, Field(ge=-100, le=100)]
 
 
 NEVER = -100  # as bad as a token can be rated
@@ -201,16 +211,16 @@ class StreamOptions(Body):
 class SamplingGiven(Body):
     """What OpenAI's endpoints and llama.cpp's users say about sampling; None: as the server was started."""
 
-    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
-    repeat_last_n: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None  # -1: the whole context
-    frequency_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+    temperature: Annotated[float, Finite, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    top_k: Extent | None = None
+    min_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None
+    repetition_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
+    repeat_last_n: Extent | None = None
+    frequency_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
+    presence_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
     logit_bias: Weights | None = None
     seed: Seed | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
@@ -256,6 +266,7 @@ class Asked(SamplingGiven, Unsupported):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Limit | None = None  # more than there is room for is as much as there is
+    max_completion_tokens: Limit | None = None  # the same; it counts where both are there
     n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
@@ -276,7 +287,6 @@ class ChatBody(Asked):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, grammar_of, reason_in
+from eaglelocal.backend.constraint import MAX_KEPT, LlamaConstraints, _single_grammar, grammar_of, reason_in
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -88,6 +88,31 @@ def test_a_frame_counts_and_holds_its_answer() -> None:
     assert first == {"lark_grammar": framed.frame} and second["name"] == "answer"
     with pytest.raises(RequestError, match="more than 131072"):
         grammar_of(replace(framed, frame="x" * 140_000))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        (Constraint(Syntax.LARK, 'start: "a"+'), "aaa", "ab"),
+        (Constraint(Syntax.LARK, 'start: x\nx: "[" x "]" | N\nN: /[0-9]/'), "[[3]]", "[[3]"),
+        (Constraint(Syntax.REGEX, "(ja|nein)+"), "janein", "jane"),
+        (Constraint(Syntax.JSON_OBJECT), '{"a": 1}', "[1]"),
+        (Constraint(Syntax.JSON_SCHEMA, '{"enum": [1, 2]}'), "2", "3"),
+    ],
+)
+def test_every_kind_of_answer_has_room_in_a_frame(judge: Judge, wanted: Constraint, right: str, wrong: str) -> None:
+    """Behind a thought, and beside calls."""
+    split = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+    framed = constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=True)
+    assert framed is not None and framed.frame
+    for thought in ("", "<think>hm</think>\n"):
+        assert judge.accepts(framed, f"{thought}{right}") and not judge.accepts(framed, f"{thought}{wrong}")
+    assert judge.accepts(framed, written(forms.HERMES, {"n": 3}))
+
+
+@pytest.mark.parametrize("grammar", ['start: "a"+', '{"grammars": [{"lark_grammar": "start: \\"a\\"+"}]}'])
+def test_a_grammar_is_read_as_any_version_of_the_library_gives_it(grammar: str) -> None:
+    assert _single_grammar(grammar) == {"lark_grammar": 'start: "a"+'}
 
 
 def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:

@@ -1,0 +1,43 @@
+"""Walking a JSON schema: which parts of it are schemas too, and which are names or data.
+
+A word of schemas is none where it is the name of a property (`properties: {"$ref": ...}`) or stands in data
+(`enum`, `const`, `default`, `examples`). What an unknown word holds counts as a schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+Schema = Mapping[str, object]
+NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+DATA = ("enum", "const", "default", "examples", "example")
+
+
+def parts_of(schema: Schema) -> Iterator[Schema]:
+    """The schemas directly within this one."""
+    for key, value in schema.items():
+        if key not in DATA:
+            yield from _schemas_in([*value.values()] if isinstance(value, dict) and key in NAMED_SCHEMAS else value)
+
+
+def _schemas_in(value: object) -> Iterator[Schema]:
+    if isinstance(value, dict):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _schemas_in(one)
+
+
+def changed(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
+    """The schema, and then each within what became of it, changed; names and data stay."""
+    return {key: _changed_value(key, value, change) for key, value in change(schema).items()}
+
+
+def _changed_value(key: str, value: object, change: Callable[[Schema], dict[str, object]]) -> object:
+    if key in DATA:
+        return value
+    if key in NAMED_SCHEMAS and isinstance(value, dict):
+        return {name: _changed_value("", one, change) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_changed_value("", one, change) for one in value]
+    return changed(value, change) if isinstance(value, dict) else value

@@ -1,0 +1,167 @@
+"""References of a JSON schema, rewritten so that the schema means the same wherever it stands.
+
+A grammar of calls has the schema of a tool's arguments inside a schema of its own, or takes single arguments out of
+it; `#/properties/a` would then name another place, or none. So all that is referred to is moved to `$defs` at the root:
+
+    {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}}
+    {"properties": {"a": {"$ref": "#/$defs/0"}, "b": {"$ref": "#/$defs/0"}}, "$defs": {"0": {"type": "integer"}}}
+
+Pointers (with `~0`, `~1` and percent signs), anchors and addresses (`$id`) are followed; nothing is fetched. Whose
+references go round in circles stays as it is. Does not know tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from urllib.parse import unquote, urldefrag, urljoin
+
+from eaglelocal.text.schema_parts import Schema, changed, parts_of
+
+REF, DEFINITIONS = "$ref", "$defs"
+LIFTED = f"#/{DEFINITIONS}/"  # how every reference begins that could be followed
+_DEFINING = (DEFINITIONS, "definitions")
+_OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
+
+
+def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
+    """Return the schema with all that it refers to in its `$defs`, and the references that name nothing.
+
+    Those are left out of it, so it admits anything there.
+    """
+    if not any(REF in one for one in _all_parts(schema)):
+        return dict(schema), []
+    document = _Document(schema)
+    return document.lifted(), document.unknown
+
+
+class _Document:
+    """A schema, and what its references mean. Parts are known by their identity."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._id = "id" if any(draft in str(root.get("$schema")) for draft in _OLD_DRAFTS) else "$id"
+        self._bases: dict[int, str] = {}  # of each schema: the address that its references begin from
+        self._resources: dict[str, Schema] = {"": root}
+        self._anchors: dict[tuple[str, str], Schema] = {}
+        self._targets: dict[int, str] = {}  # of each schema with a reference: the new name of what that means
+        self._names: dict[int, str] = {}  # of everything referred to
+        self._found: list[object] = []  # the same, in the order of the names
+        self.unknown: list[str] = []
+        self._index(root, "")
+        self._resolve()
+
+    def lifted(self) -> dict[str, object]:
+        dialect = {"$schema": self._root["$schema"]} if "$schema" in self._root else {}
+        definitions = {name: self._rewritten(one) for name, one in zip(self._names.values(), self._found, strict=True)}
+        root = self._rewritten(self._root)
+        assert isinstance(root, dict)
+        return {**dialect, **root, DEFINITIONS: definitions}
+
+    # ---- what places are called
+    def _index(self, schema: Schema, base: str) -> None:
+        waiting = [(schema, base)]
+        while waiting:
+            one, base = waiting.pop()
+            if id(one) not in self._bases:
+                self._bases[id(one)] = base = self._named(one, base)
+                waiting += [(part, base) for part in parts_of(one)]
+
+    def _named(self, one: Schema, base: str) -> str:
+        """Note what this schema is called. Returns the address that references in it begin from."""
+        name, anchor = one.get(self._id), one.get("$anchor")
+        if isinstance(name, str) and name.startswith("#"):  # an anchor, as older drafts have them
+            self._anchors[base, name[1:]] = one
+        elif isinstance(name, str) and (address := _joined(base, name)) is not None:
+            base = address.rstrip("#")
+            self._resources[base] = one
+        if isinstance(anchor, str):
+            self._anchors[base, anchor] = one
+        return base
+
+    def _place(self, reference: str, base: str) -> tuple[object, str]:
+        """What a reference names, and the address that references in it begin from; None for what is not there."""
+        address = base + reference if reference.startswith("#") else _joined(base, reference)
+        if address is None:
+            return None, base
+        base, encoded = urldefrag(address)
+        resource, fragment = self._resources.get(base), unquote(encoded)
+        if resource is None or not fragment:
+            return resource, base
+        found = _behind(resource, fragment) if fragment.startswith("/") else self._anchors.get((base, fragment))
+        return (found if isinstance(found, dict | bool) else None), base
+
+    # ---- what is referred to
+    def _resolve(self) -> None:
+        """Name all that is referred to from the root onwards; definitions that nobody uses are passed over."""
+        waiting, seen = [self._root], set[int]()
+        while waiting:
+            one = waiting.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                target = self._target(one)
+                waiting += [target] if isinstance(target, dict) else []
+                waiting += parts_of(_without(one, _DEFINING))
+
+    def _target(self, one: Schema) -> object:
+        """What the reference of this schema names; None where it has none, or one that names nothing."""
+        reference = one.get(REF)
+        if not isinstance(reference, str):
+            return None
+        target, base = self._place(reference, self._bases[id(one)])
+        if target is None:
+            self.unknown.append(reference)
+            return None
+        if isinstance(target, dict):  # it may stand in data, where nobody has looked for schemas
+            self._index(target, base)
+        if id(target) not in self._names:
+            self._names[id(target)] = str(len(self._found))
+            self._found.append(target)
+        self._targets[id(one)] = self._names[id(target)]
+        return target
+
+    # ---- the same in new names
+    def _rewritten(self, target: object) -> object:
+        """With a reference for whatever in it has a name, so that nothing is written twice."""
+        if not isinstance(target, dict):
+            return target
+
+        def change(one: Schema) -> dict[str, object]:
+            if one is not target and id(one) in self._names:
+                return {REF: LIFTED + self._names[id(one)]}
+            less = _without(one, (REF, "$anchor", "$schema", self._id, *_DEFINING))
+            named = self._targets.get(id(one))
+            return less if named is None else {REF: LIFTED + named, **less}
+
+        return changed(target, change)
+
+
+def _joined(base: str, reference: str) -> str | None:
+    try:
+        return urljoin(base, reference)
+    except ValueError:  # no address at all
+        return None
+
+
+def _behind(resource: object, pointer: str) -> object:
+    """What a pointer names (RFC 6901); None where it names nothing."""
+    for part in pointer.split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(resource, dict):
+            resource = resource.get(part)
+        elif isinstance(resource, list) and part.isascii() and part.isdecimal() and len(part) < 10:
+            resource = resource[int(part)] if int(part) < len(resource) else None
+        else:
+            return None
+    return resource
+
+
+def _without(schema: Schema, words: Collection[str]) -> dict[str, object]:
+    return {key: value for key, value in schema.items() if key not in words}
+
+
+def _all_parts(schema: Schema) -> Iterator[Schema]:
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += parts_of(one)
