@@ -15,16 +15,20 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 from eaglelocal.server.wire import Protocol
 
-BACKLOG = 256
+BACKLOG = 256  # connections that the system keeps until they are accepted
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
 CUT_OFF_S = 3  # for the ends of answers that were cut off to be sent
@@ -78,12 +82,14 @@ def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runti
     asyncio.run(_run(app, serving, listening, runtime))
 
 
-def config_of(app: ASGIApp, drain_s: float) -> uvicorn.Config:
-    """uvicorn as we want it: our protocol, no logs of its own, no banner."""
+def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
+    """uvicorn as we want it: our protocol, no logs of its own, no banner. `descriptors`: that this process may have."""
+    places = ConnectionPlaces(max_connections(descriptors))
     return uvicorn.Config(
         app,
-        http=Protocol,
+        http=cast(type[asyncio.Protocol], partial(Protocol, places=places)),
         ws="none",
+        backlog=ACCEPT_BATCH,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -93,7 +99,7 @@ def config_of(app: ASGIApp, drain_s: float) -> uvicorn.Config:
 
 
 async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
-    server = _Server(config_of(app, runtime.drain_s))
+    server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
     tasks = [asyncio.create_task(_load(serving, server, runtime))]
     watching = asyncio.create_task(_watch_engines(serving, server))
     if runtime.beside is not None:
@@ -135,7 +141,12 @@ async def _beside(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with our signals in the place of its own."""
+    """uvicorn's server, with our signals in the place of its own, and a longer queue than it accepts in one go."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
