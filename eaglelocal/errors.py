@@ -28,6 +28,7 @@ class EagleLocalError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.report = ""  # a file on this machine that says more; for its user, not for a server's callers
 
     def __reduce__(self) -> tuple[object, ...]:  # errors cross the engine's pipe
         return (_rebuild, (type(self), self.message, self.hint))

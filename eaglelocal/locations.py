@@ -107,6 +107,11 @@ def servers_dir() -> Path:
     return state_dir() / "servers"
 
 
+def crash_reports_dir() -> Path:
+    """How engine processes ended that nobody stopped; a file for each, the newest few."""
+    return state_dir() / "crashes"
+
+
 def profiles_dir() -> Path:
     """`profiles/`: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).parent

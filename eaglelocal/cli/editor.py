@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.talk.pictures import completions
 
 try:
@@ -113,7 +114,7 @@ class LineEditor:
     def _write_history(self) -> None:
         """Questions are private: the file belongs to its owner alone. A full disk is no reason to fail."""
         try:
-            self._history.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._history.parent)
             os.close(os.open(self._history, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(self._history)
         except OSError:

@@ -110,9 +110,10 @@ def load_model(plan: Plan, voice: Voice) -> Model:
     return Model(client, plan, info)
 
 
-def start_engine(plan: Plan, voice: Voice) -> tuple[EngineClient, EngineInfo]:
-    """Start the engine and wait until it is ready."""
+def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
+    """Start the engine and wait until it is ready. `num_retries`: see RestartPolicy."""
     from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.engine.supervisor import RestartPolicy
 
     progress = voice.progress()
 
@@ -121,7 +122,12 @@ def start_engine(plan: Plan, voice: Voice) -> tuple[EngineClient, EngineInfo]:
 
     show(0.0)  # a process that starts says nothing yet
     builder = ENGINE if plan.task is Task.TEXT else EMBEDDER
-    client = EngineClient(plan, builder=builder, on_progress=lambda event: show(event.fraction, event.detail))
+    client = EngineClient(
+        plan,
+        builder=builder,
+        on_progress=lambda event: show(event.fraction, event.detail),
+        restart=RestartPolicy(num_retries=num_retries),
+    )
     try:
         return client, client.start()
     except BaseException:  # Ctrl-C too: no engine process stays behind

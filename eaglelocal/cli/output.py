@@ -119,6 +119,8 @@ class Output:
         self._say(f"{word}: {_harmless(error.message)}")
         if error.hint:
             self._say(f"\nhint: {_harmless(error.hint)}")
+        if error.report:
+            self._say(f"report: {_harmless(error.report)}")
 
     def progress(self) -> ProgressLine:
         return ProgressLine(self._stderr)

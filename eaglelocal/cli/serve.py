@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from eaglelocal.server.serving import Serving
 
 DEFAULT_PARALLEL = 4
+ENGINE_RETRIES = 12  # of an engine that fails again and again: about eleven minutes
 
 
 def serve(  # many parameters: typer reads the flags from the signature
@@ -224,7 +225,7 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
         if not plans:
             plans.update(plans_of(wishes, settings, output))
             household.reckon(plans)
-        client, info = start_engine(plans[name], output)
+        client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
             output.aside(f"note: {note}")

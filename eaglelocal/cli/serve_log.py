@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
@@ -15,7 +16,9 @@ from eaglelocal.server.run import notify_service_manager
 from eaglelocal.server.serving import Serving
 
 STATUS_GAP_S = 1.0
-LOGGERS = ("eaglelocal", "uvicorn.error")
+REPEAT_S = 10.0
+MAX_REPEATS = 3  # equal warnings in so long
+LOGGERS = ("eaglelocal", "uvicorn.error", "asyncio")
 FIELDS = ("method", "path", "status", "owner", "seconds")
 QUIET_PATHS = frozenset(
     {
@@ -31,6 +34,7 @@ class LineHandler(logging.Handler):
     def __init__(self, output: Output, status: StatusLine | None, *, as_json: bool) -> None:
         super().__init__(logging.INFO)
         self._output, self._status, self._as_json = output, status, as_json
+        self.addFilter(RepeatFilter())
 
     def emit(self, record: logging.LogRecord) -> None:
         is_well = getattr(record, "status", 0) in (200, 503)
@@ -39,6 +43,44 @@ class LineHandler(logging.Handler):
         if self._status is not None:
             self._status.clear()
         self._output.message(as_object(record) if self._as_json else as_line(record))
+
+
+class RepeatFilter:
+    """Lets through the first few of equal warnings, and then one in REPEAT_S that counts the others.
+
+    Equal is what one place in the code says, whatever the values: an attack must not fill a disk with log lines.
+    Lines of requests and crashes have levels and places of their own, and are all told.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, int], Repeats] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING and record.name.startswith("eaglelocal"):
+            return True
+        now = self._clock()
+        repeats = self._seen.setdefault((record.pathname, record.lineno), Repeats(now))
+        if now - repeats.since_s >= REPEAT_S:
+            if repeats.num_left_out:
+                record.msg = f"{record.getMessage()} ({repeats.num_left_out} more like this in {REPEAT_S:g} s)"
+                record.args = None
+            self._seen[record.pathname, record.lineno] = Repeats(now, num_told=1)
+            return True
+        repeats.num_told += 1
+        if repeats.num_told <= MAX_REPEATS:
+            return True
+        repeats.num_left_out += 1
+        return False
+
+
+@dataclass(slots=True)
+class Repeats:
+    """What one place in the code has said since then."""
+
+    since_s: float
+    num_told: int = 0
+    num_left_out: int = 0
 
 
 def as_line(record: logging.LogRecord) -> str:
@@ -63,7 +105,7 @@ def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.WARNING if name.startswith("uvicorn") else logging.INFO)
+        logger.setLevel(logging.INFO if name == "eaglelocal" else logging.WARNING)
 
 
 class Said:

@@ -1,7 +1,7 @@
 """Who waits for which request, and which engine process serves it.
 
-A request is either waiting (no process is ready) or sent; it leaves with exactly one Finished or
-Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
+A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it leaves with exactly
+one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
 be ended by the thread that asks for it. Callbacks run outside the lock.
 """
 
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
+from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_of
 from eaglelocal.client.port import OnEvent
 from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
-from eaglelocal.core.request import AnyRequest, Spec
+from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.errors import EagleLocalError, RequestError
 
 _log = logging.getLogger(__name__)
@@ -28,6 +32,29 @@ class Recipient(Protocol):
         """False: it is gone, and never saw the command."""
 
 
+@dataclass(slots=True)
+class _Sent:
+    """A request that a process has. Not the request itself, for there may be pictures in it."""
+
+    on_event: OnEvent
+    digest: Digest
+    kind: str
+    owner: str
+    sent_at_s: float
+    has_started: bool = False
+
+    def in_flight(self, request_id: str) -> InFlight:
+        age_s = time.monotonic() - self.sent_at_s
+        return InFlight(id=request_id, kind=self.kind, age_s=age_s, has_started=self.has_started, owner=self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: AnyRequest
+    on_event: OnEvent
+    digest: Digest
+
+
 class Desk:
     """All requests of one client.
 
@@ -38,8 +65,9 @@ class Desk:
         self._lock = threading.Lock()
         self._recipient: Recipient | None = None
         self._refusal: EagleLocalError | None = refusal  # why a request is not even taken
-        self._waiting: dict[str, tuple[AnyRequest, OnEvent]] = {}
-        self._sent: dict[str, OnEvent] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._sent: dict[str, _Sent] = {}
+        self._suspects = CrashSuspects()
         self._spec: Spec | None = None  # for requests without a wish of their own; None: as planned
 
     @property
@@ -55,15 +83,20 @@ class Desk:
         """Has a process been sent what it has not answered?"""
         return bool(self._sent)
 
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        """What the process has, for the report of a crash."""
+        with self._lock:
+            return tuple(sent.in_flight(request_id) for request_id, sent in self._sent.items())
+
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        waiting = _Waiting(request, on_event, digest_of(request))
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
-            refusal = self._refusal
-            if self._recipient is not None:
-                self._send(self._recipient, request, on_event)
-            elif refusal is None:
-                self._waiting[request.id] = (request, on_event)
+            refusal = self._suspects.refusal(waiting.digest) or (None if self._recipient is not None else self._refusal)
+            if refusal is None:
+                self._send_or_keep(waiting)
         if refusal is not None:
             self._call(on_event, Failed(request.id, refusal))
 
@@ -73,7 +106,7 @@ class Desk:
             if request_id in self._sent and self._recipient is not None:
                 self._recipient.send(Cancel(request_id))
         if waiting is not None:
-            self._call(waiting[1], Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
+            self._call(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
 
     def set_spec(self, spec: Spec) -> None:
         """Of this process and of those to come."""
@@ -86,11 +119,16 @@ class Desk:
         """Hand events to those who wait for them."""
         for event in events:
             if isinstance(event, (Finished, Failed)):
-                on_event = self._sent.pop(event.request_id, None)
+                sent = self._sent.pop(event.request_id, None)
+                if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
+                    self._clear(sent.digest)
             else:
-                on_event = self._sent.get(event.request_id)
-            if on_event is not None:
-                self._call(on_event, event)
+                sent = self._sent.get(event.request_id)
+            if sent is not None:
+                sent.has_started = True
+                self._call(sent.on_event, event)
+        if self._waiting:
+            self._send_waiting()
 
     def take_over(self, recipient: Recipient) -> None:
         """A process is ready: send it what waits."""
@@ -98,22 +136,24 @@ class Desk:
             self._recipient, self._refusal = recipient, None
             if self._spec is not None:
                 recipient.send(SetSpec(self._spec))
-            waiting, self._waiting = self._waiting, {}
-            for request, on_event in waiting.values():
-                self._send(recipient, request, on_event)
+        self._send_waiting()
 
     def accept(self) -> None:
         """From now on requests wait for a process."""
         with self._lock:
             self._refusal = None
 
-    def lose(self, error: EagleLocalError) -> None:
-        """The process is gone: fail what it had. What waits goes on waiting."""
+    def lose(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
+        """The process is gone: fail what it had. What waits goes on waiting; unless a crash has shown its guilt."""
         with self._lock:
             self._recipient = None
             sent, self._sent = self._sent, {}
-        for request_id, on_event in sent.items():
-            self._call(on_event, Failed(request_id, error))
+            guilty = self._suspects.record_crash([one.digest for one in sent.values()], error) if is_crash else None
+        if guilty is not None:
+            ids = ", ".join(request_id for request_id, one in sent.items() if one.digest == guilty)
+            _log.warning("the engine has crashed twice with request %s in its hands; its like is refused now", ids)
+        for request_id, one in sent.items():
+            self._call(one.on_event, Failed(request_id, error))
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail what waits and what comes, until a process is ready. One that is ready stays in charge."""
@@ -122,18 +162,50 @@ class Desk:
                 return
             self._refusal = error
             waiting, self._waiting = self._waiting, {}
-        for request_id, (_, on_event) in waiting.items():
-            self._call(on_event, Failed(request_id, error))
+        for request_id, one in waiting.items():
+            self._call(one.on_event, Failed(request_id, error))
 
-    def _send(self, recipient: Recipient, request: AnyRequest, on_event: OnEvent) -> None:
-        self._sent[request.id] = on_event  # first: the answer may come before send returns
+    def _clear(self, digest: Digest) -> None:
+        with self._lock:
+            self._suspects.clear(digest)
+
+    def _send_waiting(self) -> None:
+        """Send what waits, as far as it may be sent; fail what has been found guilty meanwhile."""
+        refused = []
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            for request_id, one in waiting.items():
+                refusal: EagleLocalError | None = self._suspects.refusal(one.digest)
+                if refusal is None:
+                    try:
+                        self._send_or_keep(one)
+                    except EagleLocalError as error:  # too large for the pipe; the others must not be lost with it
+                        refusal = error
+                if refusal is not None:
+                    refused.append((one.on_event, Failed(request_id, refusal)))
+        for on_event, failed in refused:
+            self._call(on_event, failed)
+
+    def _send_or_keep(self, waiting: _Waiting) -> None:
+        running = [(sent.digest, sent.sent_at_s) for sent in list(self._sent.values())] if self._suspects else []
+        if self._recipient is None or self._suspects.must_wait(waiting.digest, running):
+            self._waiting[waiting.request.id] = waiting
+        else:
+            self._send(self._recipient, waiting)
+
+    def _send(self, recipient: Recipient, waiting: _Waiting) -> None:
+        request = waiting.request
+        # first: the answer may come before send returns
+        self._sent[request.id] = _Sent(
+            waiting.on_event, waiting.digest, _kind_of(request), request.owner, time.monotonic()
+        )
         try:
             sent = recipient.send(Submit(request))
         except BaseException:  # too large, or not to be pickled: the caller's to know
             del self._sent[request.id]
             raise
         if not sent and self._sent.pop(request.id, None) is not None:
-            self._waiting[request.id] = (request, on_event)  # the loss has not been noticed yet, but will be
+            self._waiting[request.id] = waiting  # the loss has not been noticed yet, but will be
 
     def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:
@@ -146,3 +218,9 @@ class Desk:
         with self._lock:
             if self._sent.pop(request_id, None) is not None and self._recipient is not None:
                 self._recipient.send(Cancel(request_id))
+
+
+def _kind_of(request: AnyRequest) -> str:
+    if isinstance(request, EmbedRequest):
+        return "embedding" if request.ranking is None else "ranking"
+    return "chat"

@@ -24,6 +24,7 @@ from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, Req
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.engine.child import EngineChild
+from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
 
@@ -62,6 +63,11 @@ class EngineClient:
     @property
     def restarts(self) -> int:
         return self._supervisor.restarts
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no engine at the moment; empty while it runs or loads for the first time."""
+        return self._switchboard.trouble
 
     @property
     def pid(self) -> int | None:
@@ -124,6 +130,7 @@ class _Switchboard:
         self._snapshots = snapshots
         self._on_progress = on_progress
         self._wait_limit_s = wait_limit_s
+        self.trouble = ""  # why the engine is away; empty while it is there
         self._limit: threading.Timer | None = None
         self._settled = threading.Event()  # the first load has succeeded or failed
         self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
@@ -155,6 +162,7 @@ class _Switchboard:
 
     def on_ready(self, child: EngineChild, info: EngineInfo) -> None:
         self._end_limit()
+        self.trouble = ""
         self._desk.take_over(child)
         self._settle(info)
 
@@ -164,17 +172,25 @@ class _Switchboard:
     def on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshots.arrive(snapshot)
 
-    def on_lost(self, error: EagleLocalError, *, for_good: bool) -> None:
-        self._desk.lose(error)
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        return self._desk.in_flight
+
+    def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
+        self.trouble = error.message
+        self._desk.lose(error, is_crash=is_crash)
         self._snapshots.lose()
-        if for_good:
-            self._end_limit()
-            self._desk.refuse(_given_up(error))
-            self._settle(error)
-        elif self._limit is None:
+        if self._limit is None:
             self._limit = threading.Timer(self._wait_limit_s, self._desk.refuse, (self._late(error),))
             self._limit.daemon = True
             self._limit.start()
+
+    def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
+        self.trouble = error.message
+        self._end_limit()
+        self._desk.refuse(_away(error))
+        if for_good:
+            self._settle(error)
 
     def _late(self, error: EagleLocalError) -> EngineAwayError:
         what = f"the engine has not come back within {self._wait_limit_s:g} s: {error.message}"
@@ -193,6 +209,6 @@ class _Switchboard:
                 limit.join()
 
 
-def _given_up(error: EagleLocalError) -> EagleLocalError:
-    """What is asked of an engine that will not come back; a bad file or too little memory stays what it is."""
+def _away(error: EagleLocalError) -> EagleLocalError:
+    """What is asked of an engine that is not waited for; a bad file or too little memory stays what it is."""
     return EngineAwayError(error.message, hint=error.hint) if isinstance(error, EngineError) else error

@@ -9,10 +9,12 @@ import os
 import tempfile
 from pathlib import Path
 
+from eaglelocal.core.private_folder import make_private_folder
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Beside its place, then moved there; makes the folder. Raises OSError, and leaves nothing behind then."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     handle, made = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
     try:
         with os.fdopen(handle, "wb") as file:

@@ -7,11 +7,13 @@ any thread and never raise because the process is gone; `messages` and `bury` be
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
@@ -49,7 +51,14 @@ class EngineChild:
         self._process = _spawn(builder)
         stdin, stdout, stderr = _pipes(self._process)
         self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
-        self._last_words = _LastWords(stderr)
+        self.started_at_s = time.monotonic()
+        try:
+            self._last_words = _LastWords(stderr)
+        except RuntimeError as error:  # the system gives no thread
+            self._process.kill()
+            self._process.wait()
+            self._channel.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
         self._ended_for = ""
         self._deliver(plan)
 
@@ -148,7 +157,8 @@ class _LastWords:
 
 def _spawn(builder: str) -> subprocess.Popen[bytes]:
     # -P: a file of the user's working folder must not stand in for one of ours.
-    command = [sys.executable, "-P", "-m", "eaglelocal.engine.process", builder]
+    # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.engine.process", builder]
     pipe = subprocess.PIPE
     with _interrupt_held_back():
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
 
 _TELLING = re.compile(r"error|fail|assert|abort|exception|out of memory|unable|cannot|can't|could not|not enough", re.I)
-_TRACE = re.compile(r'^\s|^Traceback |^Fatal Python error|^ggml_abort|^  File "|^libggml|^lib\w+\.so|^\[0x')
+_TRACE = re.compile(
+    r'^\s|^Traceback |^Fatal Python error|^Current thread 0x|^Thread 0x|^Extension modules: |^ggml_abort|^  File "'
+    r"|^libggml|^lib\w+\.so|^\[0x"
+)
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 

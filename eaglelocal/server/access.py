@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
@@ -31,6 +32,8 @@ OWN_NAMES = (LOCAL, THIS_MACHINE, ENVIRONMENT)
 NAMES_IN_CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 # null: files, and pages that are kept apart; *: any host of a scheme whose hosts are random, such as an editor's
 ORIGIN = re.compile(r"null|file://|https?://[^\s,/?#*]+|(?!https?:)[a-z][a-z0-9+.-]*://(\*|[^\s,/?#*]+)")
+HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?))(:(?P<port>[0-9]{0,5}))?")
+MAX_PORT = 65535
 WORD = re.compile(r"[A-Za-z0-9_-]{1,32}")
 MAX_QUOTED_CHARS = 253
 
@@ -150,7 +153,7 @@ def with_own_key(keys: Keys) -> tuple[Keys, str]:
 def write_key(path: Path) -> None:
     """A new file, readable by its owner only, with a key nobody has seen."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(f"default: {secrets.token_urlsafe(24)}\n")
     except OSError as error:
@@ -206,11 +209,19 @@ def key_in(headers: Mapping[str, str]) -> str:
 
 
 def host_name(header: str) -> str | None:
-    """The name of a Host header, in small letters and without the port; None for what is none."""
-    name, colon, port = header.strip().lower().rpartition(":")
-    if not colon or header.endswith("]"):
-        name, port = header.strip().lower(), ""
-    return name.strip("[]").rstrip(".") if name and (not port or port.isdigit()) else None
+    """Return the name of a Host header, in small letters and without the port; None for what is none.
+
+    >>> host_name("LOCALHOST:8421"), host_name("[::1]:80"), host_name("nas.home.")
+    ('localhost', '::1', 'nas.home')
+    >>> host_name("[localhost"), host_name("user@localhost"), host_name("localhost:99999")
+    (None, None, None)
+    """
+    found = HOST.fullmatch(header.strip().lower())
+    if found is None or int(found["port"] or 0) > MAX_PORT:
+        return None
+    if found["address"] is None:
+        return found["name"].removesuffix(".")
+    return found["address"] if is_address(found["address"]) else None
 
 
 def is_address(name: str) -> bool:
@@ -231,7 +242,7 @@ def is_own_name(name: str) -> bool:
 def host_refusal(header: str) -> str:
     name = host_name(header)
     if name is None:
-        return "this request names no Host"
+        return f"the Host {header[:MAX_QUOTED_CHARS]!r} is no host name" if header else "this request names no Host"
     name = name[:MAX_QUOTED_CHARS]
     return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 

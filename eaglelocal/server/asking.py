@@ -31,6 +31,10 @@ class Answerer(Protocol):
     @property
     def restarts(self) -> int: ...
 
+    @property
+    def trouble(self) -> str:
+        """Why it is away; empty while it is there."""
+
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
     def cancel(self, request_id: str) -> None: ...

@@ -26,6 +26,8 @@ OPEN_PATHS = frozenset({"/health", "/v1/health"})
 ANTHROPIC_PATHS = ("/v1/messages",)
 OLLAMA_PATHS = ("/api/",)
 VERSIONS = ("1.0", "1.1")
+SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "transfer-encoding")
+MAX_HEAD_BYTES = 32 * 2**10
 MAX_BODY_BYTES = 32 * 2**20
 MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of pictures are 90 MiB as base64 in lines; and there are texts
 CONVERSATION_PATHS = frozenset(
@@ -67,13 +69,17 @@ class HostDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (problem := self._problem(scope["http_version"], Headers(scope=scope))):
-            await refuse(scope, send, problem, close=problem.status == 505)
+            await refuse(scope, send, problem, close=problem.status in (400, 431, 505))
         else:
             await self._app(scope, receive, send)
 
     def _problem(self, version: str, headers: Headers) -> Problem | None:
         if version not in VERSIONS:
             return Problem(505, "this server speaks HTTP 1.0 and 1.1")
+        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
+            return Problem(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes", code="headers_too_large")
+        if problem := ambiguity(headers):
+            return problem
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._access.checks_host and not self._access.admits_host(host):
             return Problem(421, host_refusal(host), PERMISSION)
@@ -218,6 +224,16 @@ class LogDoor:
                     "seconds": round(time.perf_counter() - started_at, 3),
                 },
             )
+
+
+def ambiguity(headers: Headers) -> Problem | None:
+    """Refuse what a proxy before us may have understood otherwise than we would: two lengths, or one header twice."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        return Problem(400, "a request has Content-Length or Transfer-Encoding, not both", code="invalid_http")
+    for name in SINGLE_HEADERS:
+        if len(headers.getlist(name)) > 1:
+            return Problem(400, f"the header {name} is there more than once", code="invalid_http")
+    return None
 
 
 def routed_path(path: str) -> str:

@@ -115,6 +115,25 @@ class Models:
             return "loading"
         return "failed" if self.failure else "idle"
 
+    @property
+    def trouble(self) -> str:
+        """Why the last load failed, or why an engine is away at the moment."""
+        troubles = (f"{one.loaded.name}: {why}" for one in self.residents if (why := one.loaded.client.trouble))
+        return self.failure or "; ".join(troubles)
+
+    @property
+    def are_given_up(self) -> bool:
+        """Is every model of this server loaded, and the engine of each given up?"""
+        states = [one.loaded.client.state for one in self.residents]
+        return len(states) == len(self.names) and set(states) == {"failed"}
+
+    def state_of(self, name: str) -> str:
+        """unloaded, loading, ready, restarting, failed."""
+        resident = self._residents.get(name)
+        if resident is not None:
+            return resident.loaded.client.state
+        return "loading" if self._loading == name else "unloaded"
+
     def name_of(self, asked: str) -> str:
         """The model that a request means. Raises Problem (404)."""
         if asked in DEFAULT_NAMES:

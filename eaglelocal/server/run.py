@@ -15,17 +15,22 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 from eaglelocal.server.wire import Protocol
 
-BACKLOG = 256
+BACKLOG = 256  # connections that the system keeps until they are accepted
 KEEP_ALIVE_S = 30
+ENGINE_CHECK_S = 1.0
 CUT_OFF_S = 3  # for the ends of answers that were cut off to be sent
 
 
@@ -69,16 +74,22 @@ def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
 
 
 def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
-    """Serve until a signal comes. Raises the EagleLocalError that keeps the first model from loading."""
+    """Serve until a signal comes.
+
+    Raises the EagleLocalError that keeps the first model from loading, and EngineError when every engine was given
+    up: the exit status tells a service manager to start the server again.
+    """
     asyncio.run(_run(app, serving, listening, runtime))
 
 
-def config_of(app: ASGIApp, drain_s: float) -> uvicorn.Config:
-    """uvicorn as we want it: our protocol, no logs of its own, no banner."""
+def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
+    """uvicorn as we want it: our protocol, no logs of its own, no banner. `descriptors`: that this process may have."""
+    places = ConnectionPlaces(max_connections(descriptors))
     return uvicorn.Config(
         app,
-        http=Protocol,
+        http=cast(type[asyncio.Protocol], partial(Protocol, places=places)),
         ws="none",
+        backlog=ACCEPT_BATCH,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -88,19 +99,22 @@ def config_of(app: ASGIApp, drain_s: float) -> uvicorn.Config:
 
 
 async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
-    server = _Server(config_of(app, runtime.drain_s))
+    server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
     tasks = [asyncio.create_task(_load(serving, server, runtime))]
+    watching = asyncio.create_task(_watch_engines(serving, server))
     if runtime.beside is not None:
         tasks.append(asyncio.create_task(_beside(runtime.beside)))
     with _signals(serving, server, runtime.drain_s):
         await server.serve(sockets=[listening])
         if server.force_exit:  # then uvicorn leaves out what closes the engine
             await server.lifespan.shutdown()
-    for task in tasks[1:]:
+    for task in (watching, *tasks[1:]):
         task.cancel()
-    await asyncio.gather(*tasks[1:], return_exceptions=True)  # a screen puts the terminal in order
+    await asyncio.gather(watching, *tasks[1:], return_exceptions=True)  # a screen puts the terminal in order
     if tasks[0].done():
         tasks[0].result()
+    if not watching.cancelled():
+        watching.result()
 
 
 async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
@@ -112,13 +126,27 @@ async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
     runtime.on_ready(loaded)
 
 
+async def _watch_engines(serving: Serving, server: _Server) -> None:
+    """End the server when none of its models will answer again: a process that only says 503 helps nobody."""
+    while not serving.models.are_given_up:
+        await asyncio.sleep(ENGINE_CHECK_S)
+    trouble = serving.models.trouble
+    serving.is_draining = server.should_exit = True
+    raise EngineError(f"no model can answer any more: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's log")
+
+
 async def _beside(work: Callable[[], Awaitable[None]]) -> None:
     with suppress(asyncio.CancelledError):
         await work()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with our signals in the place of its own."""
+    """uvicorn's server, with our signals in the place of its own, and a longer queue than it accepts in one go."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
-"""uvicorn's HTTP protocol with what it lacks: a request's head must arrive in time (slow loris), what is no HTTP is
-refused in the same shape as everything else, and who hangs up is noticed, whatever was sent behind the request.
+"""uvicorn's HTTP protocol with what it lacks: a request's head must arrive in time (slow loris), connections are
+bounded, what is no HTTP is refused in the same shape as everything else, an answer that comes before its request's end
+is seen by the client, and who hangs up is noticed, whatever was sent behind the request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.errors import Problem, unavailable
+from eaglelocal.server.lingering import LingeringTransport
 
 HEAD_TIMEOUT_S = 15.0
 MAX_AHEAD_BYTES = 64 * 1024  # of requests that come before the one before is answered
@@ -22,27 +25,68 @@ class Protocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *arguments: Any, places: ConnectionPlaces, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._places = places
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn narrows it too
-        super().connection_made(transport)
-        self._watch_head()
+        self._lingering = LingeringTransport(transport, lambda: self._has_unread)
+        super().connection_made(self._lingering)
+        if self._places.enter(self):
+            self._watch_head()
+        else:
+            self._answer_by_hand(unavailable("all connections of this server are in use", retry_after_s=2))
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering.is_closing():
+            self._lingering.drop(len(data))
+            return
         if self._is_between_requests and self._head_timer is None:
             self._watch_head()
+        if self._is_between_requests and self.conn.their_state is h11.SEND_BODY:  # answered already
+            self._lingering.drop(len(data))
         super().data_received(data)
         if not self._is_between_requests:
+            self._places.set_busy(self)
             self._unwatch_head()
             self._read_on()
 
+    def on_response_complete(self) -> None:
+        self._places.set_idle(self)
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
+        self._places.leave(self)
+        self._lingering.end()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server ends."""
+        if self._lingering.is_lingering:
+            self._lingering.abort()
+        elif not self._lingering.is_closing():
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what is no HTTP."""
-        body = json.dumps(Problem(400, "this is no valid HTTP request", code="invalid_http").body()).encode()
+        self._answer_by_hand(Problem(400, "this is no valid HTTP request", code="invalid_http"))
+
+    @property
+    def is_receiving(self) -> bool:
+        """Is the body of a request on its way?"""
+        return not self._is_between_requests and self.conn.their_state is h11.SEND_BODY
+
+    def evict(self) -> None:
+        """Called where another connection needs the place."""
+        self._lingering.abort()
+
+    def _answer_by_hand(self, problem: Problem) -> None:
+        """Answer before, or without, a request that the application could answer; then close."""
+        body = json.dumps(problem.body()).encode()
         head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=head), h11.Data(data=body), h11.EndOfMessage()):
+        response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
@@ -55,6 +99,11 @@ class Protocol(H11Protocol):
         is_heard = self.conn.their_state is not h11.SEND_BODY
         if is_heard and len(self.conn.trailing_data[0]) <= MAX_AHEAD_BYTES:
             self.flow.resume_reading()
+
+    @property
+    def _has_unread(self) -> bool:
+        """May the client be sending something still that nobody will read?"""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     @property
     def _is_between_requests(self) -> bool:
@@ -71,5 +120,4 @@ class Protocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing():
-            self.transport.close()
+        self.transport.close()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk import picture_store
 from eaglelocal.talk.conversation import Conversation, Turn
@@ -91,7 +92,7 @@ def path_of(folder: Path, name: str) -> Path:
 def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write the file beside its place, then move it there: a crash leaves the old one."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
         try:

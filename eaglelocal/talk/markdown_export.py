@@ -5,6 +5,7 @@ Answers stay as the model wrote them; questions become quotes, so that a heading
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from eaglelocal.errors import ResourceError, UsageError
@@ -25,7 +26,8 @@ def export(conversation: Conversation, path: Path, *, target: str) -> None:
     if not conversation.turns:
         raise UsageError("there is nothing to export yet")
     try:
-        with path.open("x", encoding="utf-8", errors="replace") as file:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(as_markdown(conversation, target=target))
     except FileExistsError:
         raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None

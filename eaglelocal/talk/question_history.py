@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.core.whole_file import write_whole
 
 MAX_ENTRIES = 1000
@@ -59,7 +60,7 @@ class QuestionHistory:
 
     def _append(self, question: str) -> None:
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
             if len(self._entries) > 2 * MAX_ENTRIES:
                 del self._entries[:-MAX_ENTRIES]
                 write_whole(self._path, _lines(self._entries))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.training.head import Head, HeadShape
 from eaglelocal.training.target import Target, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, add_tokenizer_keys
@@ -129,7 +130,7 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: Matrix
 def _written(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
     """A writer whose file appears under its name only when complete."""
     partial = path.with_suffix(".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     writer = gguf.GGUFWriter(partial, architecture)
     yield writer
     writer.write_header_to_file()

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.core.private_folder import make_private_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.precision import autocast
@@ -231,7 +232,7 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
     state["rng"] = torch.get_rng_state()
     partial = path.with_suffix(".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         torch.save(state, partial)
         os.replace(partial, path)
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError

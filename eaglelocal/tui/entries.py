@@ -70,7 +70,8 @@ def entries_of_turns(turns: Iterable[Turn]) -> list[Entry]:
 
 def error_entry(error: EagleLocalError) -> Entry:
     hint = f"\nhint: {error.hint}" if error.hint else ""
-    return Entry(Kind.ERROR, f"error: {error.message}{hint}")
+    report = f"\nreport: {error.report}" if error.report else ""
+    return Entry(Kind.ERROR, f"error: {error.message}{hint}{report}")
 
 
 def _entries_of_turn(turn: Turn) -> list[Entry]:

@@ -80,6 +80,8 @@ async def with_headers(request: web.Request, handler: Handler) -> web.StreamResp
 def host_door(access: Access) -> Middleware:
     @web.middleware
     async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin")):
+            raise web.HTTPBadRequest(text="a request has one Host and one Origin\n")
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if not access.admits_host(host):
             raise Misdirected(text=f"{host_refusal(host)}\n")

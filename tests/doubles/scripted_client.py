@@ -113,6 +113,7 @@ class ScriptedClient:
     restarts: int = 0
     looked_at: list[int] = field(default_factory=list)  # questions so far, at each snapshot
     state: str = "ready"
+    trouble: str = ""
     num_closed: int = 0
     busy: bool = False
 

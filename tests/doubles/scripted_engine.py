@@ -176,6 +176,11 @@ def _abort(running: _Running, rest: str) -> str:
     os.abort()
 
 
+def _segfault(running: _Running, rest: str) -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return ""
+
+
 def _exit(running: _Running, rest: str) -> str:
     os._exit(int(rest))
 
@@ -226,6 +231,7 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
     "pid": _pid,
     "kill": _kill,
     "abort": _abort,
+    "segfault": _segfault,
     "exit": _exit,
     "fatal": _fatal,
     "full": _full,

@@ -278,8 +278,8 @@ def test_crashes_of_engines_that_answered_do_not_add_up() -> None:
         client.start()
         for n in range(4):
             assert client.stream(ask("count 1", f"answer {n}")).result().text == "0 "
-            with pytest.raises(EngineError, match="exit status 3"):
-                client.stream(ask("exit 3", f"crash {n}")).result()
+            with pytest.raises(EngineError, match=f"exit status {n + 3}"):
+                client.stream(ask(f"exit {n + 3}", f"crash {n}")).result()
         assert client.restarts == 4
 
 
@@ -298,8 +298,8 @@ def test_an_engine_that_was_stable_starts_a_new_count() -> None:
     with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
         client.start()
         for n in range(4):
-            with pytest.raises(EngineError, match="exit status 3"):
-                client.stream(ask("exit 3", f"crash {n}")).result()
+            with pytest.raises(EngineError, match=f"exit status {n + 3}"):
+                client.stream(ask(f"exit {n + 3}", f"crash {n}")).result()
         assert client.stream(ask("count 1")).result().text == "0 "
         assert client.restarts == 4
 

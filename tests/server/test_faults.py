@@ -96,14 +96,44 @@ def test_while_it_restarts_the_state_is_told_and_questions_wait() -> None:
 
 
 def test_repeated_crashes_end_in_a_clear_message(mortal: Server) -> None:
-    for _ in range(3):
-        assert mortal.ask("kill").status_code == 500
+    for n in range(3):
+        assert mortal.ask(f"kill {n}").status_code == 500
     wait_until(lambda: mortal.serving.state == "failed", "it is given up")
     assert mortal.http.get("/health").json()["status"] == "failed"
     refused = mortal.ask("say on")
     assert "failed 3 times in a row" in refused.json()["error"]["message"]
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
     assert mortal.http.get("/metrics").status_code == mortal.http.get("/v1/snapshot").status_code == 200
+
+
+def test_a_request_that_crashed_the_engine_twice_is_refused_by_name(mortal: Server) -> None:
+    for _ in range(2):
+        assert mortal.ask("say so far\nkill").status_code == 500
+    refused = mortal.ask("say so far\nkill", n=2)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request_crashes_engine")
+    assert "crashed 2 times" in refused.json()["error"]["message"]
+    assert mortal.ask("say on").status_code == 200
+    assert mortal.snapshot()["restarts"] == 2
+
+
+def test_an_engine_that_is_away_is_told_by_every_route() -> None:
+    """Not loaded, restarting, and why; no path of a report."""
+    away = RestartPolicy(max_crashes=1, num_retries=9, retry_s=600, max_retry_s=600)
+    with served(directed(restart=away)) as server:
+        card = server.http.get("/v1/models").json()["data"][0]
+        assert (card["loaded"], card["state"]) == (True, "ready")
+        assert len(server.http.get("/api/ps").json()["models"]) == 1
+        assert server.ask("kill").status_code == 500
+        wait_until(lambda: server.serving.state == "restarting", "it is gone")
+        card = server.http.get("/v1/models").json()["data"][0]
+        assert (card["loaded"], card["state"]) == (False, "restarting")
+        assert server.http.get("/api/ps").json()["models"] == []
+        health = server.http.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "restarting")
+        assert "started again in 600 s" in health.json()["detail"] and "crashes/" not in health.text
+        refused = server.ask("say on")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        assert "crashes/" not in refused.text
 
 
 def test_no_room_is_503_and_the_engine_stays(actor: Server) -> None:

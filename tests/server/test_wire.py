@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -11,7 +12,8 @@ from doubles.patience import wait_until
 from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server import doors, wire
+from eaglelocal.server import descriptors, doors, lingering, wire
+from eaglelocal.server.access import Access, Keys
 from eaglelocal.server.errors import Problem
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
@@ -42,6 +44,15 @@ HEADS = {
     "a giant header": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 300_000 + b"\r\n\r\n",
     "giant headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
     "a giant path": b"GET /" + b"x" * 300_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a length and a coding": request("/v1/completions", BODY, "Transfer-Encoding: chunked") + b"\r\n0\r\n\r\n",
+    "a coding and a length": request("/v1/completions", b"", "Transfer-Encoding: chunked", "Content-Length: 5")
+    + b"5\r\nhello\r\n0\r\n\r\n",
+    "two origins": b"GET /v1/models HTTP/1.1\r\nHost: a\r\nOrigin: http://a\r\nOrigin: http://evil.example\r\n\r\n",
+    "two hosts in version 1.0": b"GET /v1/models HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+    "two keys": request("/v1/completions", BODY, "Authorization: Bearer a", "Authorization: Bearer b"),
+    "two x-api-keys": request("/v1/completions", BODY, "X-Api-Key: a", "x-api-key: b"),
+    "two codings": request("/v1/completions", b"", "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+    "a header of 64 KiB": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2**16 + b"\r\n\r\n",
     "version 9": b"GET /v1/models HTTP/9.9\r\nHost: 127.0.0.1\r\n\r\n",
 }
 
@@ -53,11 +64,130 @@ def test_a_version_of_the_future_is_refused(actor: Server) -> None:
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_broken_heads_are_refused(actor: Server, head: bytes) -> None:
     answer = exchange(actor.port, head, half_closes=True)
-    assert answer.status in (0, 400, 505)
+    assert answer.status in (0, 400, 431, 505)
     if answer.status:
         assert answer.error["type"] == "invalid_request_error"
         assert b"connection: close" in answer.head.lower()
     assert is_well(actor)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a length and a coding", "a coding and a length", "two origins", "two hosts", "two hosts in version 1.0"),
+        *("two keys", "two x-api-keys", "two codings", "a header of 64 KiB", "a giant header"),
+        *("giant headers", "a giant path"),
+    ],
+)
+def test_what_may_be_understood_otherwise_is_refused_and_closed(actor: Server, name: str) -> None:
+    """Not left to a timeout: the answer is there, and behind it the end of the connection."""
+    with connected(actor.port) as sock:
+        with contextlib.suppress(OSError):
+            sock.sendall(HEADS[name])
+        answer = read_answer(sock)
+        assert answer.status in (400, 431)
+        assert sock.recv(100) == b""
+
+
+def test_a_folded_header_is_one_header(actor: Server) -> None:
+    """As RFC 9112 allows: the fold is a space. So a folded Host is no name of ours."""
+    head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n evil.example\r\n\r\n"
+    assert exchange(actor.port, head).status == 421
+    assert exchange(actor.port, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n").status == 200
+
+
+# ---- answers that come before the request's end
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (request("/v1/completions", b"", "Content-Length: 40000000"), 413),
+        (request("/v1/completions", b"", "Content-Length: 40000000", host="evil.example"), 421),
+        (request("/v1/completions", b"", "Content-Length: 40000000", "Origin: http://evil.example"), 403),
+        (request("/v1/completions", b"", "Content-Length: 40000000", "Authorization: a", "Authorization: b"), 400),
+        (b"nonsense\r\n\r\n", 400),
+    ],
+    ids=["too large", "another host", "another page", "two keys", "no http"],
+)
+def test_who_sends_on_sees_the_answer(actor: Server, head: bytes, status: int) -> None:
+    """As most clients do: the whole request first, then they read. A reset would take the answer from them."""
+    with connected(actor.port) as sock:
+        sock.sendall(head)
+        for _ in range(600):
+            sock.sendall(b"x" * 65536)
+        assert read_answer(sock).status == status
+    assert is_well(actor)
+
+
+def test_who_has_no_key_and_sends_on_sees_that() -> None:
+    keys = Keys((("ann", "k" * 20),))
+    with served(directed(access=Access(keys=keys))) as server, connected(server.port) as sock:
+        sock.sendall(request("/v1/completions", b"", "Content-Length: 40000000"))
+        for _ in range(600):
+            sock.sendall(b"x" * 65536)
+        assert read_answer(sock).status == 401
+
+
+def test_chunks_that_are_too_many_are_told_so(actor: Server) -> None:
+    with connected(actor.port) as sock:
+        sock.sendall(request("/v1/chat/completions", b"", "Transfer-Encoding: chunked"))
+        for _ in range(200):
+            sock.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+        assert read_answer(sock).status == 413
+
+
+def test_a_client_of_httpx_sees_413(actor: Server) -> None:
+    answer = actor.http.post("/v1/completions", content=b"x" * (40 * 2**20))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+def test_what_is_dropped_behind_an_answer_is_bounded(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "MAX_DROPPED_BYTES", 2**20)
+    with connected(actor.port) as sock:
+        sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                sock.sendall(b"x" * 65536)
+    assert is_well(actor)
+
+
+def test_who_never_ends_behind_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "LINGER_S", 0.3)
+    with connected(actor.port) as sock:
+        sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
+        assert read_answer(sock).status == 413
+        assert drips_until_closed(sock, b"x" * 1000)
+
+
+# ---- many connections
+def test_idle_connections_make_room_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
+    with served(directed()) as server, contextlib.ExitStack() as held:
+        idle = [held.enter_context(connected(server.port)) for _ in range(30)]
+        assert is_well(server)
+        assert idle[0].recv(1) == b""  # the first ones had to go
+
+
+def test_who_sends_a_body_for_ever_makes_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
+    with served(directed()) as server, contextlib.ExitStack() as held:
+        for _ in range(30):
+            sock = held.enter_context(connected(server.port))
+            sock.sendall(CHAT[:-1])
+        assert is_well(server)
+
+
+def test_where_all_are_answered_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
+    with served(directed()) as server:
+        with contextlib.ExitStack() as held:
+            for _ in range(8):
+                held.enter_context(connected(server.port)).sendall(request("/v1/chat/completions", FOREVER))
+            wait_until(lambda: len(server.serving.active) == 8, "all are being answered")
+            answer = exchange(server.port, b"")
+            assert (answer.status, answer.error["code"]) == (503, "unavailable")
+            assert b"retry-after" in answer.head.lower()
+        wait_until(lambda: not server.serving.active, "they have gone")
+        assert is_well(server)
 
 
 def test_version_one_without_host_is_not_for_us(actor: Server) -> None:

@@ -43,7 +43,7 @@ async def health(serving: There, owner: Owner) -> Response:
     said = Health(
         status="ok" if serving.state in WELL else serving.state,
         model=loaded.name if loaded and owner else None,
-        detail=serving.models.failure if owner else "",
+        detail=serving.models.trouble if owner else "",
     )
     headers = {} if serving.state in WELL else {"Retry-After": "2"}
     return JSONResponse(said.model_dump(), 200 if serving.state in WELL else 503, headers)

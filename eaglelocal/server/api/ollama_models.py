@@ -90,8 +90,9 @@ async def show(body: ShowBody, serving: There) -> ShowReply:
 
 @router.get("/api/ps")
 async def ps(serving: There) -> PsReply:
-    """The models that are loaded."""
-    return PsReply(models=[running_card(one.loaded) for one in serving.models.residents])
+    """The models that are loaded and can answer."""
+    there = [one.loaded for one in serving.models.residents if one.loaded.client.state == "ready"]
+    return PsReply(models=[running_card(loaded) for loaded in there])
 
 
 @router.post("/api/pull", include_in_schema=False)

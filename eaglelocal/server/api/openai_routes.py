@@ -83,11 +83,12 @@ async def model(name: str, serving: There) -> ModelCard:
 def card_of(serving: Serving, name: str) -> ModelCard:
     """Of a model under one of its names."""
     own = serving.models.name_of(name)
-    info = serving.models.info_of(own)
+    info, state = serving.models.info_of(own), serving.models.state_of(own)
     return ModelCard(
         id=name,
         created=int(serving.started_at),
-        loaded=info is not None,
+        loaded=state == "ready",
+        state=state,
         max_model_len=None if info is None else info.n_ctx,
         draft=None if info is None else info.draft,
         capabilities=capabilities_of(serving.models, own),

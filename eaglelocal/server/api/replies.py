@@ -41,7 +41,8 @@ class ModelCard(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "eaglelocal"
-    loaded: bool = False
+    loaded: bool = False  # and able to answer
+    state: str = "unloaded"  # unloaded, loading, ready, restarting, failed
     max_model_len: int | None = None
     draft: str | None = None
     capabilities: list[str] = []

@@ -1,0 +1,130 @@
+"""Remembers which requests an engine process had when it crashed, and refuses one that crashed it twice.
+
+A request is known by its content, not by its id, so that a client that sends it again is recognized. Everything in
+flight at a crash is suspected, because nobody can tell whose step it was. Three rules find the culprit:
+
+- Who was in flight at two crashes, and alone in that, is refused.
+- Who finishes is cleared.
+- Where several were in flight at two crashes, they are let in one at a time from then on (`must_wait`), so that the
+  next crash has only one of them in flight.
+
+Suspects are few, and forgotten after an hour. Not safe from several threads: the owner holds a lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+from eaglelocal.core.request import AnyRequest, ChatRequest
+from eaglelocal.errors import EagleLocalError, RequestError
+
+MAX_SUSPECTS = 512
+MAX_CRASHES = 2
+FORGET_S = 3600.0
+TRIAL_S = 30.0  # a suspect that has run for so long no longer keeps the next one waiting
+
+Digest = bytes
+
+
+@dataclass(slots=True)
+class _Suspect:
+    num_crashes: int
+    seen_at_s: float
+    refusal: RequestError | None = None
+
+
+class CrashSuspects:
+    """The suspects of one engine."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._suspects: OrderedDict[Digest, _Suspect] = OrderedDict()  # the one seen last comes last
+
+    def __bool__(self) -> bool:
+        return bool(self._suspects)
+
+    def refusal(self, digest: Digest) -> RequestError | None:
+        """Return why a request is not taken; None if it is."""
+        self._forget_old()
+        suspect = self._suspects.get(digest)
+        return None if suspect is None else suspect.refusal
+
+    def must_wait(self, digest: Digest, running: Iterable[tuple[Digest, float]]) -> bool:
+        """Does a request have to wait for another suspect? `running`: digests, and since when they run."""
+        if not self._is_repeated(digest):
+            return False
+        recent = self._clock() - TRIAL_S
+        return any(since > recent and self._is_repeated(other) for other, since in running)
+
+    def record_crash(self, in_flight: Iterable[Digest], error: EagleLocalError) -> Digest | None:
+        """Suspect what was in flight; return the one that is refused from now on, if the crash shows which."""
+        self._forget_old()
+        for digest in set(in_flight):
+            num_crashes = self._suspects[digest].num_crashes if digest in self._suspects else 0
+            self._suspects[digest] = _Suspect(num_crashes + 1, self._clock())
+            self._suspects.move_to_end(digest)
+        repeated = [digest for digest in set(in_flight) if self._is_repeated(digest)]
+        while len(self._suspects) > MAX_SUSPECTS:
+            self._suspects.popitem(last=False)
+        if len(repeated) != 1:
+            return None
+        self._suspects[repeated[0]].refusal = _refusal(error)
+        return repeated[0]
+
+    def clear(self, digest: Digest) -> None:
+        """A request has ended well."""
+        if self._suspects:
+            self._suspects.pop(digest, None)
+
+    def _is_repeated(self, digest: Digest) -> bool:
+        suspect = self._suspects.get(digest)
+        return suspect is not None and suspect.num_crashes >= MAX_CRASHES
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - FORGET_S
+        while self._suspects and next(iter(self._suspects.values())).seen_at_s < oldest:
+            self._suspects.popitem(last=False)
+
+
+def digest_of(request: AnyRequest) -> Digest:
+    """Return a digest of what is asked: everything but id, owner and seed (choices differ in their seeds)."""
+    if isinstance(request, ChatRequest) and request.params.seed is not None:
+        request = replace(request, params=replace(request.params, seed=None))
+    digest = hashlib.blake2b(digest_size=16)
+    _feed(digest, request, left_out=("id", "owner"))
+    return digest.digest()
+
+
+def _feed(digest: hashlib.blake2b, value: object, left_out: tuple[str, ...] = ()) -> None:
+    """Feed a value of `core.request` with its length or its end, so that no two values feed the same bytes."""
+    if is_dataclass(value):
+        digest.update(type(value).__name__.encode() + b"(")
+        for each in fields(value):
+            if each.name not in left_out:
+                _feed(digest, getattr(value, each.name))
+        digest.update(b")")
+    elif isinstance(value, (str, bytes)):
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    elif isinstance(value, frozenset):
+        _feed(digest, repr(sorted(value)))
+    elif isinstance(value, tuple) and not (value and isinstance(value[0], (int, float))):  # thousands of tokens: repr
+        digest.update(b"[%d," % len(value))
+        for each in value:
+            _feed(digest, each)
+    else:
+        _feed(digest, repr(value))
+
+
+def _refusal(error: EagleLocalError) -> RequestError:
+    what = error.message.partition(":")[0]
+    return RequestError(
+        f"this request is refused: the engine crashed {MAX_CRASHES} times while it was in its hands ({what})",
+        hint=f"change the request; it is admitted again {FORGET_S / 3600:.0f} h after the last crash",
+        code="request_crashes_engine",
+    )

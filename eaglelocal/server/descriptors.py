@@ -1,0 +1,39 @@
+"""How many file descriptors this process may have, and how many of them connections may take.
+
+A connection takes one. The rest is kept for engines (three pipes each), logs, files and the end of connections that
+were closed a moment ago: a server without a free descriptor can start no engine and accept nobody.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+WANTED_DESCRIPTORS = 65536
+RESERVED_DESCRIPTORS = 64
+MIN_CONNECTIONS = 8
+MAX_CONNECTIONS = 1024
+ACCEPT_BATCH = 8  # connections that asyncio accepts in one go, before the first of them is counted
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one, up to WANTED_DESCRIPTORS; return the limit that holds now."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return WANTED_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # macOS has one more limit, and refuses what is above it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def max_connections(descriptors: int) -> int:
+    """Return how many connections may be open at once.
+
+    >>> max_connections(128), max_connections(1024), max_connections(65536), max_connections(20)
+    (64, 960, 1024, 8)
+    """
+    return min(max(descriptors - RESERVED_DESCRIPTORS, MIN_CONNECTIONS), MAX_CONNECTIONS)

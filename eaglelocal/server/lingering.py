@@ -1,0 +1,79 @@
+"""A transport that closes so that the client sees the answer.
+
+A socket that is closed while data of the client lies unread in it sends a reset, and a reset makes the client's
+system throw the answer away. So an answer that comes before its request's end (413, 401, 408, 400) is followed by the
+end of our side alone; what still comes is read and dropped, up to a number of bytes and seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+LINGER_S = 10.0
+MAX_DROPPED_BYTES = 256 * 2**20
+
+
+class LingeringTransport(asyncio.Transport):
+    """uvicorn writes to this one. `has_unread`: may the client still be sending?"""
+
+    def __init__(self, transport: asyncio.Transport, has_unread: Callable[[], bool]) -> None:
+        super().__init__()
+        self._transport, self._has_unread = transport, has_unread
+        self._timer: asyncio.TimerHandle | None = None
+        self._num_dropped = 0
+
+    @property
+    def is_lingering(self) -> bool:
+        return self._timer is not None
+
+    def close(self) -> None:
+        if self._transport.is_closing() or self.is_lingering:
+            return
+        if not (self._has_unread() and self._transport.can_write_eof()):
+            self._transport.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._transport.write_eof()  # after what is still to be written
+        self._transport.resume_reading()
+
+    def drop(self, num_bytes: int) -> None:
+        """So much more came that nobody wants."""
+        self._num_dropped += num_bytes
+        if self._num_dropped > MAX_DROPPED_BYTES:
+            self.abort()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def end(self) -> None:
+        """The connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def is_closing(self) -> bool:
+        return self.is_lingering or self._transport.is_closing()
+
+    def write(self, data: Any) -> None:
+        if not self.is_lingering:
+            self._transport.write(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        if not self.is_lingering:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._transport.set_protocol(protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._transport.get_protocol()

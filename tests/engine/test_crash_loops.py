@@ -1,0 +1,185 @@
+"""Requests that crash the engine, and engines that do not come back: told, bounded, and overcome."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from doubles.patience import wait_until
+from doubles.scripted_engine import BUILDER, ask, plan
+
+from eaglelocal import locations
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.engine import child as child_module
+from eaglelocal.engine.supervisor import RestartPolicy
+from eaglelocal.errors import EngineAwayError, EngineError, RequestError
+
+HASTY = RestartPolicy(first_delay_s=0.01)
+
+
+def fails_with(client: EngineClient, script: str, name: str) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        client.stream(ask(script, name)).result()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill", "killed (signal 9)"),
+        ("abort", "aborted (signal 6): src/ggml.c:123: GGML_ASSERT(a == b) failed"),
+        ("segfault", "crashed (signal 11, SIGSEGV)"),
+        ("exit 7", "ended (exit status 7)"),
+        ("bug", "the engine failed: ZeroDivisionError after"),
+        ("garbage", "carries something else than messages"),
+    ],
+)
+def test_every_crash_has_one_line_in_the_log_and_a_report(
+    caplog: pytest.LogCaptureFixture, script: str, words: str
+) -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        error = fails_with(client, script, "culprit")
+        assert client.stream(ask("count 1", "next")).result().text == "0 "
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    assert len(lines) == 1
+    assert words in lines[0] and "(culprit)" in lines[0] and "started again at once" in lines[0]
+    assert lines[0].endswith(f"report: {error.report}")
+    report = Path(error.report)
+    assert report.parent == locations.crash_reports_dir()
+    assert "culprit  chat" in report.read_text()
+    back = [one.getMessage() for one in caplog.records if "is back after" in one.getMessage()]
+    assert len(back) <= 1  # told when caplog listens to it
+
+
+def test_a_segfault_leaves_python_frames_in_its_report() -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        told = Path(fails_with(client, "segfault", "culprit").report).read_text()
+    assert "Fatal Python error: Segmentation fault" in told and "in _segfault" in told
+
+
+def test_closing_an_engine_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
+    with EngineClient(plan(), builder=BUILDER) as client:
+        client.start()
+        client.stream(ask("forever"))
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+def test_a_request_that_crashed_the_engine_twice_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(2):
+            bystander = client.stream(ask(f"echo {n}\nforever", f"bystander {n}"))
+            bystander.result()
+            fails_with(client, "exit 3", f"crash {n}")
+        for n in range(3):
+            with pytest.raises(RequestError, match="refused: the engine crashed 2 times") as caught:
+                client.stream(ask("exit 3", f"again {n}")).result()
+        assert caught.value.code == "request_crashes_engine"
+        assert client.stream(ask("count 2", "other")).result().text == "0 1 "
+        assert client.restarts == 2
+    assert any("crashed twice with request crash 1" in one.getMessage() for one in caplog.records)
+
+
+def test_among_many_that_are_sent_again_the_culprit_is_found() -> None:
+    """Every client repeats what failed: the innocent are answered, the culprit is refused, after few crashes."""
+    scripts = ["count 50", "count 60", "count 70", "exit 3"]
+    refused: list[str] = []
+    answered: set[str] = set()
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for turn in range(8):
+            asked = {script: client.stream(ask(script, f"{script} {turn}")) for script in scripts}
+            for script, answer in asked.items():
+                try:
+                    answer.result()
+                    answered.add(script)
+                except RequestError:
+                    refused.append(script)
+                except EngineError:
+                    pass
+            if refused:
+                break
+        assert refused == ["exit 3"]
+        assert client.restarts <= 4
+        for script in scripts[:3]:
+            client.stream(ask(script, f"{script} at the end")).result()
+
+
+def test_what_waits_for_a_restart_is_refused_too_once_it_is_found_guilty() -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(first_delay_s=0.5)) as client:
+        client.start()
+        fails_with(client, "exit 3", "crash 0")
+        first, second = client.stream(ask("exit 3", "crash 1")), client.stream(ask("exit 3", "crash 2"))
+        for answer in (first, second):
+            with pytest.raises((EngineError, RequestError)):
+                answer.result()
+        with pytest.raises(RequestError):
+            client.stream(ask("exit 3", "crash 3")).result()
+
+
+# ---- an engine that does not come back
+def test_an_engine_that_keeps_failing_is_tried_again_and_comes_back(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    policy = RestartPolicy(first_delay_s=0.01, max_crashes=2, num_retries=1000, retry_s=0.05, max_retry_s=0.05)
+    with EngineClient(plan("refuse by file", broken), builder=BUILDER, restart=policy) as client:
+        client.start()
+        assert client.trouble == ""
+        broken.touch()
+        pid = client.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: client.restarts >= 4, "it is tried again")
+        with pytest.raises(EngineAwayError, match=r"failed \d+ times in a row and is started again in 0.05 s"):
+            client.stream(ask("count 1")).result()
+        assert client.state == "restarting"
+        assert "not a GGUF file" in client.trouble
+        broken.unlink()
+        wait_until(lambda: client.state == "ready", "it is back")
+        assert client.trouble == ""
+        assert client.stream(ask("count 1")).result().text == "0 "
+
+
+def test_the_waits_grow_and_end() -> None:
+    policy = RestartPolicy(num_retries=4)
+    assert [policy.delay_s(n) for n in range(1, 10)] == [0.0, 1.0, 2.0, 4.0, 15.0, 30.0, 60.0, 60.0, None]
+
+
+def test_a_process_that_the_system_does_not_start_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Out of descriptors: it waits and tries again, however often, and says so once."""
+    spawn, refusals = child_module._spawn, iter(range(8))
+
+    def reluctant(builder: str) -> subprocess.Popen[bytes]:
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return spawn(builder)
+
+    monkeypatch.setattr("eaglelocal.engine.supervisor.PASSING_DELAY_S", 0.01)
+    with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
+        client.start()
+        monkeypatch.setattr(child_module, "_spawn", reluctant)
+        fails_with(client, "kill", "culprit")
+        assert client.stream(ask("count 1", "next")).result().text == "0 "
+        assert client.restarts == 1
+    assert sum("cannot be started" in one.getMessage() for one in caplog.records) == 1
+
+
+def test_a_first_process_that_the_system_never_starts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(builder: str) -> subprocess.Popen[bytes]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("eaglelocal.engine.supervisor.PASSING_DELAY_S", 0.01)
+    monkeypatch.setattr(child_module, "_spawn", refusing)
+    with (
+        EngineClient(plan(), builder=BUILDER) as client,
+        pytest.raises(EngineError, match=r"cannot be started: .*Too many open files"),
+    ):
+        client.start()

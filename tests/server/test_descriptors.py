@@ -1,0 +1,151 @@
+"""A server that has few descriptors, and many who open sockets and say nothing; engines that are given up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from doubles.limited_server import limited_server
+from doubles.patience import PATIENCE_S
+from doubles.raw_server_client import connected
+
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.serve_log import MAX_REPEATS, REPEAT_S, RepeatFilter, log_to
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.descriptors import max_connections
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+
+
+@on_linux
+def test_idle_sockets_beyond_the_limit_keep_nobody_out_and_fill_no_log(tmp_path: Path) -> None:
+    with limited_server(tmp_path / "log", descriptors=(128, 128)) as server, contextlib.ExitStack() as held:
+        for _ in range(400):
+            held.enter_context(connected(server.port))
+        assert server.num_descriptors < 128
+        assert server.ask("say x").status_code == 200
+        for number in (signal.SIGKILL, signal.SIGABRT):
+            os.kill(server.engine_pid, number)
+            for _ in range(400):  # and it goes on
+                held.enter_context(connected(server.port))
+            assert server.ask(f"say {number}").status_code == 200
+        assert server.num_descriptors < 128
+        told = server.log.read_text()
+    assert len(told.splitlines()) < 30, told
+    assert "Too many open files" not in told
+
+
+@on_linux
+def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
+    with limited_server(tmp_path / "log", descriptors=(80, 1024)) as server, contextlib.ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(connected(server.port))
+        assert server.ask("say x").status_code == 200
+        assert server.num_descriptors > 200
+
+
+def test_a_server_whose_engine_was_given_up_ends_with_a_status(tmp_path: Path) -> None:
+    """So that systemd starts it again."""
+    with limited_server(tmp_path / "log", max_crashes=1) as server:
+        assert server.ask("kill").status_code == 500
+        assert server.process.wait(PATIENCE_S) == 1
+        assert "no model can answer any more: actor: the engine failed 1 times" in server.log.read_text()
+
+
+def test_connections_leave_descriptors_for_the_rest() -> None:
+    assert [max_connections(limit) for limit in (20, 128, 1024, 65536)] == [8, 64, 960, 1024]
+
+
+class Caller:
+    """A connection that is only counted."""
+
+    def __init__(self, *, is_receiving: bool = False) -> None:
+        self.is_receiving = is_receiving
+        self.is_evicted = False
+
+    def evict(self) -> None:
+        self.is_evicted = True
+
+
+def test_who_has_been_idle_for_longest_goes_first() -> None:
+    places = ConnectionPlaces(3)
+    first, second, third, newcomer = callers = [Caller() for _ in range(4)]
+    for one in callers[:3]:
+        assert places.enter(one)
+    places.set_busy(first)
+    places.set_idle(first)  # behind the others now
+    places.set_busy(third)
+    assert places.enter(newcomer)
+    assert [one.is_evicted for one in callers] == [False, True, False, False]
+    places.leave(second)  # as it does when it is closed
+    assert len(places) == 3
+
+
+def test_who_is_answered_never_goes() -> None:
+    places = ConnectionPlaces(2)
+    answered, sending = Caller(), Caller(is_receiving=True)
+    for one in (answered, sending):
+        places.enter(one)
+        places.set_busy(one)
+    newcomer = Caller()
+    assert places.enter(newcomer)
+    assert (answered.is_evicted, sending.is_evicted) == (False, True)
+    places.set_busy(newcomer)
+    assert not places.enter(Caller())
+
+
+class Messages(Output):
+    """Only what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(stdout=sys.stdout, stderr=sys.stderr, environ={})
+        self.said: list[str] = []
+
+    def message(self, text: str = "") -> None:
+        self.said.append(text)
+
+
+def test_equal_warnings_are_thinned_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    log = logging.getLogger("asyncio")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "propagate", False)
+    output = Messages()
+    before = {name: (logging.getLogger(name).handlers, logging.getLogger(name).propagate) for name in NAMES}
+    try:
+        log_to(output, None, as_json=False)
+        log.handlers[0].filters[:] = [RepeatFilter(lambda: now[0])]
+        for round_s in (0.0, REPEAT_S, 2 * REPEAT_S):
+            now[0] = round_s
+            for n in range(1000):
+                log.error("socket.accept() out of system resource %d", n)
+        crashes = logging.getLogger("eaglelocal.engine.supervisor")
+        for n in range(10):
+            crashes.error("crash %d", n)
+    finally:
+        for name, (handlers, propagate) in before.items():
+            logging.getLogger(name).handlers, logging.getLogger(name).propagate = handlers, propagate
+    assert len(output.said) == 3 * MAX_REPEATS + 10
+    assert sum(f"({1000 - MAX_REPEATS} more like this in {REPEAT_S:g} s)" in line for line in output.said) == 2
+
+
+NAMES = ("eaglelocal", "uvicorn.error", "asyncio")
+
+
+@on_linux
+def test_an_idle_socket_is_closed_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from doubles.running_server import directed, served
+
+    from eaglelocal.server import wire
+
+    monkeypatch.setattr(wire, "HEAD_TIMEOUT_S", 0.3)
+    with served(directed()) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:
+            assert sock.recv(1) == b""
+        assert server.ask("say x").status_code == 200

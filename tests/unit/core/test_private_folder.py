@@ -1,0 +1,79 @@
+"""Folders and files of ours are their owner's alone, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import eaglelocal
+from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.whole_file import write_whole
+from eaglelocal.server.access import write_key
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.talk.markdown_export import export
+from eaglelocal.talk.question_history import QuestionHistory
+
+PACKAGE = Path(eaglelocal.__file__).parent
+# whoever builds the demo names the folders; the hub's are shared with other tools, and looked after there
+OTHERS = re.compile(r"(hub|demo)/|training/(tokenizer|shards)\.py$|core/private_folder\.py$")
+
+
+@pytest.fixture(autouse=True)
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def conversation() -> Conversation:
+    return Conversation(turns=[Turn("a question", "an answer")])
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "a key file": write_key,
+    "a whole file": lambda path: write_whole(path, "x"),
+    "a history": lambda path: QuestionHistory(path).add("a question"),
+    "a conversation": lambda path: conversation_file.save(conversation(), path, target="demo"),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_what_is_written_is_private_with_all_its_folders(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    path = tmp_path / "state" / "eaglelocal" / "deep" / "file"
+    write(path)
+    assert mode_of(path) == 0o600
+    for folder in list(path.parents)[:3]:
+        assert mode_of(folder) == 0o700, folder
+
+
+def test_an_export_is_as_private_as_its_conversation(tmp_path: Path) -> None:
+    export(conversation(), tmp_path / "it.md", target="demo")
+    assert mode_of(tmp_path / "it.md") == 0o600
+
+
+def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(mode=0o775)
+    assert mode_of(make_private_folder(tmp_path / "shared" / "ours")) == 0o700
+    assert mode_of(tmp_path / "shared") == 0o775
+    assert make_private_folder(tmp_path / "shared") == tmp_path / "shared"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        make_private_folder(tmp_path / "file" / "folder")
+
+
+def test_folders_are_made_in_one_place() -> None:
+    files = (path for path in PACKAGE.rglob("*.py") if not OTHERS.search(path.relative_to(PACKAGE).as_posix()))
+    assert [path for path in files if re.search(r"\.mkdir\(|os\.makedirs\(", path.read_text(encoding="utf-8"))] == []
