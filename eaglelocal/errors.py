@@ -40,6 +40,17 @@ def _rebuild_request_error(message: str, hint: str, parameter: str, code: str) -
     return RequestError(message, hint=hint, parameter=parameter, code=code)
 
 
+TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": tracebacks of what nobody foresaw
+
+
+def as_bug(problem: Exception) -> EagleLocalError:
+    """Return what nobody foresaw as an error that says so."""
+    return EagleLocalError(
+        f"this is a bug: {type(problem).__name__}: {str(problem) or 'no message'}",
+        hint=f"{TRACEBACK_VARIABLE}=1 eaglelocal ... shows the traceback; please report it with that",
+    )
+
+
 class UsageError(EagleLocalError):
     exit_code = 2
 

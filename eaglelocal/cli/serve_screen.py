@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.tail_stream import TailStream
+from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
 from eaglelocal.tui.tail import Tail
 
@@ -97,6 +98,6 @@ async def until_left(monitor: Monitor) -> Outcome | None:
 
 def _report(problem: Exception) -> None:
     """One line: of a long log the terminal would get the end of a traceback and not what it is about."""
-    shown = problem if os.environ.get("EAGLELOCAL_TRACEBACK") == "1" else None
+    shown = problem if os.environ.get(TRACEBACK_VARIABLE) == "1" else None
     what = f"{type(problem).__name__}: {problem}"
     _log.error("this is a bug: the screen has failed, the server goes on: %s", what, exc_info=shown)

@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.whole_file import write_whole
 
 MAX_ENTRIES = 1000
@@ -81,7 +82,7 @@ def _read(path: Path) -> list[str]:
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(question := json.loads(line), str):
-                    found.append(question)
+                    found.append(join_surrogates(question))
         del found[:-MAX_ENTRIES]
         if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):
             write_whole(path, _lines(found))

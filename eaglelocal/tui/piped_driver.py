@@ -9,11 +9,16 @@ from textual import messages
 from textual.drivers._byte_stream import ByteStream
 from textual.drivers.web_driver import WebDriver, _ExitInput
 
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.tui.key_reader import KeyReader
 
 
 class PipedDriver(WebDriver):
     """Named to Textual by TEXTUAL_DRIVER."""
+
+    def write(self, data: str) -> None:
+        """Half a surrogate pair cannot be encoded."""
+        super().write(join_surrogates(data))
 
     def run_input_thread(self) -> None:
         try:

@@ -19,6 +19,7 @@ from textual import events, messages
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.tui.key_reader import MAX_CELLS, KeyReader
 
 READ_BYTES = 4096
@@ -35,6 +36,10 @@ class TerminalDriver(LinuxDriver):
         if not _is_terminal(self._file) and _is_terminal(sys.__stdout__):
             self._file = sys.__stdout__
         self._size = size or self._get_terminal_size()
+
+    def write(self, data: str) -> None:
+        """Half a surrogate pair cannot be encoded: it would end the thread that draws."""
+        super().write(join_surrogates(data))
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
