@@ -38,6 +38,17 @@ def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocal
     return kind(message, hint=hint)
 
 
+TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": tracebacks of what nobody foresaw
+
+
+def as_bug(problem: Exception) -> EagleLocalError:
+    """Return what nobody foresaw as an error that says so."""
+    return EagleLocalError(
+        f"this is a bug: {type(problem).__name__}: {str(problem) or 'no message'}",
+        hint=f"{TRACEBACK_VARIABLE}=1 eaglelocal ... shows the traceback; please report it with that",
+    )
+
+
 class UsageError(EagleLocalError):
     exit_code = 2
 

@@ -17,6 +17,7 @@ from typing import Any
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.split import parse_split
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
@@ -170,6 +171,11 @@ def _text(value: object) -> str:
     return value
 
 
+def _prose(value: object) -> str:
+    """For a model, which reads characters; names of files keep their bytes."""
+    return join_surrogates(_text(value))
+
+
 def _list(value: object) -> tuple[str, ...]:
     """A list of texts, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
@@ -280,7 +286,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "min_p": _number(*RANGES["min_p"]),
         "max_tokens": _whole(1, RANGES["max_tokens"][1]),
         "seed": _whole(0, 2**32 - 1),
-        "system": _text,
+        "system": _prose,
         "colour": _choice("auto", "always", "never"),
         "host": _text,
         "port": _whole(0, 65535),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from eaglelocal.core.picture_kinds import NAMES, media_type
 from eaglelocal.core.request import Image, Message
+from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
@@ -100,9 +101,10 @@ def parse_line(line: str) -> Prompt:
     if not line.startswith("{"):
         return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
-        entry = json.loads(line)
-    except ValueError:
+        entry = join_in_json(json.loads(line))
+    except (ValueError, RecursionError):
         raise ValueError(f"this is not JSON: {line[:60]}") from None
+    assert isinstance(entry, dict)  # it begins with a brace
     category = str(entry.get("category") or DEFAULT_CATEGORY)
     told = {FORM_OF[name]: value for name, value in entry.items() if name in FORM_OF}
     if len(told) != 1:
@@ -116,9 +118,10 @@ def parse_line(line: str) -> Prompt:
 def _of_list(line: str) -> Prompt:
     """Token ids or messages; else text that begins with a bracket."""
     try:
-        entries = json.loads(line)
-    except ValueError:
+        entries = join_in_json(json.loads(line))
+    except (ValueError, RecursionError):
         entries = []
+    assert isinstance(entries, list)  # it begins with a bracket
     if entries and all(isinstance(entry, dict) for entry in entries):
         return Prompt(DEFAULT_CATEGORY, _messages(entries))
     if entries and not any(isinstance(entry, str) for entry in entries):

@@ -31,6 +31,7 @@ from eaglelocal.cli.loading import (
 )
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.talk.conversation import Conversation
@@ -137,7 +138,7 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
         if as_json:
             raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
         return None
-    return joined(prompt or "", read_stdin(sys.stdin, output))
+    return joined(join_surrogates(prompt or ""), read_stdin(sys.stdin, output))
 
 
 def open_session(

@@ -1,19 +1,22 @@
 """The interactive loop of line mode: read, ask or act, show, again.
 
 Knows when to leave: ctrl-d, /exit, ctrl-c a second time. An error is shown and the loop goes on; the
-engine restarts by itself.
+engine restarts by itself. What nobody foresaw is shown too, and the loop goes on; should it end, the talk is kept.
 """
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
 from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question, unseen_typing
-from eaglelocal.cli.output import Output
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.cli.output import Output, OutputClosed
+from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, as_bug
+from eaglelocal.talk import conversation_file
 from eaglelocal.talk.pictures import dropped_pictures
 from eaglelocal.talk.report import model_lines
 from eaglelocal.talk.session import Session
@@ -54,6 +57,15 @@ class Loop:
                 return 0
             except Leave:
                 return 0
+            except OutputClosed:
+                raise
+            except Exception as problem:  # whatever it is, what was said is not lost with it
+                self._tell_bug(problem)
+
+    def _tell_bug(self, problem: Exception) -> None:
+        if os.environ.get(TRACEBACK_VARIABLE) == "1":
+            self.asker.output.message("".join(traceback.format_exception(problem)))
+        self.asker.output.error(as_bug(problem))
 
     def _leaves(self) -> bool:
         self.presses += 1
@@ -96,7 +108,20 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
     )
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
         loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
-        return loop.run()
+        try:
+            return loop.run()
+        except BaseException:  # a bug, a closed terminal, a full disk
+            keep_talk(desk)
+            raise
+
+
+def keep_talk(desk: Desk) -> None:
+    """Write what was said and not saved to disk, and say where."""
+    path = conversation_file.rescue(
+        desk.session.conversation, desk.conversations, target=desk.session.model.info.target
+    )
+    if path is not None:
+        desk.say(f"what was said is kept in {path}; `/load {path.stem}` goes on with it")
 
 
 def copy_to_desktop(text: str, output: Output) -> None:

@@ -6,6 +6,7 @@ of slash commands. Does not know what the lines mean.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.talk.pictures import completions
 
 try:
@@ -78,6 +80,8 @@ class LineEditor:
         self._completions = tuple(completions)
 
     def __enter__(self) -> LineEditor:
+        if isinstance(sys.stdin, io.TextIOWrapper):  # a byte that is no text must not end the line
+            sys.stdin.reconfigure(errors="surrogateescape")
         if readline is not None:
             self._prepare()
         return self
@@ -89,7 +93,9 @@ class LineEditor:
     def read_line(self, prompt: str) -> str:
         previous = signal.signal(signal.SIGINT, _on_interrupt)
         try:
-            return input(prompt if self._prompt_is_shown else "")
+            return join_surrogates(input(prompt if self._prompt_is_shown else ""))
+        except (OSError, ValueError, RuntimeError) as problem:  # nobody can type any more
+            raise EOFError from problem
         finally:
             signal.signal(signal.SIGINT, previous)
 

@@ -39,11 +39,10 @@ from eaglelocal.cli import (
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.cli.variables import give_variables
-from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
+from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, as_bug
 from eaglelocal.talk.nearest import nearest
 
 PROGRAM = "eaglelocal"
-TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"
 INTERRUPTED = 130
 # The base of everything that typer says about a command line; its place differs between versions.
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -158,11 +157,7 @@ def as_error(problem: Exception) -> EagleLocalError:
         return _usage(problem)
     if isinstance(problem, typer.Abort):
         return Cancelled("stopped")
-    what = str(problem) or "no message"
-    return EagleLocalError(
-        f"this is a bug: {type(problem).__name__}: {what}",
-        hint=f"{TRACEBACK_VARIABLE}=1 {PROGRAM} ... shows the traceback; please report it with that",
-    )
+    return as_bug(problem)
 
 
 def _usage(problem: Exception) -> UsageError:

@@ -13,22 +13,25 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TextIO
 
 from eaglelocal.cli.word_wrap import Run, WordWrap
 from eaglelocal.core.events import LoadProgress, Piece
+from eaglelocal.core.surrogates import REPLACED
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 16
-DEFAULT_WIDTH = 80
+DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
+MAX_DIGITS = 9
 REDRAW_S = 0.1
 # A model's text must not steer the terminal: control characters but line feed and tab become visible.
 _HARMLESS = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-_HARMLESS[ord("\r")] = ""
+_HARMLESS |= REPLACED | {ord("\r"): ""}
 
 
 class OutputClosed(Exception):
@@ -91,7 +94,9 @@ class Output:
     @property
     def width(self) -> int:
         """Columns of stdout; COLUMNS, or 80, where it is no terminal."""
-        return self._width if self.is_terminal else max(int_of(os.environ.get("COLUMNS", "")), 0) or DEFAULT_WIDTH
+        return (
+            self._width if self.is_terminal else min(int_of(os.environ.get("COLUMNS", "")), MAX_WIDTH) or DEFAULT_WIDTH
+        )
 
     @property
     def _width(self) -> int:
@@ -109,7 +114,8 @@ class Output:
         """A message that stands back, such as the figures after an answer."""
         text = _harmless(text)
         if self._stderr.isatty():
-            wrapped = (textwrap.fill(line, self._width - 1, break_long_words=False) for line in text.split("\n"))
+            width = max(self._width - 1, 1)
+            wrapped = (textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
             text = "\n".join(wrapped)
         self._say(_paint(text, QUIET) if self._colour_messages else text)
 
@@ -130,11 +136,10 @@ class Output:
         return StatusLine(self._stderr)
 
     def _say(self, text: str, *, end: str = "\n") -> None:
-        try:
+        with suppress(OSError):
             self._stdout.flush()
+        with suppress(OSError):
             print(text, end=end, file=self._stderr, flush=True)
-        except OSError:
-            return
 
     def _write(self, text: str) -> None:
         try:
@@ -266,7 +271,7 @@ def bar_line(progress: LoadProgress, width: int) -> str:
 
 
 def int_of(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def _harmless(text: str) -> str:

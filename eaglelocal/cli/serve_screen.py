@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.tail_stream import TailStream
+from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
 from eaglelocal.tui.tail import Tail
 
@@ -82,11 +83,21 @@ async def until_left(monitor: Monitor) -> Outcome | None:
     """What was chosen; None where the screen has failed. Who is cancelled leaves the terminal as it was."""
     running = asyncio.create_task(monitor.run_async())
     try:
-        return await asyncio.shield(running)
+        outcome = await asyncio.shield(running)
     except asyncio.CancelledError:
         monitor.exit()
         await running
         raise
-    except Exception:
-        _log.exception("the screen has failed; the server goes on")
+    except Exception as problem:
+        _report(problem)
         return None
+    if monitor.failure is not None:
+        _report(monitor.failure)
+    return outcome
+
+
+def _report(problem: Exception) -> None:
+    """One line: of a long log the terminal would get the end of a traceback and not what it is about."""
+    shown = problem if os.environ.get(TRACEBACK_VARIABLE) == "1" else None
+    what = f"{type(problem).__name__}: {problem}"
+    _log.error("this is a bug: the screen has failed, the server goes on: %s", what, exc_info=shown)

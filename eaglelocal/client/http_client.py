@@ -25,6 +25,7 @@ from eaglelocal.client.port import OnEvent
 from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
 CONNECT_S = 10.0
@@ -181,11 +182,11 @@ class HttpClient:
             raise refusal(self._url, response.status, body)
         try:
             reply = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
             raise EngineError(f"{self._url}{path} does not answer with a JSON object")
-        return reply
+        return mapping(join_in_json(reply))
 
     @property
     def _headers(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from eaglelocal.core.picture_kinds import media_type
 from eaglelocal.core.request import ChatRequest, Drafting, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 NO_ID = -1  # the token of a piece whose id the server does not tell
@@ -122,6 +123,8 @@ class StreamedAnswer:
     speculation: Mapping[str, object] = field(default_factory=dict)  # told by a server of ours
     num_flags: int = 0  # tokens that were told to be drafted or not, by a server of ours
     is_thinking: bool = False  # the last text was a thought
+    _thought: SurrogateJoiner = field(default_factory=SurrogateJoiner)
+    _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
     def take(self, data: str, now: float) -> tuple[Piece, ...]:
         """What one event brought. Raises EngineError for an error event and for what is no chunk."""
@@ -137,11 +140,19 @@ class StreamedAnswer:
         flags = chunk.get("drafted")
         drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
         self.num_flags += len(drafted)
-        thought, text = _said(choice)
+        thought, text = self._joined(*_said(choice))
         if not (thought or text):
             return ()
         self.arrivals.append(now)
         return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
+
+    def _joined(self, thought: str, text: str) -> tuple[str, str]:
+        """Halves of characters that came in two chunks are one; at the end of either no second half is waited for."""
+        thought = self._thought.feed(thought) + (self._thought.finish() if text else "")
+        text = self._text.feed(text)
+        if self.finish_reason:
+            thought, text = thought + self._thought.finish(), text + self._text.finish()
+        return thought, text
 
     def _piece(self, thought: str, text: str, *, drafted: bool) -> Piece:
         if self.is_split:
@@ -160,7 +171,7 @@ class StreamedAnswer:
         cached = number(self.llama_timings, "cache_n") or number(details, "cached_tokens")
         return Finished(
             request_id,
-            reason or self.finish_reason or "stop",
+            join_surrogates(reason or self.finish_reason or "stop"),
             text="",
             prompt_tokens=int(number(self.usage, "prompt_tokens") or number(self.llama_timings, "prompt_n") + cached),
             completion_tokens=self.num_tokens,
@@ -213,8 +224,8 @@ def speculation_of(told: Mapping[str, object]) -> SpeculationStats:
     drafts, positions = int(number(told, "drafts")), told.get("accepted_per_position")
     estimate = number(told, "speedup_estimate")
     return SpeculationStats(
-        state=str(told.get("state") or "off"),
-        reason=str(told.get("reason") or ""),
+        state=join_surrogates(str(told.get("state") or "off")),
+        reason=join_surrogates(str(told.get("reason") or "")),
         drafts=drafts,
         draft_tokens=int(number(told, "draft_tokens")),
         accepted_tokens=int(number(told, "accepted_tokens")),
@@ -247,13 +258,13 @@ def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
 def message_of(chunk: Mapping[str, object]) -> str:
     """The text of an error: OpenAI's object, or whatever stands there."""
     error = chunk.get("error")
-    return str(mapping(error).get("message") or error or "")[:MAX_QUOTED_CHARS]
+    return join_surrogates(str(mapping(error).get("message") or error or ""))[:MAX_QUOTED_CHARS]
 
 
 def _object(data: str) -> Mapping[str, object]:
     try:
         chunk = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         chunk = None
     if not isinstance(chunk, dict):
         raise EngineError(f"the server sends what is no JSON object: {data[:MAX_QUOTED_CHARS]}")

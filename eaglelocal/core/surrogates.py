@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 HALVES = re.compile("[\ud800-\udfff]")
+REPLACED = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")  # for str.translate
 FIRST_HALF = re.compile("[\ud800-\udbff]$")
 
 
@@ -20,6 +21,18 @@ def join_surrogates(text: str) -> str:
     if not HALVES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def join_in_json(value: object) -> object:
+    """Return a JSON value of which every text, names of members too, is as `join_surrogates` has it."""
+    match value:
+        case str():
+            return join_surrogates(value)
+        case list():
+            return [join_in_json(one) for one in value]
+        case dict():
+            return {join_surrogates(name): join_in_json(one) for name, one in value.items()}
+    return value
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ class Conversation:
     unanswered: str = ""  # the question whose answer failed, for /retry
     unanswered_pictures: Pictures = ()  # that went with it
     name: str = ""  # under which it was saved or loaded
+    num_saved: int = 0  # turns at the front that are on disk
 
     def messages(
         self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
@@ -78,11 +79,12 @@ class Conversation:
             return ""
         question = self.turns.pop().question
         self.num_forgotten = min(self.num_forgotten, len(self.turns))
+        self.num_saved = min(self.num_saved, len(self.turns))
         return question
 
     def clear(self) -> None:
         """Forget the turns; the system message stays."""
         self.turns.clear()
-        self.num_forgotten = 0
+        self.num_forgotten = self.num_saved = 0
         self.unanswered, self.unanswered_pictures = "", ()
         self.name = ""

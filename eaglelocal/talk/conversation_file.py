@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.private_folder import make_private_folder
-from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.talk import picture_store
 from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.talk.nearest import nearest
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_NAME_BYTES = 255 - len(".json")  # what file systems take
 MAX_FRESH_NAME = 48  # characters: a list of conversations is read, not searched
 NAME = re.compile(r"\w[\w .-]{0,79}")
 UNFIT_END = re.compile(r"(\.json|[ .-])+$")  # `path_of` drops .json, so a name with it would be another one's
@@ -86,6 +88,9 @@ def path_of(folder: Path, name: str) -> Path:
     plain = name.strip().removesuffix(".json")
     if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
         raise UsageError(f"not a name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
+    if len(plain.encode()) > MAX_NAME_BYTES:
+        size = f"{len(plain.encode())} bytes, of {MAX_NAME_BYTES} that a file name may have"
+        raise UsageError(f"the name is too long: {size}", hint="/save a shorter name")
     return folder / f"{plain}.json"
 
 
@@ -97,15 +102,29 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(_to_json(conversation, target), file, ensure_ascii=False, indent=1)
+                json.dump(join_in_json(_to_json(conversation, target)), file, ensure_ascii=False, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            conversation.num_saved = len(conversation.turns)
         except BaseException:
             os.unlink(temporary)
             raise
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | None:
+    """Write a conversation that is not saved to a file of its own. None: it is saved, or the disk takes nothing."""
+    if len(conversation.turns) <= conversation.num_saved:
+        return None
+    name = fresh_name(folder, f"rescued {conversation.turns[0].question}")
+    try:
+        path = path_of(folder, name)
+        save(conversation, path, target=target)
+    except EagleLocalError:
+        return None
+    return path
 
 
 def load(folder: Path, name: str) -> Conversation:
@@ -114,7 +133,7 @@ def load(folder: Path, name: str) -> Conversation:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = join_in_json(json.loads(path.read_text(encoding="utf-8")))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
     except (ValueError, RecursionError) as problem:
@@ -162,7 +181,10 @@ def _from_json(content: object, path: Path) -> Conversation:
     if not isinstance(system, str) or not isinstance(turns, list):
         raise UsageError(f"{path} is not a conversation: system must be text and turns a list")
     return Conversation(
-        system=system, turns=[_turn(turn, number, path) for number, turn in enumerate(turns, 1)], name=path.stem
+        system=system,
+        turns=[_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
+        name=path.stem,
+        num_saved=len(turns),
     )
 
 

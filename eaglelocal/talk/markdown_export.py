@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TextIO
 
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk.conversation import Conversation, Turn
 
@@ -21,18 +23,34 @@ def as_markdown(conversation: Conversation, *, target: str) -> str:
     return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _turn(turn))]) + "\n"
 
 
-def export(conversation: Conversation, path: Path, *, target: str) -> None:
-    """Write the document; nothing is written over. Raises UsageError, ResourceError."""
+def export(conversation: Conversation, name: str, *, target: str) -> Path:
+    """Write the document to a file of that name; nothing is written over. Returns its path.
+
+    Raises UsageError, ResourceError; a document that was begun is taken away then.
+    """
+    path = Path(os.path.expanduser(name))  # unlike Path.expanduser it takes a user that there is not
     if not conversation.turns:
         raise UsageError("there is nothing to export yet")
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(as_markdown(conversation, target=target))
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            _write(file, path, join_surrogates(as_markdown(conversation, target=target)))
+        return path.absolute()
     except FileExistsError:
         raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
+    except ValueError as problem:  # a zero byte
+        raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def _write(file: TextIO, path: Path, text: str) -> None:
+    try:
+        file.write(text)
+        file.flush()
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def _turn(turn: Turn) -> list[str]:

@@ -89,7 +89,8 @@ def _opened(name: str, data: bytes) -> Iterator[Opened]:
 def read_picture(path: Path) -> Picture:
     """Whole: a file that is damaged is named here, where the engine knows no names. Raises UsageError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_opener) as file:
+            os.set_blocking(file.fileno(), True)
             data = file.read(MAX_PICTURE_BYTES + 1)
     except (OSError, ValueError) as problem:  # a name that no file can have is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else problem
@@ -102,6 +103,11 @@ def read_picture(path: Path) -> Picture:
         opened.draft("L", (1, 1))  # of a JPEG no more is unpacked than shows whether it is whole
         opened.load()
     return picture
+
+
+def _opener(path: str, flags: int) -> int:
+    """A named pipe into which nobody writes is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def pictures_of(paths: Iterable[str]) -> Pictures:

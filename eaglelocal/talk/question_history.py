@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.whole_file import write_whole
 
 MAX_ENTRIES = 1000
@@ -82,7 +83,7 @@ def _read(path: Path) -> list[str]:
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(question := json.loads(line), str):
-                    found.append(question)
+                    found.append(join_surrogates(question))
         del found[:-MAX_ENTRIES]
         if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):
             write_whole(path, _lines(found))

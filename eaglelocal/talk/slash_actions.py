@@ -217,9 +217,9 @@ def _delete(desk: Desk, argument: str) -> None:
 
 def _export(desk: Desk, argument: str) -> None:
     conversation = desk.session.conversation
-    path = Path(argument or f"{conversation.name or 'conversation'}.md").expanduser()
-    export(conversation, path, target=desk.session.model.info.target)
-    desk.say(f"written to {path.resolve()}")
+    name = argument or f"{conversation.name or 'conversation'}.md"
+    path = export(conversation, name, target=desk.session.model.info.target)
+    desk.say(f"written to {path}")
 
 
 def _draft(desk: Desk, argument: str) -> None:

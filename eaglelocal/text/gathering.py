@@ -13,6 +13,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.text.json_spans import JsonReader, members
 
@@ -105,14 +106,14 @@ class Gathering:
             return
         self._trim_text()
         self.calls.append(
-            CallPart(self._num_calls, "", without_surrogates(call_id) or self.new_id(), without_surrogates(name))
+            CallPart(self._num_calls, "", join_surrogates(call_id) or self.new_id(), join_surrogates(name))
         )
         self._num_calls += 1
 
     def argue(self, arguments: str) -> None:
         """More arguments of the newest call."""
         if arguments and not self.is_over:
-            self.calls.append(CallPart(self._num_calls - 1, without_surrogates(arguments)))
+            self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
 
     def end_call(self) -> None:
         self.is_over = self.is_over or not self.parallel
@@ -151,11 +152,6 @@ def plain_text(value: str) -> str:
     except (ValueError, RecursionError):
         return ""
     return read if isinstance(read, str) else ""
-
-
-def without_surrogates(text: str) -> str:
-    """Models escape an emoji as two halves, as JSON does: joined here; half a one cannot be sent to anybody."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def as_object(value: str) -> str | None:

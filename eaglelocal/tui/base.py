@@ -82,6 +82,26 @@ class EagleApp(App[ReturnType]):
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
 
+    def show(self) -> ReturnType | None:
+        """Run until it is left. Raises what ended it otherwise, when the terminal is as it was before."""
+        result = self.run()
+        if self.failure is not None:
+            raise self.failure
+        return result
+
+    @property
+    def failure(self) -> Exception | None:
+        """What nobody foresaw, and ended it."""
+        return self._exception
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End; `show` raises it. Textual's own traceback shows local variables, which may be keys and conversations."""
+        self._return_code = 1
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
+
     def get_driver_class(self) -> type[Driver]:
         """In a terminal our own; behind a pipe and in tests what Textual was told."""
         found = super().get_driver_class()

@@ -420,9 +420,9 @@ def _settle_down() -> None:
 
 
 def run_chat(app: ChatApp) -> int:
-    """Show the screen until the person leaves. Returns the exit code."""
+    """Show the screen until the person leaves. Returns the exit code. Raises what ended it otherwise."""
     try:
-        code = app.run()
+        code = app.show()
     finally:
         app.partner.close()
     return app.return_code or 0 if code is None else code

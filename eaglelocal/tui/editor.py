@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import ResourceError, UsageError
 
 Suspend = Callable[[], AbstractContextManager[None]]
 
@@ -19,9 +19,25 @@ Suspend = Callable[[], AbstractContextManager[None]]
 def edited(text: str, suspend: Suspend) -> str | None:
     """What the editor left; None when it failed. `suspend` gives the terminal away for the time being.
 
-    Raises UsageError when there is no editor.
+    Raises UsageError when there is no editor, ResourceError when it cannot be run or the disk is full.
     """
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    command = _command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    try:
+        return _edited(text, command, suspend)
+    except FileNotFoundError as problem:
+        raise UsageError(f"there is no editor {command[0]!r}", hint="EDITOR names another") from problem
+    except OSError as problem:
+        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="EDITOR names another") from problem
+
+
+def _command(editor: str) -> list[str]:
+    try:
+        return shlex.split(editor) or ["vi"]
+    except ValueError as problem:
+        raise UsageError(f"EDITOR is {editor!r}, which is no command: {problem}", hint="EDITOR=nano") from None
+
+
+def _edited(text: str, command: list[str], suspend: Suspend) -> str | None:
     handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # 0600 by itself
     path = Path(name)
     try:
@@ -30,8 +46,6 @@ def edited(text: str, suspend: Suspend) -> str | None:
         with suspend():
             done = subprocess.run([*command, name], check=False)
         return path.read_text(encoding="utf-8", errors="replace") if done.returncode == 0 else None
-    except FileNotFoundError as problem:
-        raise UsageError(f"there is no editor {command[0]!r}", hint="EDITOR names another") from problem
     finally:
         with contextlib.suppress(OSError):
             path.unlink()

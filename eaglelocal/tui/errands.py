@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, as_bug
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Errands:
                 self._on_failure(error)
             except Exception as problem:
                 _log.exception("an errand failed")
-                self._on_failure(EagleLocalError(f"this is a bug: {type(problem).__name__}: {problem}"))
+                self._on_failure(as_bug(problem))
             finally:
                 self._current = None
 

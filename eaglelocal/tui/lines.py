@@ -11,10 +11,12 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from eaglelocal.core.surrogates import REPLACED
+
 Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen"]
 
 # what others name themselves must not steer the terminal
-_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
 
 class Span(NamedTuple):
@@ -27,7 +29,7 @@ EMPTY: Line = ()
 
 
 def harmless(text: str) -> str:
-    """Without control characters."""
+    """Without control characters and halves of surrogate pairs."""
     return text.translate(_HARMLESS)
 
 

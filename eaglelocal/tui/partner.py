@@ -403,9 +403,9 @@ class Partner:
         self._tell(Said(f"renamed {old} to {name}"))
 
     def _export(self, name: str) -> None:
-        path = Path(f"{name}.md")
-        export(conversation_file.load(self._folder, name), path, target=self._opened().model.info.target)
-        self._tell(Said(f"written to {path.resolve()}"))
+        conversation = conversation_file.load(self._folder, name)
+        path = export(conversation, f"{name}.md", target=self._opened().model.info.target)
+        self._tell(Said(f"written to {path}"))
 
     def _keep(self, session: Session) -> None:
         """Write the conversation to its file; a disk that is full is said once."""

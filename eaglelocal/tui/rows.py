@@ -18,12 +18,15 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
+from eaglelocal.core.surrogates import REPLACED
+
 Row = list[Segment]
 
 TAB = "    "
 _FIRST_COLUMN = re.compile(r"\S.*?\s{2,}(?=\S)")
 # A model's text must not steer the terminal.
 _HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_HARMLESS |= REPLACED
 _HARMLESS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
@@ -66,7 +69,7 @@ def console() -> Console:
 
 
 def harmless(text: str) -> str:
-    """Without control characters but line feeds; tabs become blanks."""
+    """Without control characters but line feeds, and without halves of surrogate pairs; tabs become blanks."""
     return text.translate(_HARMLESS)
 
 

@@ -1,18 +1,45 @@
-"""Textual's driver for terminals, which reads keys in one thread only.
+"""Textual's driver for terminals, with three things mended: who reads the keys, what they may be, and where is drawn.
 
 A terminal that closes sends SIGCONT, as does `kill -CONT`; Textual's own takes each for an `fg` and reads in one thread
 more, of which it ends but the last. What is left never ends, and spins once the terminal is gone.
+
+Textual's own ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even where that
+is a file, and believes COLUMNS rather than the terminal.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import sys
+from contextlib import suppress
+from typing import TextIO
 
+from textual import events, messages
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+
+from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.tui.key_reader import MAX_CELLS, KeyReader
+
+READ_BYTES = 4096
+TICK_S = 0.1
 
 
 class TerminalDriver(LinuxDriver):
     _is_suspended = False
+
+    def __init__(
+        self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        if not _is_terminal(self._file) and _is_terminal(sys.__stdout__):
+            self._file = sys.__stdout__
+        self._size = size or self._get_terminal_size()
+
+    def write(self, data: str) -> None:
+        """Half a surrogate pair cannot be encoded: it would end the thread that draws."""
+        super().write(join_surrogates(data))
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
@@ -26,6 +53,50 @@ class TerminalDriver(LinuxDriver):
             super().resume_application_mode()
             self._is_suspended = not self._is_reading  # in the background it may not read yet
 
+    def run_input_thread(self) -> None:
+        """Read keys until the driver stops. A terminal that is gone ends the app; a file or /dev/null does not."""
+        reader = KeyReader()
+        while not self.exit_event.is_set():
+            if select.select([self.fileno], [], [], TICK_S)[0]:
+                data = self._read()
+                if not data:
+                    self._end_of_input()
+                    break
+                for event in reader.feed(data):
+                    if self._in_band_window_resize or not isinstance(event, events.Resize):
+                        self.process_message(event)
+            for event in reader.tick():
+                self.process_message(event)
+        reader.close()
+
+    def _read(self) -> bytes:
+        with suppress(OSError):  # EIO: the terminal is closed
+            return os.read(self.fileno, READ_BYTES)
+        return b""
+
+    def _end_of_input(self) -> None:
+        if self.input_tty:
+            self._app.post_message(messages.ExitApp())
+
+    def _run_input_thread(self) -> None:
+        """A failure is the app's, as any other."""
+        try:
+            self.run_input_thread()
+        except Exception as problem:
+            self._app.call_later(self._app._handle_exception, problem)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Of the terminal that is drawn on."""
+        try:
+            width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)
+        except (OSError, ValueError):
+            width, height = super()._get_terminal_size()
+        return min(width or 80, MAX_CELLS), min(height or 24, MAX_CELLS)
+
     @property
     def _is_reading(self) -> bool:
         return self._key_thread is not None and self._key_thread.is_alive()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()

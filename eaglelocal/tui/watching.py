@@ -30,7 +30,7 @@ def watch_server(url: str, api_key: str, settings: Settings) -> None:
     gauges = GaugeWatch() if is_local(url) else None
     read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
     try:
-        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).run()
+        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).show()
     finally:
         if gauges is not None:
             gauges.close()

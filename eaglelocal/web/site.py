@@ -18,10 +18,11 @@ from pathlib import Path
 from weakref import WeakSet
 
 import aiohttp_jinja2
-from aiohttp import WSCloseCode, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
 from eaglelocal.web.doors import Visits, doors, is_https
 from eaglelocal.web.screen import KEY_VARIABLE
@@ -74,9 +75,12 @@ class Screen(AppService):
                 await self.stop()
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            pass
+        finally:  # also where the site ends meanwhile
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
 
 class MonitorSite(Server):
@@ -147,11 +151,34 @@ class MonitorSite(Server):
             columns, rows = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
             await screen.start(_within(columns, MAX_COLUMNS), _within(rows, MAX_ROWS))
             await self._process_messages(websocket, screen)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, AssertionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             await websocket.close(code=WSCloseCode.PROTOCOL_ERROR)  # no page of ours says that
         finally:
             await screen.end()
         return websocket
+
+    async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
+        """Pass on what the page says. Raises ValueError, TypeError and OverflowError for what no page of ours says.
+
+        JavaScript may send an emoji in two messages, half a one in each.
+        """
+        typed = SurrogateJoiner()
+        async for message in websocket:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            match message.json():
+                case ["stdin", str(keys)]:
+                    await app_service.send_bytes(typed.feed(keys).encode())
+                case ["resize", {"width": width, "height": height}]:
+                    await app_service.set_terminal_size(width, height)
+                case ["ping", data]:
+                    await websocket.send_json(["pong", data])
+                case ["blur", *_]:
+                    await app_service.blur()
+                case ["focus", *_]:
+                    await app_service.focus()
+                case told:
+                    raise ValueError(f"no page says {told!r}")
 
     def _key_for(self, request: web.Request) -> str:
         """With which the watched server is asked."""

@@ -7,6 +7,7 @@ import sys
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.chat_line import converse
+from eaglelocal.cli.main import end_in_order
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
@@ -32,4 +33,5 @@ def load(plan: Plan) -> Model:
 
 if __name__ == "__main__":
     session = Session(Garage(plan, load), load(plan(Choice())), SamplingParams())
+    end_in_order()
     sys.exit(converse(session, standard_output(), tint=True))

@@ -1,4 +1,7 @@
-"""The chat screen over a scripted client, as a program: what test_slow_terminal.py runs on a terminal."""
+"""The chat screen over a scripted client, as a program that tests run: python chat_program.py FOLDER [broken]
+
+When it is broken, F1 meets a bug.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,18 @@ from pathlib import Path
 from doubles.chat_screen import Stage
 from doubles.scripted_client import Script
 
+from eaglelocal.cli.main import fail
+from eaglelocal.cli.output import standard_output
+from eaglelocal.tui.chat import ChatApp, run_chat
+
 WORDS = tuple(f"word{number}\n\n" if number % 5 == 0 else f"word{number} " for number in range(2000))
 
 if __name__ == "__main__":
     stage = Stage(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), keeps=True)
-    stage.app.run()
-    stage.app.partner.close()
+    if sys.argv[2:] == ["broken"]:
+        ChatApp.action_help = lambda self: 1 // 0  # type: ignore[assignment,method-assign,return-value]
+    try:
+        code = run_chat(stage.app)
+    except Exception as problem:
+        code = fail(problem, standard_output())
+    sys.exit(code)

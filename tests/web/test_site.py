@@ -126,6 +126,9 @@ def test_a_visitor_sees_the_monitor_and_its_keys_work() -> None:
             await shown(websocket, "vLLM is ready")
             await websocket.send_str(json.dumps(["stdin", "/"]))
             await shown(websocket, "key, state, model or id")
+            for half in ("\ud83e", "\udd85", "\udd85"):
+                await websocket.send_str(json.dumps(["stdin", half]))
+            await shown(websocket, "only: \U0001f985\ufffd")
             await websocket.send_str(json.dumps(["stdin", "\x1b"]))
             await asyncio.sleep(0.5)
             await websocket.send_str(json.dumps(["stdin", "q"]))
@@ -260,7 +263,19 @@ def test_only_so_many_screens_are_open_at_once(monkeypatch: pytest.MonkeyPatch) 
     play(scenario)
 
 
-@pytest.mark.parametrize("nonsense", ["{}", "[", "[]", '["resize", {"width": "x"}]', '["stdin", 3]', '["resize"]'])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "{}",
+        "[",
+        "[]",
+        "[" * 100_000,
+        '["resize", {"width": 1e999, "height": 1}]',
+        '["resize", {"width": "x"}]',
+        '["stdin", 3]',
+        '["resize"]',
+    ],
+)
 def test_what_no_page_of_ours_says_ends_that_screen_alone(nonsense: str) -> None:
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         async with browser.ws_connect(f"{url}/ws") as other, browser.ws_connect(f"{url}/ws") as websocket:

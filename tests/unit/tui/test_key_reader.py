@@ -1,0 +1,98 @@
+"""Keys out of bytes: whatever a terminal sends, nothing ends, and what stands behind it is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual import events
+from textual.message import Message
+
+from eaglelocal.tui.key_reader import MAX_CELLS, REPLACEMENT, REST_S, KeyReader
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def typed(messages: list[Message]) -> str:
+    return "".join(event.character or "" for event in messages if isinstance(event, events.Key))
+
+
+def read(*parts: bytes) -> list[Message]:
+    reader = KeyReader()
+    return [event for part in parts for event in reader.feed(part)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "read_as"),
+    [
+        (b"\xffa", f"{REPLACEMENT}a"),
+        (b"caf\xe9 ", f"caf{REPLACEMENT} "),
+        (b"\x80\x9b\xc0a", f"{REPLACEMENT * 3}a"),  # C1 bytes
+        ("\u00e9\U0001f985".encode(), "\u00e9\U0001f985"),
+    ],
+)
+def test_what_is_no_utf8_becomes_the_replacement_character(sent: bytes, read_as: str) -> None:
+    assert typed(read(sent)) == read_as
+
+
+def test_a_character_may_come_byte_by_byte() -> None:
+    assert typed(read(*(bytes([byte]) for byte in "caf\u00e9 \U0001f985".encode()))) == "caf\u00e9 \U0001f985"
+
+
+def test_a_lone_byte_is_shown_when_nothing_follows() -> None:
+    clock = Clock()
+    reader = KeyReader(clock)
+    assert typed(list(reader.feed(b"\xe9"))) == ""
+    assert typed(list(reader.tick())) == ""  # its rest may be on its way
+    clock.now_s += REST_S
+    assert typed(list(reader.tick())) == REPLACEMENT
+    assert typed(list(reader.tick())) == ""
+    assert typed(list(reader.feed("\u00e9".encode()))) == "\u00e9"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x1b[99999999999;1u",  # no character has that code
+        b"\x1b[97;1:3u",  # a key that is let go, for who asked to be told
+        b"\x1b[48;0;0;0;0t",
+        b"\x1b[48;%d;%d;1;1t" % (MAX_CELLS + 1, MAX_CELLS + 1),
+        b"\x1b[<0;99999999999999999999999;1M",
+    ],
+)
+def test_a_sequence_that_is_none_takes_nothing_with_it(sent: bytes) -> None:
+    messages = read(sent + b"then")
+    assert typed(messages).endswith("then")
+    assert not any(isinstance(event, events.Resize) for event in messages)
+
+
+def test_half_a_pair_is_no_character() -> None:
+    assert typed(read(b"\x1b[55357;1u", b"\x1b[57344;1;55357:97u")) == f"{REPLACEMENT}{REPLACEMENT}a"
+
+
+def test_a_paste_stays_one() -> None:
+    (paste, key) = read(b"\x1b[200~caf\xe9\x00\r\xf0\x9f", b"\xa6\x85\x1b[201~z")
+    assert isinstance(paste, events.Paste) and paste.text == f"caf{REPLACEMENT}\r\U0001f985"
+    assert isinstance(key, events.Key)
+
+
+ODD = st.sampled_from([b"\x1b[", b"\x1b", b"\x1b[<", b"200~", b"\x1b[201~", b"u", b"t", b"M", b";", b":", b"9" * 12])
+
+
+@given(st.lists(st.one_of(st.binary(max_size=8), ODD), max_size=40))
+def test_no_bytes_end_it(parts: list[bytes]) -> None:
+    clock = Clock()
+    reader = KeyReader(clock)
+    for part in parts:
+        list(reader.feed(part))
+        list(reader.tick())
+    clock.now_s += REST_S
+    list(reader.tick())
+    list(reader.feed(b"\x1b[201~"))  # whatever was begun
+    assert typed(list(reader.feed(b" end"))).endswith(" end")
+    reader.close()
