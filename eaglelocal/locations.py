@@ -54,7 +54,7 @@ def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """The model hub's own folder, shared with every other tool that uses it."""
     if environ.get("HF_HOME"):
         return _named(environ["HF_HOME"])
-    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
+    return _named(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -71,7 +71,7 @@ def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def _named(text: str) -> Path:
     """As the hub's client reads its variables."""
-    return Path(os.path.expandvars(text)).expanduser()
+    return Path(os.path.expandvars(os.path.expanduser(text)))  # Path.expanduser raises on a name that nobody has
 
 
 def pulled_drafts_file() -> Path:

@@ -57,10 +57,13 @@ def pull(target: Target, draft: Draft = "auto", mmproj: Mmproj = "auto", quant: 
     eaglelocal pull user/repo-GGUF:Q4_K_M --draft none
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     """
+    from eaglelocal.hub.client_settings import prepare_client
+
     output = standard_output()
     want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
+    prepare_client()
     orders = with_eyes(ordered(want, output), mmproj)
     if orders:
         fetch_all(orders, output, yes=yes)

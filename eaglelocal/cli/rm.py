@@ -143,6 +143,9 @@ def check_unused(partials: Sequence[Partial], cache: Path) -> None:
     """Raises ResourceError where a download is going on."""
     if not partials:
         return
+    from eaglelocal.hub.client_settings import prepare_client
+
+    prepare_client(connects=False)
     from eaglelocal.hub.download import is_being_fetched
     from eaglelocal.hub.removal import etag_of
 

@@ -29,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     folder_checks.settings,
     folder_checks.disks,
     folder_checks.hub_token,
+    folder_checks.hub_client,
     folder_checks.offline,
     folder_checks.partial_downloads,
     folder_checks.calibrations,

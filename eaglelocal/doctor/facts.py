@@ -65,6 +65,7 @@ class Hub:
     token_looks_wrong: bool = False
     token_variable: str = ""  # that holds it; empty: it lies in a file
     is_offline: bool = False
+    client_problem: str = ""  # what its client cannot use of the variables that it reads; empty: it can use them
     gated: tuple[str, ...] = ()  # repositories of the settings whose owners want a licence accepted
     num_partial: int = 0  # downloads that were broken off, and not just now
     partial_bytes: int = 0

@@ -48,6 +48,15 @@ def hub_token(facts: Facts) -> Finding:
     return ok("hub_token", "no token for the model hub; only gated models need one (hf auth login)")
 
 
+def hub_client(facts: Facts) -> Finding | None:
+    """Only what asks a hub needs these variables."""
+    text = facts.hub.client_problem
+    if not text:
+        return None
+    name = text.split()[0]
+    return warning("hub_client", f"nothing can be pulled: {text}", f"unset {name}" if name in facts.environ else "")
+
+
 def offline(facts: Facts) -> Finding | None:
     return (
         warning("offline", "HF_HUB_OFFLINE is set: nothing can be pulled", "unset HF_HUB_OFFLINE")

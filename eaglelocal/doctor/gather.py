@@ -25,6 +25,7 @@ from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools
 from eaglelocal.doctor.gpu_parts import device_files, missing_of_vulkan
 from eaglelocal.doctor.trial import try_library
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.ports import is_taken, listener
 from eaglelocal.probe.probe import free_bytes
@@ -199,10 +200,19 @@ def hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
         token_looks_wrong=bool(token) and not token.startswith("hf_") and not environ.get("HF_ENDPOINT"),
         token_variable=variable,
         is_offline=environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+        client_problem=_client_problem(environ),
         gated=gated_of((settings.target, settings.draft, *settings.models)),
         num_partial=len(partial),
         partial_bytes=sum(partial),
     )
+
+
+def _client_problem(environ: Mapping[str, str]) -> str:
+    try:
+        check_settings(environ)
+    except UsageError as problem:
+        return problem.message
+    return ""
 
 
 def gated_of(references: tuple[str | None, ...]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ MAX_TENSORS = 1 << 17
 MAX_TENSOR_NAME_BYTES = 63
 MAX_DIMENSIONS = 4
 MAX_STRING_BYTES = 1 << 24
-MAX_STRINGS = 1 << 22  # in all arrays together; the largest vocabularies with merges have 0.8 M
+MAX_STRINGS = 1 << 21  # in all arrays together; the largest vocabularies with merges have 0.8 M
 DEFAULT_ALIGNMENT = 32
 
 _MIN_KEY_BYTES = 8 + 1 + 4 + 1

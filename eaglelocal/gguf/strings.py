@@ -14,6 +14,7 @@ import numpy as np
 
 _LENGTH = struct.Struct("<Q")
 _SEGMENT_BYTES = 1 << 18
+_USUAL_BYTES = 32  # of a string with its length: few are longer, so that more is rarely looked at in vain
 _FEW = 64  # fewer linked strings than this are not worth the vector work
 _STEPS = 512
 
@@ -28,8 +29,10 @@ def walk_strings(window: bytes, start: int, count: int) -> tuple[int, int]:
     """
     at, left = start, count
     while left:
-        at, linked = _leap(window, at, left)
-        left -= linked
+        linked = 0
+        if left >= _FEW:
+            at, linked = _leap(window, at, left)
+            left -= linked
         if linked >= _FEW:
             continue
         at, walked = _step(window, at, min(left, _STEPS))
@@ -40,8 +43,12 @@ def walk_strings(window: bytes, start: int, count: int) -> tuple[int, int]:
 
 
 def _leap(window: bytes, start: int, count: int) -> tuple[int, int]:
-    segment = np.frombuffer(window, np.uint8, min(_SEGMENT_BYTES, len(window) - start), start)
+    num_bytes = min(_SEGMENT_BYTES, count * _USUAL_BYTES, len(window) - start)
+    segment = np.frombuffer(window, np.uint8, num_bytes, start)
     zero = segment == 0
+    num_empty = min(count, (len(zero) if zero.all() else int(zero.argmin())) // _LENGTH.size)
+    if num_empty >= _FEW:  # lengths of 0, one behind the other
+        return start + num_empty * _LENGTH.size, num_empty
     two = zero[:-1] & zero[1:]
     four = two[:-2] & two[2:]
     starts = np.flatnonzero((four[:-3] & four[3:])[1:])  # seven zeros behind a byte

@@ -19,9 +19,10 @@ from huggingface_hub.utils import WeakFileLock
 
 from eaglelocal.errors import ResourceError
 from eaglelocal.hub.cache import MAIN, repo_folder
+from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.remote import RemoteFile, RemoteRepo
 from eaglelocal.hub.transfer import partial_of, transfer
-from eaglelocal.hub.troubles import Patience, disk_trouble
+from eaglelocal.hub.troubles import Patience
 
 SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
 RATE_WINDOW_S = 10.0

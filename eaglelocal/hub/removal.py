@@ -24,8 +24,8 @@ from eaglelocal.hub.cache import (
     repo_folder,
     snapshots_of,
 )
+from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.projector_names import projectors_in
-from eaglelocal.hub.troubles import disk_trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.cache import PARTIAL
+from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.remote import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
-from eaglelocal.hub.troubles import PROBLEMS, Patience, disk_trouble, explained
+from eaglelocal.hub.troubles import PROBLEMS, Patience, explained
 
 SHA256_CHARS = 64
 OnBytes = Callable[[int], None]  # bytes more than before; negative where they came in vain

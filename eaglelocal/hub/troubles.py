@@ -5,15 +5,17 @@ Knows the hub client's exceptions, whatever HTTP library it is built on. Opens n
 
 from __future__ import annotations
 
-import errno
+import os
 import re
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants, errors, get_token
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -25,14 +27,20 @@ from huggingface_hub.errors import (
 )
 
 from eaglelocal.errors import DownloadError, EagleLocalError, UsageError
+from eaglelocal.hub.client_settings import masked, proxy_variable
 
 # The base of all that the HTTP library below the hub client raises: it has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
-PROBLEMS = (HttpError, OSError, ValueError, KeyError, TypeError)  # the last three: an answer that is none of a hub
+# a token that was to be had by HF_OIDC_RESOURCE; older clients do not know that
+TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
+# ValueError, KeyError and TypeError: an answer that is none of a hub
+PROBLEMS = (HttpError, OSError, ValueError, KeyError, TypeError, TokenError)
 LONGEST_WAIT_S = 60.0
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _TELLING = (401, 403, 404)
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_UNUSABLE = frozenset({"UnsupportedProtocol", "LocalProtocolError"})  # of the HTTP library: nothing was sent
 
 Result = TypeVar("Result")
 
@@ -78,7 +86,23 @@ def passes(problem: Exception) -> bool:
     status = status_of(problem)
     if status is not None:
         return status in _PASSING
-    return isinstance(problem, HttpError | OSError) and not isinstance(problem, OfflineModeIsEnabled)
+    if isinstance(problem, OfflineModeIsEnabled) or type(problem).__name__ in _UNUSABLE or _is_distrust(problem):
+        return False
+    return isinstance(problem, HttpError | OSError)
+
+
+def _is_distrust(problem: BaseException) -> bool:
+    """Whether the hub's certificate is of nobody whom this machine trusts."""
+    return any(
+        isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
+        for one in _causes(problem)
+    )
+
+
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__
 
 
 def status_of(problem: Exception) -> int | None:
@@ -101,7 +125,16 @@ def brief(problem: Exception) -> str:
     if status is not None:
         return f"the hub answered with an error ({status})"
     what = _ERRNO.sub("", str(problem).strip().split("\n")[0])
-    return f"the connection to {host()} failed: {what or type(problem).__name__}"
+    return f"the connection to {host()}{_by_proxy(os.environ)} failed: {what or type(problem).__name__}"
+
+
+def _by_proxy(environ: Mapping[str, str]) -> str:
+    """The variable that sends the connection through a proxy, which may be what does not answer; empty: none does."""
+    parts = urlsplit(constants.ENDPOINT)
+    if proxy_bypass(parts.netloc):
+        return ""
+    named = (proxy_variable(environ, scheme) for scheme in (parts.scheme, "all"))
+    return next((f" through {name}={masked(value)}" for name, value in named if value), "")
 
 
 def explained(problem: Exception, repo: str) -> EagleLocalError:
@@ -109,13 +142,20 @@ def explained(problem: Exception, repo: str) -> EagleLocalError:
     if isinstance(problem, EagleLocalError):
         return problem
     if isinstance(problem, OfflineModeIsEnabled):
-        return DownloadError("nothing can be fetched: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        name = next((name for name in _OFFLINE if os.environ.get(name)), _OFFLINE[0])
+        return DownloadError(f"nothing can be fetched: {name} is set", hint=f"unset {name}")
     if isinstance(problem, HFValidationError):
         return UsageError(f"{repo!r} is no name of a repository", hint="names are USER/REPO")
     if isinstance(problem, HfHubHTTPError):
         return _refused(problem, repo)
+    if isinstance(problem, TokenError):
+        what = str(problem).strip().split("\n")[0].rstrip(".")
+        return UsageError(f"no token can be had by HF_OIDC_RESOURCE: {what}", hint="unset HF_OIDC_RESOURCE")
+    if _is_distrust(problem):
+        return DownloadError(brief(problem), hint="export SSL_CERT_FILE=/the/certificates/of/your/network.pem")
     if isinstance(problem, HttpError | OSError):
-        return DownloadError(brief(problem), hint="check the connection; the same command goes on from there")
+        proxy = "the proxy and " if _by_proxy(os.environ) else ""
+        return DownloadError(brief(problem), hint=f"check {proxy}the connection; the same command goes on from there")
     return DownloadError(f"{host()} does not answer as a hub does", hint="check HF_ENDPOINT, or sign in to the network")
 
 
@@ -168,13 +208,6 @@ def page(repo: str) -> str:
 
 def host() -> str:
     return urlsplit(constants.ENDPOINT).netloc or constants.ENDPOINT
-
-
-def disk_trouble(problem: OSError, path: str) -> str:
-    """Why bytes could not be written."""
-    if problem.errno == errno.ENOSPC:
-        return f"the disk of {path} is full"
-    return f"cannot write {path}: {problem.strerror or problem}"
 
 
 def is_missing(error: EagleLocalError) -> bool:

@@ -356,6 +356,42 @@ def test_offline(person: Person) -> None:
     assert done.returncode == 0 and "is on disk" in done.stderr and person.hub.asked == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_ENDPOINT", "http://127.0.0.1:99999"),
+        ("HF_ENDPOINT", "127.0.0.1:8080"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "30s"),
+        ("ALL_PROXY", "socks://127.0.0.1:9"),
+        ("SSL_CERT_FILE", "/nowhere/at/all.pem"),
+        ("HF_TOKEN", "hf_\u00e4"),
+        ("HF_OIDC_RESOURCE", "x"),
+    ],
+)
+def test_a_setting_of_this_machine_is_named_and_the_hub_is_not_blamed(person: Person, name: str, value: str) -> None:
+    done = person.runs("pull", GUIDE, "--yes", **{name: value})
+    assert done.returncode == 2 and done.stdout == "" and name in done.stderr, done.stderr
+    assert not any(words in done.stderr for words in ("bug", "trying again", "as a hub does", "Warning"))
+    assert person.hub.asked == []
+
+
+def test_a_proxy_that_does_not_answer_is_named(person: Person) -> None:
+    proxies = {"http_proxy": "http://me:secret@127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
+    done = person.runs("pull", GUIDE, "--yes", **proxies)
+    assert done.returncode == 1 and "through http_proxy=http://***@127.0.0.1:9 failed" in done.stderr
+    assert "check the proxy" in done.stderr and "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("rm", GUIDE, "--yes"), ("import", GUIDE, "--target", "demo")])
+def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Person, command: tuple[str, ...]) -> None:
+    folder = person.cache / "models--someone--guide-GGUF" / "blobs"
+    folder.mkdir(parents=True)
+    (folder / f"{'a' * 64}.incomplete").write_bytes(b"begun")
+    done = person.runs(*command, HF_HUB_DOWNLOAD_TIMEOUT="30s")
+    assert done.returncode == 2 and done.stdout == "" and "HF_HUB_DOWNLOAD_TIMEOUT is '30s'" in done.stderr
+    assert person.runs("ls", HF_HUB_DOWNLOAD_TIMEOUT="30s").returncode == 0  # which needs no client at all
+
+
 def test_a_gguf_that_is_none_is_told_after_the_fetch(person: Person) -> None:
     person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
     done = person.runs("pull", "someone/bad-GGUF", "--yes")

@@ -85,3 +85,76 @@ def _changed_tensor(content: bytes, field: gguf.ReaderField, type_ids: Sequence[
             yield f"{label} of shape {new}", _put(content, shape, struct.pack("<2Q", *new))
     for type_id in type_ids:
         yield f"{label} of type {type_id}", _put(content, kind, struct.pack("<I", type_id))
+
+
+# ---- whole entries: other types, other lengths, and keys that the file does not have
+def _number(kind: int, packing: str, value: float) -> tuple[str, bytes]:
+    return f"{value} as type {kind}", struct.pack("<I" + packing, kind, value)
+
+
+def _array(kind: int, packing: str, *values: float) -> tuple[str, bytes]:
+    shown = f"{list(values)[:3]} ({len(values)})"
+    return f"{shown} of type {kind}", struct.pack(f"<IIQ{len(values)}{packing}", 9, kind, len(values), *values)
+
+
+def _text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+VALUES: tuple[tuple[str, bytes], ...] = (  # of any key: what it is, and the entry's bytes behind its name
+    *(_number(4, "I", value) for value in (0, 1, 2, 3, 5, 31, 64, 65_535, 2**31 - 1, 2**31, 2**32 - 1)),
+    *(_number(6, "f", value) for value in (0.0, 0.5, -1.0, 1e30, float("nan"), float("inf"))),
+    _number(0, "B", 1),
+    _number(5, "i", -1),
+    _number(7, "?", True),
+    _number(10, "Q", 2**63),
+    _number(11, "q", -1),
+    _number(12, "d", -1.0),
+    ("an empty text", struct.pack("<I", 8) + _text(b"")),
+    ("a text", struct.pack("<I", 8) + _text(b"x\xff\n")),
+    *(_array(kind, packing) for kind, packing in ((4, "I"), (5, "i"), (6, "f"), (7, "?"), (0, "B"))),
+    _array(4, "I", 0),
+    _array(4, "I", *[2**32 - 1] * 4),
+    _array(4, "I", *range(600)),
+    _array(5, "i", *[-1] * 4),
+    _array(6, "f", *[float("nan")] * 4),
+    _array(7, "?", True),
+    ("an empty array of texts", struct.pack("<IIQ", 9, 8, 0)),
+    ("an array of a text", struct.pack("<IIQ", 9, 8, 1) + _text(b"x")),
+)
+
+
+def known_keys(architecture: str) -> list[str]:
+    """Every key that the format's own package knows, for this architecture."""
+    found: list[str] = []
+    rooms = [gguf.constants.Keys]
+    while rooms:
+        for value in vars(rooms.pop()).values():
+            if isinstance(value, type):
+                rooms.append(value)
+            elif isinstance(value, str) and "." in value and not value.startswith("gguf."):
+                found.append(value.replace("{arch}", architecture))
+    return list(dict.fromkeys(found))
+
+
+def changed_entries(path: Path, architecture: str) -> Iterator[Change]:
+    """The file with each key that it has, or could have, holding each of VALUES."""
+    content, reader = path.read_bytes(), gguf.GGUFReader(path)
+    fields, data = reader.fields, content[reader.data_offset :]
+    own = {name: field for name, field in fields.items() if not name.startswith("GGUF.")}
+    ends = {name: field.offset + sum(part.nbytes for part in field.parts) for name, field in own.items()}
+    behind = max(ends.values())
+    last = reader.tensors[-1].field
+    tensors = content[behind : last.offset + sum(part.nbytes for part in last.parts)]
+    for key in dict.fromkeys([*own, *known_keys(architecture)]):
+        start, end = (own[key].offset, ends[key]) if key in own else (behind, behind)
+        for label, raw in VALUES:
+            head = content[:start] + _text(key.encode()) + raw + content[end:behind]
+            yield f"{key} = {label}", _whole(head, tensors, data, num_more=int(key not in own))
+
+
+def _whole(head: bytes, tensors: bytes, data: bytes, *, num_more: int) -> bytes:
+    """The file again, with its data at the place that follows from where the header ends now."""
+    (count,) = struct.unpack_from("<Q", head, 16)
+    head = _put(head, 16, struct.pack("<Q", count + num_more)) + tensors
+    return head + bytes(-len(head) % 32) + data

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eaglelocal.errors import ModelFileError
 from eaglelocal.hub.heads.pickled import read_pickled
-from eaglelocal.hub.heads.safetensors import StoredTensor, read_safetensors
+from eaglelocal.hub.heads.safetensors import StoredTensor, check_count, read_safetensors
 
 CONFIG, SUFFIX = "config.json", ".safetensors"
 MAX_JSON_BYTES = 16 << 20
@@ -58,6 +58,7 @@ def read_published(folder: Path) -> Published:
             if name in tensors:
                 raise ModelFileError(f"tensor {name} is in {tensors[name].path.name} and in {path.name}")
             tensors[name] = tensor
+        check_count(path, len(tensors))
     return Published(folder, config, tensors)
 
 
@@ -85,8 +86,14 @@ def _tensor_files(folder: Path) -> tuple[Format, list[Path]]:
         if (folder / form.index).is_file():
             return form, _shards(folder, form)
         if files := sorted(folder.glob(f"{'*' if form.suffix == SUFFIX else form.stem}{form.suffix}")):
-            return form, files[:MAX_FILES]
+            _check_files(folder.name, len(files))
+            return form, files
     raise ModelFileError(f"{folder} has no *{SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head")
+
+
+def _check_files(what: str, num_files: int) -> None:
+    if num_files > MAX_FILES:
+        raise ModelFileError(f"{what}: {num_files} files with weights, more than the limit of {MAX_FILES} for a head")
 
 
 def _shards(folder: Path, form: Format) -> list[Path]:
@@ -95,6 +102,7 @@ def _shards(folder: Path, form: Format) -> list[Path]:
     if not isinstance(names, dict) or not names:
         raise ModelFileError(f"{form.index}: no weight_map")
     files = sorted({str(name) for name in names.values()})
+    _check_files(form.index, len(files))
     for name in files:
         if Path(name).name != name or not name.endswith(form.suffix):
             raise ModelFileError(f"{form.index} names {name!r}, which is no *{form.suffix} beside it")

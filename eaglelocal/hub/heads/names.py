@@ -67,7 +67,7 @@ def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
         if common in named:
             raise ModelFileError(f"tensors {named[common].name} and {name} are both {common}")
         named[common] = tensor
-    dropped = [name for name, tensor in named.items() if _is_needless(name, tensor)]
+    dropped = {name: tensor for name, tensor in named.items() if _is_needless(name, tensor)}
     kept = {name: tensor for name, tensor in named.items() if name not in dropped}
     _check(kept)
     fc_norms = {int(found[1]): kept.pop(found[0]) for found in filter(None, map(FC_NORM.fullmatch, list(kept)))}

@@ -19,7 +19,7 @@ from typing import IO
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import refuse
 from eaglelocal.hub.heads.pickle_machine import PickleMachine
-from eaglelocal.hub.heads.safetensors import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor
+from eaglelocal.hub.heads.safetensors import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor, check_count
 
 MAX_PICKLE_BYTES = 2 << 20  # about 250 for each tensor
 MAX_RANK = 16  # of what is read at all; what is used has MAX_DIMENSIONS
@@ -55,6 +55,7 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
             views = _views(path, archive, entries.get("data.pkl"))
+            check_count(path, len(views))
             return {name: _located(path, file, name, view, entries) for name, view in views.items()}
     except DAMAGED as error:
         raise refuse(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from eaglelocal.gguf.cursor import refuse
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_HEADER_BYTES = 25_000_000  # the hub reads no more of one either
+MAX_TENSORS = 1 << 15  # heads have some dozens; whole models of many experts have 100 000
 MAX_DIMENSIONS = 8
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
@@ -47,7 +49,7 @@ class StoredTensor:
 
     @property
     def num_elements(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
+        return math.prod(self.shape)
 
     @property
     def is_float(self) -> bool:
@@ -104,6 +106,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
             header, data_offset = _read_header(file, path, found.st_size)
     except OSError as error:
         raise refuse(path.name, f"cannot be read: {error.strerror}") from error
+    check_count(path, len(header))
     tensors = [
         _tensor(path, name, entry, data_offset, found.st_size - data_offset)
         for name, entry in header.items()
@@ -111,6 +114,12 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     ]
     _check_no_overlap(path, tensors)
     return {tensor.name: tensor for tensor in tensors}
+
+
+def check_count(path: Path, num_tensors: int) -> None:
+    """Raises ModelFileError on more than any head has."""
+    if num_tensors > MAX_TENSORS:
+        raise refuse(path.name, f"{num_tensors} tensors, more than the limit of {MAX_TENSORS} for a head", hint="")
 
 
 def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str, object], int]:

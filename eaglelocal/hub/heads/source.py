@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from eaglelocal import locations
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.heads.folder import CONFIG, SUFFIX
 
@@ -29,13 +30,16 @@ def head_folder(reference: str) -> tuple[Path, str]:
 
 def _cached(repository: str) -> Path | None:
     """The newest snapshot in the hub's cache."""
+    from eaglelocal.hub.client_settings import prepare_client
+
+    prepare_client(connects=False)
     from huggingface_hub import try_to_load_from_cache  # slow to import
     from huggingface_hub.errors import HFValidationError
 
     from eaglelocal.hub.troubles import explained
 
     try:
-        found = try_to_load_from_cache(repository, CONFIG)
+        found = try_to_load_from_cache(repository, CONFIG, cache_dir=locations.hub_cache_dir())
     except HFValidationError as problem:
         raise explained(problem, repository) from None
     return Path(found).parent if isinstance(found, str) else None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.gguf import strings
 from eaglelocal.gguf.strings import walk_strings
 
 PIECES = st.one_of(
@@ -42,6 +46,28 @@ def test_agrees_with_the_plain_walk(pieces: list[bytes], count: int, cut: int, t
 @given(st.binary(max_size=600), st.integers(0, 50))
 def test_agrees_on_noise(window: bytes, count: int) -> None:
     assert walk_strings(window, 0, count) == plain_walk(window, count)
+
+
+@pytest.mark.parametrize("word", [b"", b"ab", b"\0\0"])
+def test_few_strings_look_at_few_bytes(word: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much lies behind them: a header may have 60 000 short arrays."""
+    looked_at: list[int] = []
+
+    def counted(window: bytes, kind: type, count: int, offset: int) -> np.ndarray:
+        looked_at.append(count)
+        return np.frombuffer(window, kind, count, offset)
+
+    monkeypatch.setattr(strings, "np", SimpleNamespace(**vars(np) | {"frombuffer": counted}))
+    window = (struct.pack("<Q", len(word)) + word) * 100_000
+    for count in (1, 20, 100, 1000):
+        assert walk_strings(window, 0, count) == (count * (8 + len(word)), count)
+    assert sum(looked_at) <= 100_000 < len(window)
+
+
+def test_empty_strings_are_stepped_over_together() -> None:
+    window = bytes(8 * 100_000) + struct.pack("<Q", 3) + b"end"
+    assert walk_strings(window, 0, 100_001) == (len(window), 100_001)
+    assert walk_strings(window, 0, 99_999) == (8 * 99_999, 99_999)
 
 
 def test_agrees_across_segments() -> None:

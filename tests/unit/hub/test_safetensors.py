@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.hub.heads.folder import read_published
-from eaglelocal.hub.heads.safetensors import read_safetensors
+from eaglelocal.hub.heads import safetensors
+from eaglelocal.hub.heads.folder import MAX_FILES, read_published
+from eaglelocal.hub.heads.safetensors import MAX_HEADER_BYTES, MAX_TENSORS, read_safetensors
 
 RNG = np.random.default_rng(0)
 MATRIX = bf16(RNG.normal(size=(6, 5)))
@@ -90,6 +91,44 @@ def test_any_byte_may_be_wrong(at: int, value: int, cut: int | None, tmp_path_fa
             assert (tensor.floats() if tensor.is_float else tensor.integers()).shape == tensor.shape
     except ModelFileError:
         pass
+
+
+def test_more_tensors_than_any_head_has_are_refused_by_their_number(tmp_path: Path) -> None:
+    entries = {f"w{i}": ENTRY for i in range(MAX_TENSORS + 1)}
+    with pytest.raises(ModelFileError, match=rf"{MAX_TENSORS + 1} tensors, more than the limit of {MAX_TENSORS}"):
+        read_safetensors(raw_file(tmp_path / "x.safetensors", entries, bytes(16)))
+
+
+def test_a_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with path.open("wb") as file:
+        file.write((MAX_HEADER_BYTES + 1).to_bytes(8, "little"))
+        file.truncate(2 * MAX_HEADER_BYTES)
+    with pytest.raises(ModelFileError, match=f"a header of {MAX_HEADER_BYTES + 1} bytes"):
+        read_safetensors(path)
+
+
+def test_shards_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tensors(tmp_path, {f"w{i}": (MATRIX + i, "float32") for i in range(5)}, 3)
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 4)
+    with pytest.raises(ModelFileError, match="5 tensors, more than the limit of 4"):
+        read_published(tmp_path)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_more_files_than_any_head_has_are_refused_by_their_number(has_index: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    names = [f"{i}.safetensors" for i in range(MAX_FILES + 1)]
+    if has_index:
+        (tmp_path / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {name: name for name in names}})
+        )
+    else:
+        for name in names:
+            (tmp_path / name).touch()
+    with pytest.raises(ModelFileError, match=f"{MAX_FILES + 1} files with weights, more than the limit"):
+        read_published(tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,241 @@
+"""The variables that the hub's client and its HTTP library read, checked before either of them is loaded.
+
+A value that they cannot use is named here, in our words. Left to them it is an exception of their own when they are
+imported, or looks like a hub that does not answer, and is tried again in vain. Opens no connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import ssl
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from eaglelocal import locations
+from eaglelocal.errors import UsageError
+
+Environ = Mapping[str, str]
+
+ENDPOINT = "HF_ENDPOINT"
+TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # and a value that makes sense
+MAX_TIMEOUT_S = 86_400
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+HEADERS = ("HF_HUB_USER_AGENT_ORIGIN",)
+PROXY_SCHEMES = ("http", "https", "all")  # the client opens all that are set, whatever the hub's own scheme is
+PROXY_KINDS = ("http", "https", "socks5", "socks5h")
+SOCKS_PACKAGE = "socksio"
+MAX_SHOWN_CHARS = 80
+
+
+def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> None:
+    """Check what the client reads, then load it without a word of its own.
+
+    connects  whether a hub will be asked; else only those variables count without which it cannot be imported
+
+    Raises UsageError with the variable and its value.
+    """
+    check_settings(environ, connects=connects)
+    with _unheard():
+        try:
+            import huggingface_hub.constants
+
+            if connects:
+                huggingface_hub.get_session()  # built from these variables; nothing is sent yet
+        except Exception as problem:  # of the library, from whatever else is set here: no hub was asked
+            raise _unforeseen(problem, environ) from problem
+
+
+def check_settings(environ: Environ, *, connects: bool = True) -> None:
+    """The same checks, and nothing is loaded. Raises UsageError."""
+    for check in (*IMPORT_CHECKS, *(CONNECTION_CHECKS if connects else ())):
+        check(environ)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """The client warns of variables that do nothing here, and prints why it cannot be imported, on stdout."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _unforeseen(problem: Exception, environ: Environ) -> UsageError:
+    names = [name for name in environ if name.startswith(("HF_", "HUGGING", "SSL_")) or name.lower().endswith("_proxy")]
+    what = str(problem).strip().split("\n")[0] or type(problem).__name__
+    hint = f"look at {', '.join(sorted(names))}" if names else "pip install --upgrade huggingface_hub"
+    return UsageError(f"the hub's client cannot be used with what is set here: {what}", hint=hint)
+
+
+# ---- what it cannot be imported with
+def check_endpoint(environ: Environ) -> None:
+    value = environ.get(ENDPOINT)
+    if value is None:
+        return
+    if not value:
+        raise UsageError(f"{ENDPOINT} is set and empty", hint=f"unset {ENDPOINT}")
+    why = _why_no_address(value, ("http", "https"))
+    if why:
+        example = f"https://{value}" if "://" not in value and not _why_no_address(f"https://{value}") else ""
+        hint = f"export {ENDPOINT}={example or 'https://huggingface.co'}, or unset it"
+        raise UsageError(f"{ENDPOINT} is {_shown(value)}, which is no address of a hub: {why}", hint=hint)
+
+
+def check_timeouts(environ: Environ) -> None:
+    """The client takes whole numbers; 0 means its default."""
+    for name, usual in TIMEOUTS.items():
+        value = environ.get(name)
+        if value is not None and not _is_timeout(value):
+            what = f"{name} is {_shown(value)}, not a whole number of seconds up to {MAX_TIMEOUT_S}"
+            raise UsageError(what, hint=f"export {name}={_digits(value) or usual}")
+
+
+def _is_timeout(value: str) -> bool:
+    try:
+        return 0 <= int(value) <= MAX_TIMEOUT_S
+    except ValueError:
+        return False
+
+
+def _digits(value: str) -> str:
+    """`30` of `30s`; empty where no such number stands in front."""
+    digits = value.strip().split(".")[0].rstrip("sec ")
+    return digits if digits.isdecimal() and _is_timeout(digits) else ""
+
+
+# ---- what it cannot connect with
+def check_proxies(environ: Environ) -> None:
+    if "*" in [host.strip() for host in proxy_variable(environ, "no")[1].split(",")]:
+        return
+    for scheme in PROXY_SCHEMES:
+        name, value = proxy_variable(environ, scheme)
+        if value:
+            _check_proxy(name, value)
+
+
+def proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
+    """The name and the value of what counts: the lower-case name goes first, even where it is empty."""
+    lower, upper = f"{scheme}_proxy", f"{scheme.upper()}_PROXY"
+    name = lower if lower in environ else upper
+    return name, environ.get(name, "")
+
+
+def _check_proxy(name: str, value: str) -> None:
+    why = _why_no_address(value if "://" in value else f"http://{value}", PROXY_KINDS)
+    if why:
+        hint = f"export {name}=http://HOST:PORT, or unset it"
+        raise UsageError(f"{name} is {_shown(masked(value))}, which is no address of a proxy: {why}", hint=hint)
+    if value.lower().startswith("socks") and importlib.util.find_spec(SOCKS_PACKAGE) is None:
+        what = f"{name} is {_shown(masked(value))}, and a SOCKS proxy needs the package {SOCKS_PACKAGE}"
+        raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}, or unset {name}")
+
+
+def check_certificates(environ: Environ) -> None:
+    """SSL_CERT_DIR counts only where SSL_CERT_FILE is not set."""
+    if file := environ.get("SSL_CERT_FILE"):
+        try:
+            ssl.create_default_context(cafile=file)
+        except (OSError, ValueError) as problem:
+            what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            message = f"SSL_CERT_FILE is {_shown(file)}, from which no certificates can be read: {what}"
+            raise UsageError(message, hint="export SSL_CERT_FILE=/a/file/of/certificates.pem, or unset it") from problem
+        return
+    folders = environ.get("SSL_CERT_DIR")
+    if folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
+        raise UsageError(f"SSL_CERT_DIR is {_shown(folders)}, which is no folder", hint="unset SSL_CERT_DIR")
+
+
+def check_token(environ: Environ) -> None:
+    """What it sends in headers. A token is never shown."""
+    for name in TOKENS:
+        if environ.get(name):
+            _check_header(name, environ[name].strip().replace("\r", "").replace("\n", ""), "")
+            break
+    else:
+        _check_token_file(environ)
+    for name in HEADERS:
+        _check_header(name, environ.get(name, ""), f" {_shown(environ.get(name, ''))}")
+
+
+def _check_header(name: str, value: str, shown: str) -> None:
+    if value and not (value.isascii() and value.isprintable()):
+        message = f"{name}{shown and f' is{shown}, which'} has a letter that no header can carry"
+        raise UsageError(message, hint=f"unset {name}" if shown else f"set {name} again, or unset it")
+
+
+def _check_token_file(environ: Environ) -> None:
+    path, name = locations.hub_token_file(environ), _named_by(environ, "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME")
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return  # nobody has logged in
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path} holds no token but other bytes", hint=f"hf auth login, or rm {path}") from problem
+    except OSError as problem:
+        what = f"{name} is {_shown(environ[name])}, and " if name else ""
+        message = f"{what}the token in {path} cannot be read: {problem.strerror}"
+        raise UsageError(message, hint=f"unset {name}" if name else f"ls -l {path}") from problem
+    _check_header(str(path), token.replace("\r", "").replace("\n", ""), "")
+
+
+def check_folders(environ: Environ) -> None:
+    """The cache is a folder, or can become one."""
+    path = locations.hub_cache_dir(environ).absolute()
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if existing.is_dir():
+        return
+    name = _named_by(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+    what = f"{name} is {_shown(environ[name])}, and " if name else ""
+    raise UsageError(f"{what}{existing} is no folder", hint=f"unset {name}" if name else f"mv {existing} elsewhere")
+
+
+def _named_by(environ: Environ, *names: str) -> str:
+    """The variable that says where it lies; empty: none does."""
+    return next((name for name in names if environ.get(name)), "")
+
+
+# ---- addresses
+def _why_no_address(value: str, schemes: tuple[str, ...] = ("http", "https")) -> str:
+    """Empty where the HTTP library can use it."""
+    if not value.isprintable() or " " in value:
+        return "it has a blank or a control character"
+    if "://" not in value:
+        return f"it does not begin with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+    try:
+        parts = urlsplit(value)
+        return _why_no_parts(parts, schemes)
+    except ValueError as problem:
+        return str(problem)[:1].lower() + str(problem)[1:]
+
+
+def _why_no_parts(parts: SplitResult, schemes: tuple[str, ...]) -> str:
+    if parts.scheme.lower() not in schemes:
+        return f"{parts.scheme}:// is none of {', '.join(f'{scheme}://' for scheme in schemes)}"
+    if not parts.hostname:
+        return "it names no host"
+    _ = parts.port  # raises ValueError where it is none
+    return ""
+
+
+def masked(address: str) -> str:
+    """The address without the password that it may hold."""
+    head, at, host = address.rpartition("@")
+    scheme, sign, _ = head.partition("://")
+    return f"{scheme}{sign}***@{host}" if at else address
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}...")
+
+
+IMPORT_CHECKS: tuple[Callable[[Environ], None], ...] = (check_endpoint, check_timeouts)
+CONNECTION_CHECKS: tuple[Callable[[Environ], None], ...] = (
+    check_proxies,
+    check_certificates,
+    check_token,
+    check_folders,
+)

@@ -1,0 +1,12 @@
+"""Why bytes could not be written, in words."""
+
+from __future__ import annotations
+
+import errno
+
+
+def disk_trouble(problem: OSError, path: str) -> str:
+    """Name the file, and the reason as the system gives it."""
+    if problem.errno == errno.ENOSPC:
+        return f"the disk of {path} is full"
+    return f"cannot write {path}: {problem.strerror or problem}"

@@ -1,0 +1,126 @@
+"""Each variable that the hub's client reads, with a value that it cannot use; and those that it can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.errors import UsageError
+from eaglelocal.hub import client_settings
+from eaglelocal.hub.client_settings import check_settings
+
+UNUSABLE = [
+    ("HF_ENDPOINT", "", "unset HF_ENDPOINT"),
+    ("HF_ENDPOINT", "hub.example", "export HF_ENDPOINT=https://hub.example"),
+    ("HF_ENDPOINT", "127.0.0.1:8080", "export HF_ENDPOINT=https://127.0.0.1:8080"),
+    ("HF_ENDPOINT", "http://127.0.0.1:99999", "unset it"),
+    ("HF_ENDPOINT", "http://[::1", "unset it"),
+    ("HF_ENDPOINT", "ftp://hub.example", "unset it"),
+    ("HF_ENDPOINT", "https://", "unset it"),
+    ("HF_ENDPOINT", "https://hub.example\n", "unset it"),
+    ("HF_HUB_ETAG_TIMEOUT", "soon", "export HF_HUB_ETAG_TIMEOUT=10"),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "30s", "export HF_HUB_DOWNLOAD_TIMEOUT=30"),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "2.5", "export HF_HUB_DOWNLOAD_TIMEOUT=2"),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "", "export HF_HUB_DOWNLOAD_TIMEOUT=10"),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "-3", "export HF_HUB_DOWNLOAD_TIMEOUT=10"),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "9" * 20, "export HF_HUB_DOWNLOAD_TIMEOUT=10"),
+    ("ALL_PROXY", "socks://127.0.0.1:9", "unset it"),
+    ("all_proxy", "socks4://127.0.0.1:9", "unset it"),
+    ("https_proxy", "http://127.0.0.1:99999", "unset it"),
+    ("http_proxy", "http://:::", "unset it"),
+    ("HTTPS_PROXY", "a proxy", "unset it"),
+    ("SSL_CERT_FILE", "/nowhere/at/all.pem", "unset it"),
+    ("SSL_CERT_FILE", __file__, "unset it"),
+    ("SSL_CERT_DIR", "/nowhere/at/all", "unset SSL_CERT_DIR"),
+    ("HF_TOKEN", "hf_\u00e4", "unset it"),
+    ("HF_TOKEN", "hf_a\x00b", "unset it"),
+    ("HF_HUB_USER_AGENT_ORIGIN", "\u00e4", "unset HF_HUB_USER_AGENT_ORIGIN"),
+    ("HF_TOKEN_PATH", str(Path(__file__).parent), "unset HF_TOKEN_PATH"),
+    ("HF_HOME", __file__, "unset HF_HOME"),
+    ("HF_HUB_CACHE", __file__, "unset HF_HUB_CACHE"),
+]
+USABLE = [
+    {},
+    {"HF_ENDPOINT": "http://127.0.0.1:8080/"},
+    {"HF_ENDPOINT": "https://[::1]:8080/hub"},
+    {"HF_HUB_ETAG_TIMEOUT": "0", "HF_HUB_DOWNLOAD_TIMEOUT": " 30 "},
+    {"http_proxy": "proxy.example:3128", "HTTPS_PROXY": "http://me:secret@proxy.example"},
+    {"HTTPS_PROXY": "nonsense://x", "https_proxy": ""},
+    {"ALL_PROXY": "socks://x", "NO_PROXY": "localhost, *"},
+    {"HF_TOKEN": "hf_abc\n"},
+    {"HF_TOKEN_PATH": "/nowhere/at/all"},
+    {"HF_HUB_CACHE": "~nobody-of-that-name/hub"},
+    {"REQUESTS_CA_BUNDLE": "/nowhere", "HF_HUB_DISABLE_XET": "maybe"},
+]
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), UNUSABLE)
+def test_the_variable_is_named_with_its_value_and_a_way_out(name: str, value: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_settings({"HF_HOME": str(tmp_path), name: value})
+    message = raised.value.message
+    assert message.startswith(f"{name} ") and hint in raised.value.hint
+    assert ("TOKEN" in name and "PATH" not in name) or repr(value)[:40] in message or not value
+
+
+@pytest.mark.parametrize("environ", USABLE, ids=str)
+def test_what_the_client_can_use_is_left_to_it(environ: dict[str, str], tmp_path: Path) -> None:
+    check_settings({"HF_HOME": str(tmp_path), **environ})
+
+
+def test_a_socks_proxy_needs_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "all_proxy": "socks5://me:secret@127.0.0.1:9"}
+    monkeypatch.setattr(client_settings, "SOCKS_PACKAGE", "no_package_of_that_name")
+    with pytest.raises(UsageError, match=r"all_proxy .*no_package_of_that_name") as raised:
+        check_settings(environ)
+    assert "secret" not in raised.value.message and "127.0.0.1:9" in raised.value.message
+    monkeypatch.setattr(client_settings, "SOCKS_PACKAGE", "json")
+    check_settings(environ)
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_a_token_is_never_shown(variable: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=variable) as raised:
+        check_settings({"HF_HOME": str(tmp_path), variable: "hf_secret\u00e4"})
+    assert "secret" not in raised.value.message + raised.value.hint
+
+
+@pytest.mark.parametrize("content", [b"hf_\xff", "hf_\u00e4".encode()])
+def test_a_token_file_with_other_bytes_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(UsageError, match=str(tmp_path / "token")):
+        check_settings({"HF_HOME": str(tmp_path)})
+
+
+def test_only_what_hinders_its_import_counts_where_no_hub_is_asked(tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "all_proxy": "nonsense://x"}
+    check_settings(environ, connects=False)
+    with pytest.raises(UsageError, match="HF_ENDPOINT"):
+        check_settings({**environ, "HF_ENDPOINT": "x"}, connects=False)
+
+
+PROGRAM = """
+import os
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.client_settings import prepare_client
+try:
+    prepare_client()
+except UsageError as problem:
+    raise SystemExit(f"named: {problem.message}; {problem.hint}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("HF_HUB_ENABLE_HF_TRANSFER", "1", ""), ("Http_Proxy", "socks://127.0.0.1:9", "named: the hub's client cannot")],
+)
+def test_the_client_is_loaded_without_a_word_of_its_own(name: str, value: str, said: str, tmp_path: Path) -> None:
+    """Also where it cannot be, from a variable that no check knows: the hint lists what is set."""
+    environ = {"HF_HOME": str(tmp_path), "PATH": "", name: value}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert done.stdout == "" and done.stderr.startswith(said) and bool(done.stderr) == bool(said)
+    assert not said or name in done.stderr
