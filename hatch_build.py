@@ -17,7 +17,7 @@ from packaging.tags import sys_tags
 
 FOLDER = Path("eaglelocal/backend/native")
 LIBRARY = "libhot.dylib" if sys.platform == "darwin" else "libhot.so"
-FLAGS = ("-std=gnu11", "-O3", "-Wall", "-fPIC", "-shared")
+FLAGS = ("-std=gnu11", "-O3", "-Wall", "-fPIC", "-shared", "-pthread")
 HINT = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name yours in CC"
 
 

@@ -31,6 +31,7 @@ HOT_CODES = {
     1005: "the context is closed",
 }
 LOST = "failed with status"  # in what llama.cpp logs where Metal has failed at work that is then taken for done
+MAX_LINE_CHARS = 1000  # of what llama.cpp logs: a model's name or template stands there whole
 WARNING = 3  # ggml_log_level; 4 is error
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
@@ -87,7 +88,8 @@ class Log:
         self._part = ""
 
     def write(self, text: str) -> None:
-        *whole, self._part = (self._part + text).split("\n")
+        first, *others = text.split("\n")
+        *whole, self._part = ((self._part + first)[:MAX_LINE_CHARS], *(line[:MAX_LINE_CHARS] for line in others))
         self._recent.extend(whole)
         self.buffer_lines.extend(line for line in whole if "buffer size" in line)
 

@@ -20,10 +20,11 @@ from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.loaded import block_of, is_expert, is_input
 
-BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|compute|output|RS)\s+buffer size\s*=\s*([\d.]+)\s*MiB")
-LAYER_LINE = re.compile(r"load_tensors: layer\s+(\d+) assigned to device ([^,]+),")
-CACHE_LAYER_LINE = re.compile(r"layer\s+\d+: dev = (\S+)")
-CACHE_SIZE_LINE = re.compile(r"size =\s*([\d.]+) MiB \(\s*\d+ cells,")  # of the layers named before it
+# Each begins with the function that logs it: a line that only quotes one, such as a model's name, is none of them.
+BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS) +buffer size *= *([\d.]+) *MiB")
+LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
+CACHE_LAYER_LINE = re.compile(r"\w+[:,] +layer +\d+: dev = (\S+)")
+CACHE_SIZE_LINE = re.compile(r"\w+: size = *([\d.]+) MiB \( *\d+ cells,")  # of the layers named before it
 MIB = 2**20
 ALL_OF_IT, UNCUTTABLE = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
@@ -199,7 +200,7 @@ def buffer_bytes(log: Log) -> dict[str, int]:
     """Bytes by kind of buffer, summed over devices, as llama.cpp logged them since it was loaded."""
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
-        if match := BUFFER_LINE.search(line):
+        if match := BUFFER_LINE.match(line):
             kind = match.group(2)
             totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
     return totals
@@ -212,7 +213,7 @@ def host_bytes(log: Log, devices: Sequence[str], *, lends_memory: bool) -> int:
     lends_memory  they work there too
     """
     elsewhere = () if lends_memory else devices
-    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.search(line)))
+    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
     return sum(int(float(match.group(3)) * MIB) for match in found if device_of(match.group(1), elsewhere) == RAM)
 
 
@@ -223,7 +224,7 @@ def device_of(name: str, devices: Sequence[str]) -> str:
 
 def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
     """Layer -> device; the layer behind the last one is the output."""
-    found = (match for line in lines if (match := LAYER_LINE.search(line)))
+    found = (match for line in lines if (match := LAYER_LINE.match(line)))
     return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
 
 
@@ -251,9 +252,9 @@ def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buff
     """Each cache is told as its layers and then the size of them all; a model may have several (sliding windows)."""
     layers: list[str] = []
     for line in lines:
-        if match := CACHE_LAYER_LINE.search(line):
+        if match := CACHE_LAYER_LINE.match(line):
             layers.append(device_of(match.group(1), devices))
-        elif (match := CACHE_SIZE_LINE.search(line)) and layers:
+        elif (match := CACHE_SIZE_LINE.match(line)) and layers:
             share = float(match.group(1)) * MIB / len(layers)
             yield from (Buffer(device, Kind.CACHE, int(share)) for device in layers)
             layers = []
@@ -261,5 +262,5 @@ def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buff
 
 def compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
     for line in lines:
-        if (match := BUFFER_LINE.search(line)) and match.group(2) == "compute":
+        if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
             yield Buffer(device_of(match.group(1), devices), Kind.BUFFERS, int(float(match.group(3)) * MIB))

@@ -5,6 +5,7 @@ A build can crash the process that loads it: for another processor, or with a dr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -53,8 +54,11 @@ def _death(code: int, stderr: str) -> str:
 
 def main() -> None:
     from eaglelocal.backend.library import load_library
+    from eaglelocal.backend.parent_watch import end_with_parent
     from eaglelocal.errors import EagleLocalError
 
+    with contextlib.suppress(EagleLocalError):  # the C part may be what is wrong here
+        end_with_parent()
     devices, failure, blindness = list[str](), "", ""
     try:
         library = load_library()

@@ -48,6 +48,10 @@ class Channel:
         except Exception as error:  # what a broken pickle raises is not limited to UnpicklingError
             raise EngineError(f"the engine's pipe carries an unreadable message of {length} bytes: {error}") from error
 
+    def fileno(self) -> int:
+        """The pipe that is read."""
+        return self._reading.fileno()
+
     def close(self) -> None:
         """Close both pipes; the other end must be gone, or a blocked sender would hold this up."""
         with self._send_lock:

@@ -1,8 +1,8 @@
 """The engine's child process: `python -m eaglelocal.engine.process PACKAGE.MODULE:BUILDER`.
 
 Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
-commands into a queue, the main thread alone touches the engine. The process ends when its pipe ends,
-also in the middle of a native call, so that a killed parent never leaves a card full.
+commands into a queue, the main thread alone touches the engine. The process ends when its pipe or its parent
+ends, also in the middle of a native call, so that a killed parent never leaves a card full.
 It knows the engine by its Protocol only; the builder is given by name, so nothing above is imported.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol, cast
 
+from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.core.events import (
     Cancel,
     EngineInfo,
@@ -43,7 +44,7 @@ from eaglelocal.engine.channel import Channel
 from eaglelocal.engine.ending import Broken
 from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.engine.watchdog import BEAT_S, Beat
-from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
+from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 _MIN_PROGRESS = 0.005  # of the load; llama.cpp reports every tensor
 
@@ -187,6 +188,8 @@ def main(builder: str) -> int:
     """Take over the pipes, load, serve; the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the parent decides
     channel = _take_over_pipes()
+    with contextlib.suppress(LibraryError):  # where the C part is missing, loading will say so
+        end_with_parent(channel.fileno())  # the thread below cannot while the main thread keeps the interpreter's lock
     commands: Commands = SimpleQueue()
     threading.Thread(target=_listen, args=(channel, commands), name="commands", daemon=True).start()
     engine = _load(builder, cast(Plan, commands.get()), channel)

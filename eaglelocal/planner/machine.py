@@ -297,7 +297,7 @@ def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[st
 
 def _words(name: str) -> frozenset[str]:
     """Of a device's name, without makers, families and sizes."""
-    words = re.findall(r"[a-z0-9]+", re.sub(r"\d+ ?gb?\b", " ", name.lower()))
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<!\d)\d+ ?gb?\b", " ", name.lower()))
     return frozenset(words) - NO_MODEL
 
 

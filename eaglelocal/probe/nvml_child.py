@@ -6,14 +6,18 @@ neither hang with it nor be unable to end. Where no NVIDIA driver is, nothing is
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
+import time
 from pathlib import Path
 
 from eaglelocal.probe.asking import NoAnswer, run_module
 from eaglelocal.probe.machine import Gpu
 
 TIMEOUT_S = 8.0  # a driver that is not kept loaded needs a second or two for each card
+_LOOK_S = 0.5  # whether the parent has ended
 MODULE = "eaglelocal.probe.nvml_child"
 DRIVER_MARKS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/nvgpu", "dev/nvhost-ctrl")
 
@@ -40,7 +44,15 @@ def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
 def main() -> None:
     from eaglelocal.probe.gpus import installed_nvml, read_gpus
 
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     sys.stdout.buffer.write(pickle.dumps(read_gpus(installed_nvml())))
+
+
+def _end_with_parent(parent: int) -> None:
+    """NVML is called without the interpreter's lock, so a thread of Python's can look, also while the driver hangs."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_NAME_BYTES = 255 - len(".json")  # what file systems take
 MAX_FRESH_NAME = 48  # characters: a list of conversations is read, not searched
 NAME = re.compile(r"\w[\w .-]{0,79}")
-UNFIT_END = re.compile(r"(\.json|[ .-])+$")  # `path_of` drops .json, so a name with it would be another one's
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,17 @@ def names(folder: Path) -> tuple[str, ...]:
 def fresh_name(folder: Path, question: str) -> str:
     """A name that no file has, of the first words of a question: `What is an eagle`, `What is an eagle 2`."""
     words = re.sub(r"[^\w .-]+", " ", question).split()
-    base = UNFIT_END.sub("", " ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
+    base = _without_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
     taken = {name.casefold() for name in names(folder)}  # some file systems do not tell A from a
     numbered = (f"{base} {number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
+
+
+def _without_unfit_end(name: str) -> str:
+    """`path_of` drops .json, so a name that ends with it would be another one's."""
+    while name != (shorter := name.rstrip(" .-").removesuffix(".json")):
+        name = shorter
+    return name
 
 
 def rename(folder: Path, old: str, new: str) -> str:

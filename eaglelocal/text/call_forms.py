@@ -112,7 +112,7 @@ MISTRAL = CallForm(
     around=("[TOOL_CALLS][", ", ", "]"),
     begin="[TOOL_CALLS]",
     inside=("[ARGS]", "[CALL_ID]"),
-    head=r"\s*(?P<name>[\w./:-]+)\s*(\[CALL_ID\]\s*(?P<id>\w+)\s*)?(\[ARGS\])?\s*",
+    head=r"\s*+(?P<name>[\w./:-]++)\s*+(\[CALL_ID\]\s*+(?P<id>\w++)\s*+)?(\[ARGS\])?\s*+",
     has_short_ids=True,
 )
 MISTRAL_IDS = CallForm(
@@ -133,7 +133,7 @@ DEEPSEEK = CallForm(  # V3, R1
     end="<｜tool▁call▁end｜>",
     inside=(_SEP,),
     section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-    head=rf"\s*(function\s*{_SEP})?\s*(?P<name>[\w./:-]+)\s*({_SEP}|```json)?\s*",
+    head=rf"\s*+(function\s*+{_SEP})?\s*+(?P<name>[\w./:-]++)\s*+({_SEP}|```json)?\s*+",
     tail="`",
 )
 DEEPSEEK_31 = CallForm(
@@ -157,7 +157,7 @@ KIMI = CallForm(
     end="<|tool_call_end|>",
     inside=("<|tool_call_argument_begin|>",),
     section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-    head=r"\s*(?P<id>(functions\.)?(?P<name>[\w./:-]+):\d+)\s*<\|tool_call_argument_begin\|>\s*",
+    head=r"\s*+(?P<id>(functions\.)?(?P<name>[\w./:-]+):\d++)\s*+<\|tool_call_argument_begin\|>\s*+",
 )
 SOLAR = CallForm(
     label="solar",
@@ -168,12 +168,12 @@ SOLAR = CallForm(
     end="<|tool_call:end|>",
     inside=("<|tool_call:name|>", "<|tool_call:args|>"),
     section=("<|tool_calls|>", "<|calls|>"),
-    head=r"\s*(?P<id>[\w-]+)\s*<\|tool_call:name\|>\s*(?P<name>[\w./:-]+)\s*<\|tool_call:args\|>\s*",
+    head=r"\s*+(?P<id>[\w-]++)\s*+<\|tool_call:name\|>\s*+(?P<name>[\w./:-]++)\s*+<\|tool_call:args\|>\s*+",
     turns=Turns("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
 )
 FUNCTIONARY = CallForm(
     label="functionary", notation=Notation.JSON, call=f"<function={NAME}>{ARGS}</function>", begin="<function=",
-    end="</function>", head=r"\s*(?P<name>[\w./:-]+)>\s*",
+    end="</function>", head=r"\s*+(?P<name>[\w./:-]++)>\s*+",
 )  # fmt: skip
 PHI = CallForm(
     label="phi", notation=Notation.JSON, call=f"<|tool_call|>{OBJECT}<|/tool_call|>", begin="<|tool_call|>",

@@ -36,7 +36,7 @@ _FIELDS = {
     MAYBE_ID: '(", \\"id\\": \\"" /[A-Za-z0-9]{9}/ "\\"")?',
 }
 _FIELD = re.compile(f"({'|'.join((ARGS, *_FIELDS))})")
-_BREAK = re.compile(r"( *\n *)")  # white space that models write or not
+_BREAK = re.compile(r"((?:(?<! ) +)?\n *)")  # white space that models write or not
 
 
 class Beside(Enum):

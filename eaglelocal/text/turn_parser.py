@@ -18,7 +18,7 @@ from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.tool_calls import CallParser
 
-_RECIPIENT = re.compile(r"\s*(t|to|to=\S*)?\s*")  # as far as it has come
+_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it has come
 
 
 class Place(Enum):

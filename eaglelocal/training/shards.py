@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.training.data import Batch, Document, Pieces, encode_document, pack, score
 from eaglelocal.training.tokenizer import load_tokenizer
@@ -86,6 +87,11 @@ def write_missing(shards: Shards, tokenizer_file: Path, source: DocumentSource) 
         _write(shards.path(stage, shard), islice(rows, STEPS_PER_SHARD * stage.rows_per_step))
 
 
+def _write_in_child(shards: Shards, tokenizer_file: Path, source: DocumentSource) -> None:
+    end_with_parent()
+    write_missing(shards, tokenizer_file, source)
+
+
 def _shard_seed(shards: Shards, stage: Stage, shard: int) -> int:
     """No two shards of a build share a seed, whatever stage or build they are of."""
     return (shards.seed * 64 + shards.stages.index(stage)) * 1_000_000 + shard * 100
@@ -110,7 +116,7 @@ class ShardWriter:
     def __init__(self, shards: Shards, tokenizer_file: Path, source: DocumentSource) -> None:
         self._shards = shards
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=write_missing, args=(shards, tokenizer_file, source), daemon=True)
+        self._process = context.Process(target=_write_in_child, args=(shards, tokenizer_file, source), daemon=True)
         self._process.start()
 
     def wait_for(self, stage: Stage, step: int) -> None:

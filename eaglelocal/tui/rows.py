@@ -23,7 +23,7 @@ from eaglelocal.core.surrogates import REPLACED
 Row = list[Segment]
 
 TAB = "    "
-_FIRST_COLUMN = re.compile(r"\S.*?\s{2,}(?=\S)")
+_FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
 # A model's text must not steer the terminal.
 _HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _HARMLESS |= REPLACED

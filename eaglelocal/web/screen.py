@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 from eaglelocal import locations
+from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.settings import Settings
 from eaglelocal.tui.watching import watch_server
 
@@ -17,6 +18,7 @@ KEY_VARIABLE = "EAGLELOCAL_WATCHED_KEY"
 
 
 def main() -> None:
+    end_with_parent()
     api_key = os.environ.pop(KEY_VARIABLE, "")
     settings = Settings.load({}, os.environ, locations.config_file())
     if settings.glyphs == "auto":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -93,7 +94,7 @@ class ScriptedEngine:
             return
         if verb == "trip":
             raise TypeError("the template tripped")
-        num_steps = int(rest) if verb == "count" else sys.maxsize if verb in ("forever", "hang", "quiet") else 1
+        num_steps = int(rest) if verb == "count" else sys.maxsize if verb in ("forever", "hang", "busy", "quiet") else 1
         self._running[request.id] = _Running(request, num_steps)
         self._held.append(Started(request.id, prompt_tokens=len(request.text or ""), cached_tokens=0))
 
@@ -197,6 +198,12 @@ def _bug(running: _Running, rest: str) -> str:
     return str(1 // 0)
 
 
+def _busy(running: _Running, rest: str) -> str:
+    if running.done:  # likewise; this keeps the interpreter's lock for longer than anybody waits
+        re.match("(a+)+b", "a" * 64)
+    return ""
+
+
 def _hang(running: _Running, rest: str) -> str:
     if running.done:  # the first step gives a sign of life
         time.sleep(600)  # releases the interpreter, as a native call does
@@ -237,6 +244,7 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
     "full": _full,
     "bug": _bug,
     "hang": _hang,
+    "busy": _busy,
     "spin": _spin,
     "stray": _stray,
     "garbage": _garbage,

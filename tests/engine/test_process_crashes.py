@@ -329,9 +329,9 @@ PARENT = """
 """
 
 
-@pytest.mark.parametrize("script", ["count 1", "forever", "hang"])
+@pytest.mark.parametrize("script", ["count 1", "forever", "hang", "busy"])
 def test_the_process_ends_with_its_killed_parent(script: str) -> None:
-    """Idle, generating, and in the middle of a call that does not return.
+    """Idle, generating, and in the middle of a call that does not return, with the interpreter's lock or without.
 
     It must end within a second. Here only a time-out stands, for a starved machine is no defect of ours; the
     seconds are measured by tests/measures/ending.py.

@@ -1,0 +1,49 @@
+/* Ends this process when its parent has ended. A thread of the system's watches, for it needs no lock of the interpreter:
+ * a regular expression or a native call that keeps that lock does not keep it from looking. */
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 500, GRACE_MS = 1000 };
+
+struct watched {
+    pid_t parent;
+    int pipe; /* the end that we read; -1: there is none */
+};
+
+static int is_gone(const struct watched *watched) {
+    struct pollfd pipe = {.fd = watched->pipe, .events = 0, .revents = 0};
+    const int told = poll(&pipe, 1, LOOK_MS); /* ends early when the other end is closed, and waits where there is no pipe */
+    return (told > 0 && (pipe.revents & (POLLHUP | POLLERR | POLLNVAL))) || getppid() != watched->parent;
+}
+
+static void *watch(void *argument) {
+    const struct watched *watched = argument;
+    while (!is_gone(watched))
+        ;
+    poll(NULL, 0, GRACE_MS); /* the interpreter may end the process itself, which says more */
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+/* Returns 0, or the number of the error. Signals stay with the threads that were there before. */
+int32_t end_with_parent(int32_t pipe) {
+    struct watched *watched = malloc(sizeof *watched);
+    if (!watched)
+        return 12; /* ENOMEM */
+    *watched = (struct watched){.parent = getppid(), .pipe = pipe};
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&thread, NULL, watch, watched);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        free(watched);
+    else
+        pthread_detach(thread);
+    return error;
+}

@@ -1,0 +1,22 @@
+"""Ending a child process with its parent, whatever it is doing then. The watching is done in C (native/parent.c)."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+
+from eaglelocal.backend.hot import INSTALL, function_of, load
+from eaglelocal.errors import LibraryError, ResourceError
+
+
+def end_with_parent(pipe: int = -1) -> None:
+    """End this process within two seconds of its parent's end, or of that of `pipe`, which the parent writes to.
+
+    Raises LibraryError where the C part is missing, and ResourceError where no thread can be started.
+    """
+    try:
+        function = function_of(load(C.CDLL), "end_with_parent", [C.c_int32], C.c_int32)
+    except AttributeError:
+        raise LibraryError("eaglelocal's own C part is of another version than the rest", hint=INSTALL) from None
+    if error := function(pipe):
+        raise ResourceError(f"no thread can be started to watch the parent process: {os.strerror(error)}")
