@@ -22,10 +22,13 @@ from eaglelocal.server.api.anthropic_schema import (
 from eaglelocal.server.api.anthropic_teller import AnthropicTeller
 from eaglelocal.server.api.content import NOT_FETCHED, check_kind, from_base64, joined, no_image
 from eaglelocal.server.api.exchange import Exchange, Whole, conversation
+from eaglelocal.server.api.json_values import as_json
 from eaglelocal.server.api.openai_routes import Owner, There
-from eaglelocal.server.api.reading import Question, as_json, chat_question
+from eaglelocal.server.api.reading import Question, chat_question
+from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.routing import BodyRoute
+from eaglelocal.server.api.schema import SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
 from eaglelocal.server.errors import Problem, unsupported
 from eaglelocal.server.serving import Serving
@@ -40,8 +43,19 @@ FIELDS = {
     "reasoning_effort": "output_config.effort",
     "chat_template_kwargs.reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
-    "response_format.json_schema": "output_config.format.schema",
+    "response_format.json_schema": "output_config.format",
 }
+WORDS = Words(
+    format="output_config.format (json_schema)",
+    stops="stop_sequences",
+    foreign={
+        **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **renamed("output_config.format", "response_format"),
+        **renamed("output_config.effort", "reasoning_effort"),
+        **renamed("stop_sequences", "stop"),
+        "n": ONE_ANSWER,
+    },
+)
 SERVER_TOOLS = "only tools of the caller's can be called here"
 BILLING = "x-anthropic-billing-header:"  # Claude Code's: new with every request, so no prompt began like the one before
 
@@ -60,11 +74,9 @@ class CountReply(BaseModel):
 async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response:
     """Answer a conversation in the shape of Anthropic's messages."""
     sampled = {
+        **{name: getattr(body, name) for name in SamplingGiven.model_fields},
         "stream": body.stream,
         "max_tokens": body.max_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
         "stop": body.stop_sequences or None,
     }
     question, names = read(body, sampled, serving, owner)
@@ -89,6 +101,7 @@ async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Respons
 
 def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str) -> tuple[Question, Names]:
     """The question in a chat's shape, and what its fields are called here. Raises Problem."""
+    refuse(body, WORDS)
     placed = placed_messages(body)
     names = Names(FIELDS, tuple(place for place, _ in placed))
     with names.told():
@@ -115,6 +128,11 @@ def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
         chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
     chat["reasoning_effort"] = config.effort
+    misplaced = {"type": config.type, "schema": config.schema_, "json_schema": config.json_schema}
+    for name, value in misplaced.items():
+        if value is not None:
+            what = "what binds the answer stands in output_config.format"
+            raise Problem(400, what, parameter=f"output_config.{name}")
     if wanted := config.format or body.output_format:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
     return chat | choice_of(body.tool_choice)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from eaglelocal.server.api.foreign_items import as_text, is_of_server_tool
 from eaglelocal.server.api.schema import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -15,12 +16,13 @@ from eaglelocal.server.api.schema import (
     Body,
     CallId,
     Count,
-    Extent,
     Finite,
     Name,
+    SamplingGiven,
     Stop,
     Text,
     ToolName,
+    Unsupported,
     Word,
 )
 
@@ -47,6 +49,11 @@ class Block(Body):
     tool_name: Name | None = None
     content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
     is_error: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_known_here(cls, given: Any) -> Any:
+        return as_text(given) if isinstance(given, dict) and is_of_server_tool(given.get("type")) else given
 
 
 class Turn(Body):
@@ -82,6 +89,9 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     format: OutputFormat | None = None
+    type: Any = None  # what belongs into the format is refused beside it
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
@@ -96,14 +106,23 @@ class CountBody(Body):
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where older clients have it
+    response_format: Any = None  # what is called otherwise here is refused, with its name here
+    reasoning_effort: Any = None
+    chat_template: Any = None
+    lora: Any = None
+    truncate_prompt_tokens: Any = None
 
 
-class MessagesBody(CountBody):
-    """POST /v1/messages"""
+class MessagesBody(CountBody, SamplingGiven, Unsupported):
+    """POST /v1/messages. What Anthropic does not know and chats do (`seed`, `min_p`, penalties) is obeyed too."""
 
     max_tokens: Count
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    top_k: Extent | None = None
+    stop: Any = None  # what is called otherwise here is refused, with its name here
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None

@@ -16,11 +16,12 @@ from starlette.responses import Response
 
 from eaglelocal.core.events import Embedded
 from eaglelocal.core.request import EmbedRequest
+from eaglelocal.server.api.embedding_schema import EmbeddingBody
 from eaglelocal.server.api.exchange import Exchange, Whole
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import embed_request
+from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.routing import BodyRoute
-from eaglelocal.server.api.schema import EmbeddingBody
 from eaglelocal.server.api.tellers import compact
 from eaglelocal.server.choice import Choice
 from eaglelocal.server.errors import Problem
@@ -41,6 +42,7 @@ class EmbeddingReply(BaseModel):
 @router.post("/v1/embeddings", response_model=EmbeddingReply)
 async def embeddings(body: EmbeddingBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of each text."""
+    refuse(body)
     name = serving.models.name_of(body.model)
     told = partial(as_list, model=name, as_text=body.encoding_format == "base64")
     made = vectors(serving, name, embed_request(body.input, owner), told, body.dimensions)

@@ -62,6 +62,9 @@ def in_common_words(body: Body) -> Body:
     limits = (body.n_predict, body.max_completion_tokens, body.max_tokens)
     told: dict[str, Any] = {"n": body.n_cmpl or body.n, "n_predict": next((n for n in limits if n is not None), None)}
     schema = body.json_schema
+    if isinstance(schema, dict) and body.response_format is not None:
+        what = "json_schema and response_format both bind the answer: one of them is wanted"
+        raise Problem(400, what, parameter="json_schema")
     if isinstance(schema, dict) and (schema or body.grammar is None):
         told["json_schema"] = None
         told["response_format"] = ResponseFormat.model_validate({"type": "json_object", "schema": schema})

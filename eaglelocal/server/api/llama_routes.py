@@ -30,6 +30,7 @@ from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, chat_question, check_size, new_id
 from eaglelocal.server.api.replies import STREAMED, ErrorReply
 from eaglelocal.server.api.routing import JsonRoute
+from eaglelocal.server.errors import Problem
 from eaglelocal.server.serving import Serving
 
 router = APIRouter(tags=["llama-server"], route_class=JsonRoute)
@@ -53,6 +54,9 @@ async def infill(body: InfillBody, serving: There, owner: Owner) -> Response:
 @router.post("/tokenize", response_model=TokensReply)
 async def tokenize(body: TokenizeBody, serving: There, owner: Owner) -> Response:
     """The tokens of a text."""
+    for name in ("prompt", "messages"):
+        if body.content is None and getattr(body, name) is not None:
+            raise Problem(400, "the text to be tokenized is called content here", parameter=name)
     if not body.content:
         return JSONResponse({"tokens": []})
     parts = parts_of(body.content)

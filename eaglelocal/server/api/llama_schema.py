@@ -54,9 +54,6 @@ class LlamaAsked(Asked):
     response_fields: Annotated[list[Name], Field(max_length=MAX_FIELDS)] | None = None
     samplers: Annotated[list[Word], Field(max_length=64, description=SAMPLERS)] | Word | None = None
     t_max_predict_ms: Annotated[int, Field(ge=-1, le=2**31, description=LINE_LIMIT)] | None = None
-    adaptive_target: Any = None
-    min_keep: Any = None
-    post_sampling_probs: Any = None
 
 
 class LlamaCompletionBody(LlamaAsked):
@@ -87,6 +84,8 @@ class TokenizeBody(Body):
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
+    prompt: Any = None  # vLLM's names, refused where there is no content
+    messages: Any = None
 
 
 class DetokenizeBody(Body):

@@ -7,6 +7,7 @@ said at the start of this server.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -36,6 +37,7 @@ from eaglelocal.server.api.ollama_schema import (
 from eaglelocal.server.api.ollama_teller import NDJSON, OllamaTeller, Shape, as_message, as_response, head, nanoseconds
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, chat_question, completion_question, embed_request, new_id
+from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
 from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.api.schema import CompletionBody, SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
@@ -46,14 +48,27 @@ from eaglelocal.server.serving import Serving
 router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
 
 FIELDS = {
-    **{name: f"options.{name}" for name in (*SamplingGiven.model_fields, "mirostat")},
+    **{name: f"options.{name}" for name in SamplingGiven.model_fields},
     "max_tokens": "options.num_predict",
     "chat_template_kwargs": "think",
     "chat_template_kwargs.reasoning_effort": "think",
     "reasoning_effort": "think",
     "response_format": "format",
     "response_format.json_schema": "format",
+    "response_format.json_schema.schema": "format",
 }
+WORDS = Words(
+    format="format",
+    limit="options.num_predict",
+    stops="options.stop",
+    weights="options.logit_bias",
+    foreign={
+        **renamed("options.num_predict", "max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **renamed("format", "response_format"),
+        "n": ONE_ANSWER,
+    },
+)
+IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, "format": "format stands beside the options"})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
@@ -80,7 +95,7 @@ async def chat(body: OllamaChatBody, serving: There, owner: Owner) -> Response:
 async def generate(body: GenerateBody, serving: There, owner: Owner) -> Response:
     """Answer one question, or go on with a text (`raw`, `suffix`)."""
     goes_on = bool(body.raw or body.suffix)
-    refuse(body, goes_on=goes_on)
+    refuse_beside(body, goes_on=goes_on)
     if not (body.prompt or body.suffix or body.images):
         return unasked(body, serving, owner, as_response)
     if goes_on:
@@ -176,10 +191,11 @@ def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[
 
 def asked_of(body: AnswerAsked, model: str) -> Values:
     """What bodies of chats and of completions share."""
+    refuse(body, WORDS)
     options = body.options or Options()
+    refuse(options, IN_OPTIONS, within="options.")
     return {
         **{name: getattr(options, name) for name in SamplingGiven.model_fields},
-        "mirostat": options.mirostat,
         "model": model,
         "stream": body.stream is not False,
         "max_tokens": limit_of(options.num_predict),
@@ -204,7 +220,7 @@ def thinking_of(given: bool | str | None) -> Values:
     return {**effort, "chat_template_kwargs": {"enable_thinking": bool(given)}}
 
 
-def refuse(body: GenerateBody, *, goes_on: bool) -> None:
+def refuse_beside(body: GenerateBody, *, goes_on: bool) -> None:
     """Raises Problem for what would change the answer."""
     refused = {"template": NO_TEMPLATE, "context": NO_CONTEXT}
     for name, why in (refused | ({"system": NO_SYSTEM, "images": NO_IMAGES} if goes_on else {})).items():

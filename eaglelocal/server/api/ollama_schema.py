@@ -22,6 +22,7 @@ from eaglelocal.server.api.schema import (
     Name,
     SamplingGiven,
     Text,
+    Unsupported,
     Word,
     clipped,
 )
@@ -30,9 +31,21 @@ Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 NO_TIME = (0, "0", "0s", "0m")
 
 
-class Options(SamplingGiven):
+class ElsewhereGiven(Unsupported):
+    """What other APIs understand, in the body or among its options: refused, with its name here where it has one."""
+
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    response_format: Any = None
+    chat_template: Any = None
+
+
+class Options(SamplingGiven, ElsewhereGiven):
     num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
-    mirostat: Any = None
+    format: Any = None  # which belongs beside the options
 
 
 class Called(Body):
@@ -60,7 +73,7 @@ class OllamaTool(Body):
     function: FunctionGiven
 
 
-class AnswerAsked(Body):
+class AnswerAsked(ElsewhereGiven):
     """What conversations and generated texts share."""
 
     model: Name = ""

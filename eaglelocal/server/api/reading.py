@@ -6,18 +6,19 @@ Message texts are joined from their parts; what cannot be honoured (audio, files
 from __future__ import annotations
 
 import dataclasses
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.api.content import Content, check_images, from_url, joined
+from eaglelocal.server.api.embedding_schema import RankingBody
+from eaglelocal.server.api.formats import constraint_of
+from eaglelocal.server.api.json_values import as_json
 from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.schema import (
     MAX_STOPS_CHARS,
@@ -27,11 +28,8 @@ from eaglelocal.server.api.schema import (
     ChatBody,
     CompletionBody,
     ImageUrl,
-    JsonSchema,
     MessageGiven,
     Part,
-    RankingBody,
-    ResponseFormat,
     ToolGiven,
 )
 from eaglelocal.server.api.tool_choices import allowed_tools, choice_of
@@ -323,28 +321,6 @@ def tool_of(given: ToolGiven, index: int) -> Tool:
     return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
 
 
-def constraint_of(given: ResponseFormat | None) -> Constraint | None:
-    match given:
-        case None | ResponseFormat(type="text"):
-            return None
-        case ResponseFormat(type="json_schema", json_schema=JsonSchema(schema_=schema, strict=strict)):
-            source = as_json(schema, "response_format.json_schema")
-            return Constraint(Syntax.JSON_SCHEMA, source, is_strict=bool(strict))
-        case ResponseFormat(type="json_schema", schema_=dict(schema)):
-            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.schema"))
-        case ResponseFormat(type="json_object", schema_=schema) if schema:  # an empty one says less than the type
-            return Constraint(Syntax.JSON_SCHEMA, as_json(schema, "response_format.schema"))
-        case ResponseFormat(type="json_object"):
-            return Constraint(Syntax.JSON_OBJECT)
-        case ResponseFormat(type="regex", regex=str(source)):
-            return Constraint(Syntax.REGEX, source)
-        case ResponseFormat(type="grammar", grammar=str(source)):
-            return Constraint(Syntax.LARK, source)
-    raise Problem(
-        400, f"response_format of type {given.type} needs {given.type}", parameter=f"response_format.{given.type}"
-    )
-
-
 def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
     values = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort not in NO_EFFORT:
@@ -352,13 +328,3 @@ def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
         if body.reasoning_effort == "none":
             values.setdefault("enable_thinking", False)
     return tuple((name, as_json(value, f"chat_template_kwargs.{name}")) for name, value in values.items())
-
-
-def as_json(value: object, place: str) -> str:
-    """JSON of what came as JSON. Too deep, not a number, half a character: the caller's mistakes, told as such."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
-        raise Problem(400, f"{place} is not JSON that can be used: {type(error).__name__}", parameter=place) from None
-    return text

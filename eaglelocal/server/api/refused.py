@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
-from eaglelocal.server.api.schema import Asked
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from eaglelocal.server.api.schema import Body
 from eaglelocal.server.errors import unsupported
 
-REFUSED = {
-    **dict.fromkeys(("allowed_token_ids", "bad_words"), "tokens are favoured or forbidden by logit_bias here"),
+_SAMPLERS = ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability")
+_FORMATS = (
+    *("grammar", "json_schema", "structured_outputs", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
+    *("regex", "ebnf"),
+)
+REFUSED = {  # in the words of the route
+    **dict.fromkeys(("allowed_token_ids", "bad_words"), "tokens are favoured or forbidden by {weights} here"),
     "audio": "audio is out of scope here",
     "chat_template": "this server uses the model's own chat template",
     "functions": "functions are called tools now",
     "include_stop_str_in_output": "a stop string is never told here",
+    "logits_processors": "no code of callers runs here",
     "lora": "LoRA adapters are out of scope here",
-    **dict.fromkeys(
-        (
-            "grammar",
-            "json_schema",
-            "structured_outputs",
-            "guided_choice",
-            "guided_grammar",
-            "guided_json",
-            "guided_regex",
-        ),
-        "answers are bound by response_format here: json_schema, regex or grammar (Lark)",
-    ),
-    **dict.fromkeys(
-        ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability"),
-        "this server has no such sampler",
-    ),
+    **dict.fromkeys(_FORMATS, "answers are bound by {format} here"),
+    **dict.fromkeys(_SAMPLERS, "this server has no such sampler"),
     "min_keep": "filters keep at least one token here, no more",
     "post_sampling_probs": "log-probabilities are told of the model's own distribution here",
     "use_beam_search": "this server searches no beams",
-    "min_tokens": "answers have no least length here; ignore_eos lets them go on to max_tokens",
+    "min_tokens": "answers have no least length here; ignore_eos lets them go on to {limit}",
     "prompt_logprobs": "log-probabilities are told of the answer only",
-    "stop_token_ids": "answers are ended by texts here: stop",
+    **dict.fromkeys(("stop_token_ids", "stop_regex"), "answers are ended by texts here: {stops}"),
     "truncate_prompt_tokens": "a prompt is read whole here, or refused",
     "web_search_options": "this server searches nothing",
 }
 NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and what is empty
 ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # than nothing
+ONE_ANSWER = "one answer is made here; ask again for another"
 
 
-def refuse(body: Asked) -> None:
-    """Raises Problem for what is there and more than nothing: clients send switches that are off."""
-    for name, why in REFUSED.items():
-        value = getattr(body, name, None)
-        is_kept = name == "min_tokens" and body.ignore_eos  # no answer is shorter then
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a route calls the fields that reasons name.
+
+    foreign  fields of other APIs that this one has under another name, or not at all, each with the reason
+    """
+
+    format: str = "response_format (json_schema, regex or grammar in Lark)"
+    limit: str = "max_tokens"
+    stops: str = "stop"
+    weights: str = "logit_bias"
+    foreign: Mapping[str, str] = field(default_factory=dict)
+
+
+CHAT = Words()
+
+
+def renamed(name: str, *others: str) -> dict[str, str]:
+    """Foreign names of one field, whose reason is its own name."""
+    return dict.fromkeys(others, f"it is called {name} here")
+
+
+def refuse(body: Body, words: Words = CHAT, *, within: str = "") -> None:
+    """Raise Problem for what is there and more than nothing: clients send switches that are off.
+
+    within  the field of the whole body that this one is, with a dot behind it
+    """
+    reasons = {"format": words.format, "limit": words.limit, "stops": words.stops, "weights": words.weights}
+    for name, why in {**REFUSED, **words.foreign}.items():
+        value = getattr(body, name) if name in type(body).model_fields else None
+        is_kept = name == "min_tokens" and getattr(body, "ignore_eos", None)  # no answer is shorter then
         if not is_off(name, value) and not is_kept:
-            raise unsupported(name, why)
+            raise unsupported(f"{within}{name}", why.format_map(reasons))
 
 
 def is_off(name: str, value: object) -> bool:
     if name in ZERO_IS_MORE and value == 0 and value is not False:
         return False
+    if name == "n" and value == 1:
+        return True
+    if name == "response_format" and isinstance(value, dict) and value.get("type") == "text":
+        return True
     is_negative = isinstance(value, int | float) and value < 0
     return not value or (is_negative and name in NEGATIVE_IS_OFF)

@@ -13,11 +13,12 @@ from starlette.responses import Response
 
 from eaglelocal.core.request import EmbedRequest
 from eaglelocal.server.api.embedding_routes import floats
+from eaglelocal.server.api.embedding_schema import RankingBody
 from eaglelocal.server.api.exchange import Exchange, Whole
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import ranking_request
+from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.routing import BodyRoute
-from eaglelocal.server.api.schema import RankingBody
 from eaglelocal.server.api.tellers import compact
 from eaglelocal.server.errors import Problem
 from eaglelocal.server.serving import Serving
@@ -56,6 +57,7 @@ Reply = RankingReply | list[RankedText]
 @router.post("/reranking", response_model=Reply, include_in_schema=False)
 async def rerank(body: RankingBody, serving: There, owner: Owner) -> Response:
     """Say how well each document answers the query, the best first."""
+    refuse(body)
     name = serving.models.name_of(body.model)
     return Exchange(Whole(ranked(serving, name, ranking_request(body, owner), body)), serving.limits)
 

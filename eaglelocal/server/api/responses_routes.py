@@ -14,7 +14,8 @@ from starlette.responses import Response
 from eaglelocal.server.api.content import is_data
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
-from eaglelocal.server.api.reading import Question, chat_question, content_of, text_of, url_of
+from eaglelocal.server.api.reading import IMAGES, TEXTS, Question, chat_question, content_of, text_of, url_of
+from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_memory import MAX_BYTES, Memory
 from eaglelocal.server.api.responses_schema import (
@@ -24,7 +25,7 @@ from eaglelocal.server.api.responses_schema import (
     Item,
     NamedTool,
     ResponsesBody,
-    TextFormat,
+    TextGiven,
     shown_name,
 )
 from eaglelocal.server.api.responses_teller import ResponsesTeller
@@ -41,12 +42,23 @@ FIELDS = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
-    "response_format.json_schema": "text.format",
+    "response_format.schema": "text.format.schema",
+    "response_format.json_schema": "text.format.json_schema",
     "reasoning_effort": "reasoning.effort",
     "tool_choice.allowed_tools": "tool_choice.tools",
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
     "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
+WORDS = Words(
+    format="text.format (json_schema)",
+    limit="max_output_tokens",
+    foreign={
+        **renamed("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
+        **renamed("text.format", "response_format"),
+        **renamed("reasoning.effort", "reasoning_effort"),
+        "n": ONE_ANSWER,
+    },
+)
 KEEPS_NOTHING = "this server keeps no conversations: send the whole of it as input"
 LATEST = "only the latest are, in memory, and none with store: false"
 UNREAD_FILE = "[a file, which this model cannot read]"
@@ -99,6 +111,7 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise unsupported(name, KEEPS_NOTHING)
+    refuse(body, WORDS)
     if body.background:
         raise unsupported("background", "answers are given at once, not in the background")
     before, asked = items_before(body.previous_response_id, memory), items_of(body, memory)
@@ -132,7 +145,7 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "parallel_tool_calls": body.parallel_tool_calls,
         "tool_choice": body.tool_choice,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
-        "response_format": format_of(body.text.format if body.text else None),
+        "response_format": format_of(body.text),
     }
     functions = body.functions
     if isinstance(body.tool_choice, NamedTool):
@@ -266,14 +279,21 @@ def stand_in(part: Part) -> Part:
         return Part(type="input_text", text=UNREAD_FILE)
     if part.type == "input_image" and not is_data(url_of(part)):
         return Part(type="input_text", text=UNSEEN_IMAGE)
+    if part.type not in (*TEXTS, *IMAGES) and part.text is None and part.refusal is None:
+        return Part(type="input_text", text=f"[{part.type}, which this model cannot read]")
     return part
 
 
-def format_of(given: TextFormat | None) -> dict[str, Any] | None:
+def format_of(given: TextGiven | None) -> dict[str, Any] | None:
     if given is None:
         return None
-    if given.type != "json_schema":
-        return {"type": given.type}
-    if given.schema_ is None:
+    misplaced = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
+    for name, value in misplaced.items():
+        if value is not None:
+            raise Problem(400, "what binds the answer stands in text.format", parameter=f"text.{name}")
+    wanted = given.format
+    if wanted is None:
+        return None
+    if wanted.type == "json_schema" and wanted.schema_ is None and wanted.json_schema is None:
         raise Problem(400, "text.format of type json_schema needs a schema", parameter="text.format.schema")
-    return {"type": "json_schema", "json_schema": {"schema": given.schema_, "strict": given.strict}}
+    return wanted.model_dump(by_alias=True, exclude_none=True, exclude={"name"})

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_serializer
+from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
 
+from eaglelocal.server.api.foreign_items import as_known, is_foreign
 from eaglelocal.server.api.schema import (
     MAX_ALLOWED,
     MAX_MESSAGES,
@@ -17,11 +18,13 @@ from eaglelocal.server.api.schema import (
     CallId,
     Count,
     Effort,
+    JsonSchema,
     Name,
     Parts,
     SamplingGiven,
     Text,
     ToolName,
+    Unsupported,
     Word,
 )
 from eaglelocal.server.errors import Problem
@@ -31,7 +34,7 @@ MAX_IN_NAMESPACE = 1024
 
 class Item(Body):
     """A message, a thought, a call, what a call gave, or the id of an item that was told; which of them is said by
-    `type`, and messages need none."""
+    `type`, and messages need none. Items of tools that only others have are read as the like of them."""
 
     type: Word = "message"
     id: CallId | None = None
@@ -43,6 +46,11 @@ class Item(Body):
     namespace: Name | None = None  # of what is called
     arguments: Text | None = None
     output: Text | Parts | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_known_here(cls, given: Any) -> Any:
+        return as_known(given) if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
 class FunctionTool(Body):
@@ -134,23 +142,34 @@ class TextFormat(Body):
     name: Name | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
+    json_schema: JsonSchema | None = None  # as chats have it
 
 
 class TextGiven(Body):
     format: TextFormat | None = None
+    type: Any = None  # what belongs into the format is refused beside it
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
 
 
 class Reasoning(Body):
     effort: Effort | None = None
 
 
-class ResponsesBody(SamplingGiven):
+class ResponsesBody(SamplingGiven, Unsupported):
     """POST /v1/responses"""
 
     model: Name = ""
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
     max_output_tokens: Count | None = None
+    max_tokens: Any = None  # what is called otherwise here is refused, with its name here
+    max_completion_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    response_format: Any = None
+    reasoning_effort: Any = None
+    chat_template: Any = None
     stream: bool | None = None
     tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

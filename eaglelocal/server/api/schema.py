@@ -123,9 +123,20 @@ class FunctionCall(Body):
 
 
 class CallGiven(Body):
+    """What a model called before; a call of a custom tool, which takes a text, is read as one of a function."""
+
     id: CallId | None = None
     type: Literal["function", ""] | None = "function"
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def of_custom_tool(cls, given: Any) -> Any:
+        custom = given.get("custom") if isinstance(given, dict) and given.get("type") == "custom" else None
+        if not isinstance(custom, dict):
+            return given
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        return {"id": given.get("id"), "type": "function", "function": function}
 
 
 Read = SkipJsonSchema[InstanceOf[Content]]  # by who translates a body; JSON cannot spell it
@@ -188,10 +199,29 @@ STRICT_FORMAT = (
 )
 
 
+SCHEMA_WORDS = frozenset(  # that bind something; a schema has at least one, or admits everything
+    (
+        *("type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems"),
+        *("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "pattern", "format"),
+        *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    )
+)
+
+
 class JsonSchema(Body):
+    """A schema with its name, or, as some write it, the schema itself."""
+
     name: Name | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_named(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("schema") is not None or not SCHEMA_WORDS & given.keys():
+            return given
+        named = {name: given[name] for name in ("name", "strict") if name in given}
+        return named | {"schema": {name: value for name, value in given.items() if name not in ("name", "strict")}}
 
 
 class ResponseFormat(Body):
@@ -200,6 +230,7 @@ class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: JsonSchema | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None  # beside a schema that is so too
     regex: Text | None = None
     grammar: Text | None = None
 
@@ -227,14 +258,23 @@ class SamplingGiven(Body):
     ignore_eos: bool | None = None
 
 
-class Unsupported(Body):
+class UnsupportedInPrompts(Body):
+    """What other servers understand and would change how a text is read. Refused (refused.py)."""
+
+    lora: Any = None
+    truncate_prompt_tokens: Any = None
+
+
+class Unsupported(UnsupportedInPrompts):
     """What other servers understand and would change the answer. Refused where it is more than nothing (refused.py)."""
 
+    adaptive_target: Any = None
     allowed_token_ids: Any = None
     audio: Any = None
     bad_words: Any = None
     dry_multiplier: Any = None
     dynatemp_range: Any = None
+    ebnf: Any = None
     grammar: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
@@ -242,14 +282,17 @@ class Unsupported(Body):
     guided_regex: Any = None
     include_stop_str_in_output: Any = None
     json_schema: Any = None
-    lora: Any = None
+    logits_processors: Any = None
+    min_keep: Any = None
     min_tokens: Any = None
     mirostat: Any = None
+    post_sampling_probs: Any = None
     prompt_logprobs: Any = None
+    regex: Any = None
+    stop_regex: Any = None
     stop_token_ids: Any = None
     structured_outputs: Any = None
     top_n_sigma: Any = None
-    truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
     web_search_options: Any = None
     xtc_probability: Any = None
@@ -321,43 +364,3 @@ class SwitchBody(Body):
     """POST /v1/speculation"""
 
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
-
-
-class Document(Body):
-    """As Jina's clients write one."""
-
-    text: Text
-
-
-class RankingBody(Body):
-    """POST /v1/rerank: Jina's and Cohere's fields, or those of text-embeddings-inference (`texts`)."""
-
-    model: Name = ""
-    query: Annotated[Text, Field(min_length=1)]
-    documents: Annotated[list[Text | Document], Field(max_length=MAX_INPUTS)] | None = None
-    texts: Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    return_documents: bool | None = None
-    return_text: bool | None = None
-    truncate: Annotated[bool | None, Field(description="A document that does not fit loses its end.")] = None
-    max_tokens_per_doc: Annotated[
-        Count | None, Field(description="A document with more tokens loses its end (Cohere's); unset, none does.")
-    ] = None
-    truncation_direction: Literal["right", "Right"] | None = None  # of text-embeddings-inference, which knows left too
-    raw_scores: Annotated[bool | None, Field(description="The model's own scores, not probabilities.")] = None
-    user: Any = None
-
-
-class EmbeddingBody(Body):
-    """POST /v1/embeddings"""
-
-    model: Name = ""
-    input: (
-        Text
-        | Annotated[list[Text], Field(max_length=MAX_INPUTS)]
-        | Tokens
-        | Annotated[list[Tokens], Field(max_length=MAX_INPUTS)]
-    )
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    user: Any = None

@@ -167,7 +167,7 @@ def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: s
         ("responses", {"tool_choice": {"type": "web_search"}}, "tool_choice", "'web_search'"),
         ("responses", {"tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice", "'custom'"),
         ("responses", {"conversation": "conv_1"}, "conversation", "keeps no conversations"),
-        ("responses", {"input": [{"type": "computer_call", "id": "x"}]}, "input.0.type", "'computer_call'"),
+        ("responses", {"input": [{"type": "poem", "id": "x"}]}, "input.0.type", "'poem'"),
     ],
 )
 def test_what_only_others_have_is_refused_by_its_name(

@@ -1,0 +1,249 @@
+"""What a route does not obey it refuses by its name, and says what is meant; a format binds what it says or is refused.
+
+Routes of every shape, for what one of them refuses must not be 200 at another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from doubles.running_server import Server
+
+from eaglelocal.core.constraint import Syntax
+from eaglelocal.server.api.formats import constraint_of
+from eaglelocal.server.api.refused import REFUSED
+from eaglelocal.server.api.schema import ResponseFormat, Unsupported
+from eaglelocal.server.errors import Problem
+
+MESSAGES = [{"role": "user", "content": "say x"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "say x"},
+    "/v1/responses": {"input": "say x"},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/api/chat": {"messages": MESSAGES, "stream": False},
+    "/api/generate": {"prompt": "say x", "stream": False},
+    "/completion": {"prompt": "say x"},
+    "/infill": {"input_prefix": "say x", "input_suffix": ""},
+    "/apply-template": {"messages": MESSAGES},
+}
+OLLAMA = ("/api/chat", "/api/generate")
+SOMETHING = {"min_keep": 3, "adaptive_target": 0.5, "json_schema": "a text"}  # elsewhere a number above zero will do
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def post(server: Server, path: str, asked: dict[str, Any]) -> tuple[int, Any]:
+    answer = server.http.post(path, json=asked)
+    return answer.status_code, answer.json()
+
+
+def refusal(told: Any) -> tuple[str, str]:
+    """Parameter and message. Shapes that have one text for both begin with the parameter, unless it is in the text."""
+    error = told["error"]
+    if isinstance(error, dict) and "param" in error:
+        return error["param"], error["message"]
+    message = error if isinstance(error, str) else error["message"]
+    return message.partition(": ")[0], message
+
+
+def is_blamed(told: Any, parameter: str) -> bool:
+    blamed, message = refusal(told)
+    return blamed == parameter or ("param" not in told["error"] and parameter.removeprefix("options.") in message)
+
+
+def test_every_unsupported_field_has_a_reason() -> None:
+    assert set(Unsupported.model_fields) <= set(REFUSED)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("name", sorted(Unsupported.model_fields))
+def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: str) -> None:
+    status, told = post(actor, path, BODIES[path] | {name: SOMETHING.get(name, 2)})
+    assert status == 400 and is_blamed(told, name), told
+    for nothing in (None, False, [], {}):
+        status, told = post(actor, path, BODIES[path] | {name: nothing})
+        assert status == 200, (nothing, told)
+    if path in OLLAMA:
+        status, told = post(actor, path, BODIES[path] | {"options": {name: SOMETHING.get(name, 2)}})
+        assert status == 400 and is_blamed(told, f"options.{name}"), told
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "meant"),
+    [
+        ("/v1/responses", "response_format", {"type": "json_object"}, "text.format"),
+        ("/v1/responses", "guided_json", SCHEMA, "text.format"),
+        ("/v1/responses", "max_tokens", 5, "max_output_tokens"),
+        ("/v1/responses", "max_completion_tokens", 5, "max_output_tokens"),
+        ("/v1/responses", "n_predict", 5, "max_output_tokens"),
+        ("/v1/responses", "min_tokens", 5, "max_output_tokens"),
+        ("/v1/responses", "n", 2, "one answer"),
+        ("/v1/responses", "reasoning_effort", "low", "reasoning.effort"),
+        ("/v1/responses", "chat_template", "{{ x }}", "own chat template"),
+        ("/v1/messages", "response_format", {"type": "json_object"}, "output_config.format"),
+        ("/v1/messages", "grammar", "root ::= x", "output_config.format"),
+        ("/v1/messages", "max_completion_tokens", 5, "max_tokens"),
+        ("/v1/messages", "max_output_tokens", 5, "max_tokens"),
+        ("/v1/messages", "stop", ["a"], "stop_sequences"),
+        ("/v1/messages", "stop_token_ids", [5], "stop_sequences"),
+        ("/v1/messages", "n", 2, "one answer"),
+        ("/v1/messages", "reasoning_effort", "low", "output_config.effort"),
+        ("/v1/messages", "chat_template", "{{ x }}", "own chat template"),
+        ("/api/chat", "response_format", {"type": "json_object"}, "format"),
+        ("/api/chat", "max_tokens", 5, "options.num_predict"),
+        ("/api/chat", "n", 2, "one answer"),
+        ("/api/generate", "max_tokens", 5, "options.num_predict"),
+        ("/v1/embeddings", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/embeddings", "lora", "x", "LoRA"),
+        ("/v1/rerank", "truncate_prompt_tokens", 5, "read whole"),
+        ("/tokenize", "prompt", "x", "content"),
+        ("/tokenize", "messages", [], "content"),
+        ("/v1/messages/count_tokens", "chat_template", "{{ x }}", "own chat template"),
+        ("/v1/messages/count_tokens", "truncate_prompt_tokens", 5, "read whole"),
+    ],
+)
+def test_the_field_that_is_meant_is_named(actor: Server, path: str, name: str, value: object, meant: str) -> None:
+    others: dict[str, dict[str, Any]] = {
+        "/v1/embeddings": {"input": "x"},
+        "/v1/rerank": {"query": "x", "documents": ["x"]},
+        "/v1/messages/count_tokens": {"messages": MESSAGES},
+        "/tokenize": {},
+    }
+    status, told = post(actor, path, (BODIES | others)[path] | {name: value})
+    error = told["error"] if isinstance(told["error"], str) else told["error"]["message"]
+    assert status == 400 and meant in error, told
+    assert is_blamed(told, name)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", *OLLAMA])
+def test_what_is_switched_off_is_answered(actor: Server, path: str) -> None:
+    for off in ({"n": 1, "min_tokens": 0, "mirostat": 0}, {"response_format": {"type": "text"}}, {"n": None}):
+        status, told = post(actor, path, BODIES[path] | off)
+        assert status == 200, told
+
+
+def test_messages_obey_what_chats_do(actor: Server) -> None:
+    asked = {"seed": 3, "min_p": 0.1, "repeat_penalty": 1.1, "frequency_penalty": 0.5, "logit_bias": {"5": 1}}
+    assert post(actor, "/v1/messages", BODIES["/v1/messages"] | asked)[0] == 200
+    for name, value in (("seed", "x"), ("min_p", 2), ("logit_bias", {"x": 1})):
+        assert post(actor, "/v1/messages", BODIES["/v1/messages"] | {name: value})[0] == 400
+
+
+# ---- formats
+BOUND = [
+    {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}},
+    {"type": "json_schema", "json_schema": {"name": "x", "strict": True, **SCHEMA}},
+    {"type": "json_schema", "json_schema": {"strict": True, "$ref": "#/$defs/a", "$defs": {"a": SCHEMA}}},
+    {"type": "json_schema", "json_schema": {"name": "x", "strict": True}, "schema": SCHEMA},
+    {"type": "json_schema", "name": "x", "strict": True, "schema": SCHEMA},
+    {"type": "json_schema", "json_schema": {"strict": True, "schema": SCHEMA}, "schema": SCHEMA},
+    {"type": "json_object", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}},
+    {"type": "json_object", "strict": True, "schema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("said", BOUND)
+def test_a_schema_is_obeyed_wherever_it_stands(said: dict[str, Any]) -> None:
+    made = constraint_of(ResponseFormat.model_validate(said))
+    assert made is not None and made.syntax is Syntax.JSON_SCHEMA and made.is_strict
+    schema = json.loads(made.source)
+    assert schema.get("$defs", {}).get("a", schema) == SCHEMA
+
+
+def test_a_format_without_a_schema_that_wants_none_binds_json() -> None:
+    for said in (
+        {"type": "json_object"},
+        {"type": "json_object", "schema": {}},
+        {"type": "json_object", "schema": None},
+    ):
+        made = constraint_of(ResponseFormat.model_validate(said))
+        assert made is not None and made.syntax is Syntax.JSON_OBJECT
+    made = constraint_of(ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"schema": {}}}))
+    assert made is not None and made.source == "{}"
+    assert constraint_of(ResponseFormat.model_validate({"type": "text", "json_schema": None})) is None
+
+
+UNBOUND = [
+    ({"type": "json_schema", "json_schema": {"name": "x", "strict": True}}, "response_format.json_schema.schema"),
+    ({"type": "json_schema", "json_schema": {}}, "response_format.json_schema.schema"),
+    ({"type": "json_schema", "json_schema": {"schema": None}}, "response_format.json_schema.schema"),
+    ({"type": "json_object", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+    ({"type": "json_schema"}, "response_format.json_schema"),
+    ({"type": "text", "json_schema": {"schema": SCHEMA}}, "response_format.json_schema"),
+    ({"type": "text", "schema": SCHEMA}, "response_format.schema"),
+    ({"type": "text", "regex": "a"}, "response_format.regex"),
+    ({"type": "json_object", "regex": "a"}, "response_format.regex"),
+    ({"type": "regex", "regex": "a", "grammar": "b"}, "response_format.grammar"),
+    ({"type": "regex"}, "response_format.regex"),
+    ({"type": "grammar", "regex": "a"}, "response_format.regex"),
+    ({"type": "json_schema", "json_schema": {"schema": SCHEMA}, "schema": {"type": "null"}}, "response_format.schema"),
+    ({"type": "json_schema", "json_schema": {"schema": {"schema": SCHEMA}}}, "response_format.json_schema.schema"),
+    ({"type": "json_schema", "json_schema": {"schema": {"name": "x", "json_schema": SCHEMA}}}, "response_format"),
+]
+
+
+@pytest.mark.parametrize(("said", "parameter"), UNBOUND)
+def test_a_format_that_would_bind_nothing_is_refused(said: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(Problem) as caught:
+        constraint_of(ResponseFormat.model_validate(said))
+    assert caught.value.status == 400 and str(caught.value.parameter).startswith(parameter)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "parameter"),
+    [
+        ("/v1/chat/completions", {"response_format": UNBOUND[0][0]}, "response_format.json_schema.schema"),
+        ("/v1/completions", {"response_format": UNBOUND[0][0]}, "response_format.json_schema.schema"),
+        ("/completion", {"response_format": UNBOUND[0][0]}, "response_format.json_schema.schema"),
+        ("/completion", {"response_format": {"type": "json_object"}, "json_schema": SCHEMA}, "json_schema"),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ("/v1/responses", {"text": {"format": {"type": "text", "schema": SCHEMA}}}, "text.format.schema"),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "json_schema": {"name": "x"}}}},
+            "text.format.json_schema.schema",
+        ),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "schema": {"schema": {}}}}},
+            "text.format.schema",
+        ),
+        ("/v1/responses", {"text": {"type": "json_schema", "schema": SCHEMA}}, "text.type"),
+        ("/v1/messages", {"output_config": {"type": "json_schema", "schema": SCHEMA}}, "output_config.type"),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        (
+            "/v1/messages",
+            {"output_config": {"format": {"type": "json_schema", "schema": {"schema": SCHEMA}}}},
+            "output_config.format.schema",
+        ),
+        ("/api/chat", {"format": {"name": "x", "schema": SCHEMA}}, "format"),
+        ("/api/chat", {"options": {"format": "json"}}, "options.format"),
+        ("/api/generate", {"format": {"json_schema": {"schema": SCHEMA}}}, "format"),
+    ],
+)
+def test_every_route_says_what_its_format_lacks(actor: Server, path: str, more: dict[str, Any], parameter: str) -> None:
+    status, told = post(actor, path, BODIES[path] | more)
+    assert (status, refusal(told)[0]) == (400, parameter), told
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        *(("/v1/chat/completions", {"response_format": said}) for said in BOUND),
+        ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": SCHEMA}}}),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}},
+        ),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+        ("/api/chat", {"format": SCHEMA}),
+        ("/completion", {"json_schema": SCHEMA}),
+        ("/completion", {"response_format": BOUND[1]}),
+    ],
+)
+def test_a_format_reaches_the_engine_from_every_route(actor: Server, path: str, more: dict[str, Any]) -> None:
+    told = json.loads(json.dumps(BODIES[path]).replace("say x", "show"))
+    status, answer = post(actor, path, told | more)
+    assert status == 200 and "integer" in json.dumps(answer), answer
