@@ -25,7 +25,8 @@ from eaglelocal.errors import EagleLocalError, RequestError
 MAX_SUSPECTS = 512
 MAX_CRASHES = 2
 FORGET_S = 3600.0
-TRIAL_S = 30.0  # a suspect that has run for so long no longer keeps the next one waiting
+TRIAL_S = 5.0  # a suspect that has run for so long no longer keeps the next one waiting; twice that after each crash
+MAX_TRIAL_S = 60.0
 
 Digest = bytes
 
@@ -57,8 +58,8 @@ class CrashSuspects:
         """Does a request have to wait for another suspect? `running`: digests, and since when they run."""
         if not self._is_repeated(digest):
             return False
-        recent = self._clock() - TRIAL_S
-        return any(since > recent and self._is_repeated(other) for other, since in running)
+        now = self._clock()
+        return any(now - since < self._trial_s(other) for other, since in running)
 
     def record_crash(self, in_flight: Iterable[Digest], error: EagleLocalError) -> Digest | None:
         """Suspect what was in flight; return the one that is refused from now on, if the crash shows which."""
@@ -79,6 +80,12 @@ class CrashSuspects:
         """A request has ended well."""
         if self._suspects:
             self._suspects.pop(digest, None)
+
+    def _trial_s(self, digest: Digest) -> float:
+        """How long a request runs before the next suspect may: no time if it is none."""
+        if not self._is_repeated(digest):
+            return 0.0
+        return min(TRIAL_S * 2.0 ** (self._suspects[digest].num_crashes - MAX_CRASHES), MAX_TRIAL_S)
 
     def _is_repeated(self, digest: Digest) -> bool:
         suspect = self._suspects.get(digest)

@@ -24,6 +24,8 @@ from textual_serve.server import Server, to_int
 
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
+from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit
+from eaglelocal.web.bounded import bounded
 from eaglelocal.web.doors import Visits, doors, is_https
 from eaglelocal.web.screen import KEY_VARIABLE
 
@@ -31,6 +33,7 @@ DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
 MAX_SCREENS = 8  # each is a process
 MAX_COLUMNS, MAX_ROWS = 500, 200
 END_S = 3.0
+PAGE_SHARE = 4  # of the connections that a server may have, the page may have so many times fewer
 FONT_PX = 16
 
 
@@ -104,10 +107,13 @@ class MonitorSite(Server):
         self._cookie = f"eaglelocal-monitor-{listening.getsockname()[1]}"
         runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=END_S)
         await runner.setup()
+        assert runner.server is not None  # after setup
+        factory = bounded(runner.server, max_connections(raise_descriptor_limit()) // PAGE_SHARE)
+        site = await asyncio.get_running_loop().create_server(factory, sock=listening, backlog=ACCEPT_BATCH)
         try:
-            await web.SockSite(runner, listening).start()
             yield
         finally:
+            site.close()
             await runner.cleanup()
 
     # ---- what textual-serve asks of its subclasses

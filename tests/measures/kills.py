@@ -1,8 +1,9 @@
 """The engine of a loaded server dies again and again: python tests/measures/kills.py [--target REF] [--kills N]
 
-Half of the deaths are SIGKILL, half SIGABRT (as a native abort ends). Eight clients ask all the time. Counted:
-requests without an answer or an error, answers that differ from the one given alone, seconds until /health is well
-again. Exits 1 if a bound is missed.
+A death is SIGKILL, SIGSEGV or SIGABRT in turn, at a random moment while eight clients stream. Counted: requests
+without an answer or an error, requests that were refused as if they had crashed it, answers that differ from the one
+given alone, lines of the log and reports that tell of the deaths, seconds until /health is well again. Exits 1 if a
+bound is missed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,17 +28,22 @@ from measures.household import alone, is_near_tie, questions
 
 NUM_CLIENTS = 8
 BACK_WITHIN_S = 10.0
-GAP_S = 2.0  # of quiet life between two deaths
+GAPS_S = (0.2, 4.0)  # of life between two deaths, at random
+SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+HANG_S = 600.0  # a request that takes longer hangs
 
 
-async def under_load(server: ServeProcess, num_kills: int) -> tuple[list[tuple[int, Streamed]], list[float]]:
+async def under_load(
+    server: ServeProcess, num_kills: int, moments: random.Random
+) -> tuple[list[tuple[int, Streamed]], list[float]]:
     asked, over = questions(12), asyncio.Event()
 
     async def client(connection: httpx.AsyncClient, number: int) -> list[tuple[int, Streamed]]:
         got = []
         while not over.is_set():
             question = (number + len(got)) % len(asked)
-            got.append((question, await ask(connection, asked[question])))
+            async with asyncio.timeout(HANG_S):
+                got.append((question, await ask(connection, asked[question])))
             if got[-1][1].error:
                 await asyncio.sleep(0.2)
         return got
@@ -43,9 +51,9 @@ async def under_load(server: ServeProcess, num_kills: int) -> tuple[list[tuple[i
     async def killer() -> list[float]:
         back, pid = [], 0
         for number in range(num_kills):
-            await asyncio.sleep(GAP_S)
             pid = await asyncio.to_thread(new_pid, server, pid)
-            os.kill(pid, signal.SIGKILL if number % 2 == 0 else signal.SIGABRT)
+            await asyncio.sleep(moments.uniform(*GAPS_S))
+            os.kill(pid, SIGNALS[number % len(SIGNALS)])
             await asyncio.to_thread(wait_for_other, server, pid)
             back.append(await asyncio.to_thread(wait_until_ready, server))
             print(f"death {number + 1}: back in {back[-1]:.1f} s", flush=True)
@@ -76,26 +84,35 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="demo")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--back-within", type=float, default=BACK_WITHIN_S, metavar="SECONDS")
     chosen = parser.parse_args()
-    with serve("--target", chosen.target) as server:
-        single = asyncio.run(alone(server.url, questions(12), ""))
-        told, back = asyncio.run(under_load(server, chosen.kills))
-        is_alive = server.process.poll() is None and server.health()[0] == 200
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with serve("--target", chosen.target, log=log) as server:
+            single = asyncio.run(alone(server.url, questions(12), ""))
+            told, back = asyncio.run(under_load(server, chosen.kills, random.Random(chosen.seed)))
+            is_alive = server.process.poll() is None and server.health()[0] == 200
+        deaths = [line for line in log.read_text().splitlines() if "the engine process" in line and " after " in line]
     complete = [(q, one) for q, one in told if one.is_complete]
     unanswered = [one for _, one in told if not one.is_complete and not one.error]
     wrong = [(q, one) for q, one in complete if one.text != single[q].text]
     ties = [one for q, one in wrong if is_near_tie(single[q], one.text)]
     sampled = [one for q, one in wrong if questions(12)[q]["temperature"] != 0]
     broken = [one for _, one in told if one.error]
+    refused = [one for one in broken if one.status == 400]
+    reports = [line for line in deaths if Path(line.rpartition("report: ")[2]).is_file()]
     print(
         f"{len(back)} deaths, {len(told)} requests: {len(complete)} complete, {len(broken)} ended with an error, "
-        f"{len(unanswered)} with neither; {len(wrong)} differ from the answer given alone ({len(ties)} at near-ties, "
+        f"({len(refused)} of them refused), {len(unanswered)} with neither; {len(deaths)} lines in the log, "
+        f"{len(reports)} reports; {len(wrong)} differ from the answer given alone ({len(ties)} at near-ties, "
         f"{len(sampled)} sampled); back within {max(back):.1f} s; {'alive' if is_alive else 'LOST'}"
     )
     for one in [one for one in broken if not one.is_done and one.status == 200][:3]:
         print("broken off:", one.error)
     explained = len(ties) + len(sampled) == len(wrong)
-    return 0 if is_alive and not unanswered and explained and max(back) <= BACK_WITHIN_S else 1
+    is_told = len(deaths) == chosen.kills == len(reports)
+    return 0 if is_alive and not unanswered and explained and is_told and max(back) <= chosen.back_within else 1
 
 
 if __name__ == "__main__":

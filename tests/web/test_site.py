@@ -24,9 +24,11 @@ from doubles.serve_process import free_port
 from eaglelocal.cli.browser import watch_in_browser
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
+from eaglelocal.server import descriptors
 from eaglelocal.server.access import Access, Keys
 from eaglelocal.server.run import bound
 from eaglelocal.settings import Settings
+from eaglelocal.web import bounded
 from eaglelocal.web import site as site_module
 from eaglelocal.web.site import MonitorSite, Watched
 
@@ -200,6 +202,24 @@ def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
             watch_in_browser("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     assert stderr.getvalue().count("warning: the key") == 2
     assert "1234" not in stderr.getvalue()
+
+
+def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.PAGE_SHARE)
+    monkeypatch.setattr(bounded, "HEAD_TIMEOUT_S", 2.0)
+
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        port = int(url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        assert await status(browser, url) == 200
+        for reader, writer in silent:  # to make room, or after a time
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await reader.read() == b""
+            writer.close()
+        assert await status(browser, url) == 200
+
+    play(scenario)
 
 
 def test_nothing_is_shown_without_a_key_where_there_are_keys() -> None:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from eaglelocal.client.crash_suspects import FORGET_S, MAX_SUSPECTS, TRIAL_S, CrashSuspects, Digest, digest_of
+from eaglelocal.client.crash_suspects import (
+    FORGET_S,
+    MAX_SUSPECTS,
+    MAX_TRIAL_S,
+    TRIAL_S,
+    CrashSuspects,
+    Digest,
+    digest_of,
+)
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Message, Mixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
@@ -71,6 +79,12 @@ def test_a_suspect_that_has_run_for_long_holds_nobody_up() -> None:
     clock.now = TRIAL_S + 1
     assert not suspects.must_wait(X, [(A, 0.0)])
     assert suspects.must_wait(X, [(A, 2.0)])
+    suspects.record_crash([X, A], ERROR)  # what crashes late needs longer trials
+    assert suspects.must_wait(X, [(A, 0.0)])
+    clock.now = MAX_TRIAL_S + 1
+    for _ in range(20):
+        suspects.record_crash([X, A], ERROR)
+    assert not suspects.must_wait(X, [(A, 0.0)])
 
 
 def test_suspects_are_forgotten() -> None:

@@ -1,0 +1,76 @@
+"""Bounds the connections of the monitor for browsers, as the server's are bounded (server/connections.py).
+
+aiohttp waits for ever for the first request of a connection, and for any number of connections. Here a request's head
+must arrive in time, and where all places are taken a newcomer gets the place of one that has asked nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.wire import HEAD_TIMEOUT_S
+
+HEAD_END = b"\r\n\r\n"
+
+
+class BoundedConnection(asyncio.Protocol):
+    """A connection to aiohttp's protocol `inner`."""
+
+    is_receiving = False  # what pages send is small
+
+    def __init__(self, inner: asyncio.Protocol, places: ConnectionPlaces) -> None:
+        self._inner, self._places = inner, places
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tail = b""  # of the head so far: its end may come in two parts
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._inner.connection_made(transport)
+        if self._places.enter(self):
+            self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, self.evict)
+        else:
+            self.evict()
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is not None:
+            self._await_head(data)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_timer()
+        self._places.leave(self)
+        self._inner.connection_lost(exc)
+
+    def evict(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _await_head(self, data: bytes) -> None:
+        if HEAD_END in self._tail + data:
+            self._end_timer()
+            self._places.set_busy(self)
+        self._tail = (self._tail + data)[-len(HEAD_END) :]
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def bounded(make_protocol: Callable[[], asyncio.Protocol], max_connections: int) -> Callable[[], BoundedConnection]:
+    """Return a factory of protocols for `loop.create_server`."""
+    places = ConnectionPlaces(max_connections)
+    return lambda: BoundedConnection(make_protocol(), places)
