@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from doubles.patience import PATIENCE_S, wait_until
 from doubles.pictures import picture_bytes
+from doubles.programs import ending
 from typer.main import get_command
 
 from eaglelocal.cli.main import app
@@ -228,7 +229,8 @@ def test_who_is_killed_leaves_no_half_written_model(environ: dict[str, str], num
     """Nor does a terminal that is closed: gigabytes that nobody would find."""
     command = [sys.executable, "-m", "eaglelocal", "chat", "--target", "demo@8b:bf16", "hi"]
     folder = Path(environ["XDG_CACHE_HOME"]) / "eaglelocal" / "generated"
-    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with ending(subprocess.Popen(command, env=environ, stderr=quiet, stdin=quiet)) as process:
         wait_until(lambda: bool(list(folder.glob("*.partial"))), "a file that is being written")
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 128 + number
