@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from doubles.programs import interruptible
 from hypothesis import HealthCheck, settings
 
 from eaglelocal import locations
@@ -26,6 +27,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if is_named or config.option.markexpr != DEFAULT_MARKS or config.option.keyword:
         return 0
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 7) + 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible_programs() -> Iterator[None]:
+    """Also under nohup, what tests start can be interrupted."""
+    with interruptible():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import typer
@@ -37,11 +38,42 @@ def show(as_json: flags.AsJson = False) -> None:
     settings = Settings.load({}, os.environ, file)
     rows = {name: (getattr(settings, name), origin) for name, origin in settings.origins().items()}
     if as_json:
-        values = {name: {"value": value, "origin": origin} for name, (value, origin) in rows.items()}
+        values = {name: {"value": as_json_value(value), "origin": origin} for name, (value, origin) in rows.items()}
         return output.object({"file": str(file), "settings": values})
     output.message(f"config file: {file}{'' if file.exists() else ' (there is none)'}; '-': as planned, or none")
-    shown = {name: UNSET if value in (None, ()) else str(value) for name, (value, _) in rows.items()}
+    shown = {name: as_written(value) for name, (value, _) in rows.items()}
     name_width, width = max(map(len, shown)), min(max(map(len, shown.values())), MAX_VALUE)
     for name, (_, origin) in rows.items():
         output.data(f"{name:<{name_width}}  {shown[name]:<{width}}  {origin}")
     return None
+
+
+def as_written(value: object) -> str:
+    """Return the value as a person writes it in the config file; a text without quotes where that says the same."""
+    match value:
+        case None | ():
+            return UNSET
+        case ((_, _), *_):
+            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in value)} }}"
+        case tuple():
+            return f"[{', '.join(map(_quoted, value))}]"
+        case str() if value.isprintable() and value not in ("", UNSET):
+            return value
+        case str():
+            return _quoted(value)
+        case float():
+            return f"{value:g}"
+    return str(value)
+
+
+def as_json_value(value: object) -> object:
+    """Return the value as JSON has it: a table is an object."""
+    match value:
+        case ((_, _), *_):
+            return dict(value)
+    return value
+
+
+def _quoted(text: object) -> str:
+    """A basic string of TOML, which is a string of JSON too."""
+    return json.dumps(text, ensure_ascii=False)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
+from rich.console import RenderableType
+from textual import events
 from textual.app import App, ReturnType, SystemCommand
 from textual.command import CommandPalette
 from textual.driver import Driver
@@ -15,6 +17,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.look import Look
+from eaglelocal.tui.room import at_least, is_enough, too_small
 from eaglelocal.tui.terminal_driver import TerminalDriver
 
 THEMES = (
@@ -70,6 +73,7 @@ class EagleApp(App[ReturnType]):
         with nullcontext() if look.has_colour else without_colour():
             super().__init__()
         self.look = look
+        self.is_too_small = False  # the terminal
         self.set_class(look.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
@@ -81,6 +85,25 @@ class EagleApp(App[ReturnType]):
         """As Textual does it, asking in ASCII."""
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
+
+    async def on_event(self, event: events.Event) -> None:
+        """A terminal may have two columns, or one: nothing is laid out for that, and a line says so."""
+        await super().on_event(self._in_room(event) if isinstance(event, events.Resize) else event)
+
+    def _in_room(self, event: events.Resize) -> events.Resize:
+        was_small, self.is_too_small = self.is_too_small, not is_enough(event.size)
+        if self.is_too_small:
+            if self._driver is not None:
+                self._driver.write(too_small(event.size))
+            size = at_least(event.size)
+            return events.Resize(size, size)
+        if was_small:
+            self.call_later(self.refresh, layout=True)  # all of it, also where it was as large before
+        return event
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        if not self.is_too_small:
+            super()._display(screen, renderable)
 
     def show(self) -> ReturnType | None:
         """Run until it is left. Raises what ended it otherwise, when the terminal is as it was before."""

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from doubles.loopback_server import Script, serving, words
 from doubles.measured_client import MeasuredClient, Told
+from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 from doubles.scripted_client import ScriptedClient
 
@@ -52,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
 
 
 @pytest.fixture
-def bench(files: tuple[str, str, str], tmp_path: Path) -> Start:
+def bench(files: tuple[str, str, str], tmp_path: Path) -> Iterator[Start]:
     target, head, prompts = files
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
     environ = {**plain, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
@@ -60,22 +61,16 @@ def bench(files: tuple[str, str, str], tmp_path: Path) -> Start:
 
     def start(*arguments: str, draft: str = head) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eaglelocal", "bench", "--target", target, "--draft", draft]
-        return subprocess.Popen(
-            [*command, "--prompts", prompts, "--max-tokens", "16", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-            start_new_session=True,
-        )
+        return programs.start([*command, "--prompts", prompts, "--max-tokens", "16", *arguments], env=environ)
 
-    return start
+    with Programs() as programs:
+        yield start
 
 
 def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    stdout, stderr = program.communicate(timeout=PATIENCE_S)
-    return program.returncode, stdout.decode(), stderr.decode()
+    code, stdout, stderr = output_of(program, patience_s=PATIENCE_S)
+    return code, stdout.decode(), stderr.decode()
 
 
 def test_a_table_a_chart_and_the_object_last(bench: Start, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from doubles.patience import wait_until
 from doubles.pictures import write_picture
+from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 
 ROOT = Path(__file__).parents[2]
@@ -32,24 +33,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture
-def chat(models: tuple[str, str], tmp_path: Path) -> Start:
+def chat(models: tuple[str, str], tmp_path: Path) -> Iterator[Start]:
     target, head = models
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
     environ = {**plain, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path), "EAGLELOCAL_TEMPERATURE": "0"}
 
     def start(*arguments: str, draft: str = head, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eaglelocal", "chat", *arguments, "--target", target, "--draft", draft]
-        return subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, start_new_session=True
-        )
+        return programs.start(command, stdin=stdin, env=environ)
 
-    return start
+    with Programs() as programs:
+        yield start
 
 
 def ended(program: subprocess.Popen[bytes], stdin: bytes | None = None) -> tuple[int, bytes, str]:
     """Exit code, stdout, stderr."""
-    stdout, stderr = program.communicate(stdin, timeout=PATIENCE_S)
-    return program.returncode, stdout, stderr.decode()
+    code, stdout, stderr = output_of(program, stdin, patience_s=PATIENCE_S)
+    return code, stdout, stderr.decode()
 
 
 def test_text_on_stdout_and_figures_on_stderr(chat: Start) -> None:

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from doubles.patience import PATIENCE_S, wait_until
 from doubles.pictures import picture_bytes
+from doubles.programs import ending
 from typer.main import get_command
 
 from eaglelocal.cli.main import app
@@ -135,6 +137,28 @@ def test_closed_streams_are_no_failure(environ: dict[str, str], closed: str, tol
     assert done.stdout.startswith(told)
 
 
+def test_config_show_writes_values_as_the_file_has_them(environ: dict[str, str], tmp_path: Path) -> None:
+    given = {
+        "keys": {"pause": "p", "quit": "q,ctrl+q"}, "models": ["demo", "a,b"], "system": "say \"hm\"\nand no more",
+        "alias": [], "spec": 4, "temperature": 0.0, "request_timeout": 60.5, "target": "-",
+        "theme": "light", "split": "layer",
+    }  # fmt: skip
+    file = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tables = {name: value for name, value in given.items() if isinstance(value, dict)}
+    plain = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items() if name not in tables)
+    file.write_text(plain + "[keys]\n" + "".join(f'{name} = "{keys}"\n' for name, keys in tables["keys"].items()))
+    told = json.loads(run(environ, "config", "show", "--json").stdout)["settings"]
+    assert {name: told[name]["value"] for name in given} == given
+    rows = [line.removesuffix(str(file)) for line in run(environ, "config", "show").stdout.splitlines()]
+    shown = {name: value.strip() for name, _, value in (row.partition(" ") for row in rows)}
+    assert shown["keys"] == '{ pause = "p", quit = "q,ctrl+q" }'
+    assert shown["models"] == '["demo", "a,b"]'
+    assert (shown["alias"], shown["theme"], shown["temperature"], shown["spec"]) == ("-", "light", "0", "4")
+    for name in ("keys", "models", "system", "target"):  # as a person may put them back
+        assert tomllib.loads(f"{name} = {shown[name]}") == {name: given[name]}
+
+
 def test_config_show_gives_value_and_origin(environ: dict[str, str]) -> None:
     folder = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal"
     folder.mkdir(parents=True)
@@ -205,7 +229,8 @@ def test_who_is_killed_leaves_no_half_written_model(environ: dict[str, str], num
     """Nor does a terminal that is closed: gigabytes that nobody would find."""
     command = [sys.executable, "-m", "eaglelocal", "chat", "--target", "demo@8b:bf16", "hi"]
     folder = Path(environ["XDG_CACHE_HOME"]) / "eaglelocal" / "generated"
-    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with ending(subprocess.Popen(command, env=environ, stderr=quiet, stdin=quiet)) as process:
         wait_until(lambda: bool(list(folder.glob("*.partial"))), "a file that is being written")
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 128 + number

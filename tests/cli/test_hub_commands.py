@@ -21,6 +21,7 @@ from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serv
 from doubles.mtp_models import PARTS as MTP_PARTS
 from doubles.mtp_models import write_assistant, write_gemma, write_mtp
 from doubles.patience import PATIENCE_S, wait_until
+from doubles.programs import ending
 from doubles.projectors import projector_bytes
 
 from eaglelocal.hub.cache import all_models
@@ -253,10 +254,10 @@ def test_removing_is_asked_too_and_silence_is_no(person: Person) -> None:
 def interrupted(person: Person, number: int) -> tuple[int, str]:
     """Stop a slow pull by a signal when a part of it is there. (exit code, stderr)"""
     person.hub.faults.slow_s = 0.02
-    process = person.starts("pull", GUIDE, "--yes")
-    wait_until(lambda: person.partial_bytes > 1_000_000, "a part of the file is there")
-    process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    with ending(person.starts("pull", GUIDE, "--yes")) as process:
+        wait_until(lambda: person.partial_bytes > 1_000_000, "a part of the file is there")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=PATIENCE_S)
     person.hub.faults.slow_s = 0.0
     return process.returncode, said
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
+from doubles.programs import Programs, output_of
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.asking import Asker
@@ -38,7 +39,7 @@ Chat = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chat:
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
     """`eaglelocal chat ARGUMENTS`, where what this test announces is found."""
     for name in [name for name in os.environ if name.startswith(("EAGLELOCAL_", "OPENAI_"))]:
         monkeypatch.delenv(name)
@@ -48,15 +49,15 @@ def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chat:
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eaglelocal", "chat", *arguments]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
+        return programs.start(command)
 
-    return start
+    with Programs() as programs:
+        yield start
 
 
 def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    stdout, stderr = program.communicate(timeout=PATIENCE_S)
-    return program.returncode, stdout.decode(), stderr.decode()
+    code, stdout, stderr = output_of(program, patience_s=PATIENCE_S)
+    return code, stdout.decode(), stderr.decode()
 
 
 @contextmanager

@@ -32,10 +32,12 @@ def odd_arguments(folder: Path) -> list[str]:
         os.mkfifo(folder / "pipe.md")
         (folder / "loop.md").symlink_to("loop.md")
     return [
-        "", "~nosuchuser/x.md", "~", "a\0b", "\0", "\ud83e", "caf\udce9", "\U0001f985" * 80, "\U00020000" * 80, "x" * 5000,
+        "", "~nosuchuser/x.md", "~", "a\0b", "\0", "\ud83e", "caf\udce9", "\U0001f985" * 80, "\U00020000" * 80,
+        "x" * 5000,
         str(folder / "folder.md"), str(folder / "pipe.md"), str(folder / "loop.md"), str(folder / "closed" / "x.md"),
         "/dev/full", "/proc/self/mem", "../x", ".", "..", "-", "9" * 5000, "-1", "nan", "inf", "1e999", "\u0664",
-        "temperature nan", "temperature 1e999", "top_k " + "9" * 5000, "seed -1", "max_tokens 0", "seed \ud83e", "\x1b[2J",
+        "temperature nan", "temperature 1e999", "top_k " + "9" * 5000, "seed -1", "max_tokens 0", "seed \ud83e",
+        "\x1b[2J",
         "'", '"', "file://", "file:///%00", "https://example.org/a.png", "\u202e", "\r", "%s %(x)s {}",
     ]  # fmt: skip
 

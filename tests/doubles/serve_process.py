@@ -59,7 +59,11 @@ def serve(*arguments: str, log: Path | None = None) -> Iterator[ServeProcess]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def wait_until_ready(server: ServeProcess, limit_s: float = LOAD_S) -> float:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from .programs import ending
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -37,9 +39,10 @@ class ServedProcess:
 def served_process() -> Iterator[ServedProcess]:
     command = [sys.executable, "-m", "doubles.served_process"]
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])  # its engine's too
-    with subprocess.Popen(
+    program = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    )
+    with ending(program) as process:
         assert process.stdin is not None and process.stdout is not None
         yield ServedProcess(pid=process.pid, **json.loads(process.stdout.readline()))
         process.stdin.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from doubles.patience import PATIENCE_S, wait_until
+from doubles.programs import ending
 from doubles.scripted_engine import BUILDER, ask, plan
 
 from eaglelocal import locations
@@ -337,7 +338,7 @@ def test_the_process_ends_with_its_killed_parent(script: str) -> None:
     seconds are measured by tests/measures/ending.py.
     """
     command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(TESTS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as parent:
         assert parent.stdout is not None
         engine_pid = int(parent.stdout.readline())
         time.sleep(0.05)

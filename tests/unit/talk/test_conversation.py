@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -48,12 +49,16 @@ def test_what_is_saved_is_what_is_loaded(
     assert (loaded.system, loaded.turns, loaded.name) == (system, turns, "talk")
 
 
-def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     path = tmp_path / "talk.json"
     conversation_file.save(Conversation(turns=[Turn("a", "b")]), path, target="m")
     before = path.read_bytes()
-    with pytest.raises(UnicodeEncodeError):
-        conversation_file.save(Conversation(turns=[Turn("\ud800", "b")]), path, target="m")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        conversation_file.save(Conversation(turns=[Turn("more", "b")]), path, target="m")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["talk.json"]
 

@@ -1,0 +1,147 @@
+"""Screens of any size, also of one column, while answers stream; and the pure renderers at every small size."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+from doubles import tmux
+from doubles.chat_screen import Spectator, Stage, play
+from doubles.pages_server import llama_pages, serving
+from doubles.scenes import busy
+from doubles.scripted_client import Script
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.geometry import Size
+from tui.monitor_app import monitor
+
+from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
+from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.glyphs import ASCII, UNICODE
+from eaglelocal.tui.lines import width_of
+from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, table_lines
+from eaglelocal.tui.panel_text import panel_lines
+from eaglelocal.tui.room import LEAST, at_least, is_enough, too_small
+from eaglelocal.tui.rows import Ink
+from eaglelocal.tui.table_text import View as TableView
+
+TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
+SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]
+MARKDOWN = [
+    "# Head\n\n",
+    "word ",
+    "漢字 ",
+    "🦅",
+    "```python\nx = 1\n",
+    "\n```\n",
+    "| a | b |\n|---|---|\n| 1 | 2 |\n\n",
+]
+MARKDOWN += ["- ", "> ", "1. ", "    ", "`c` ", "$$x$$ ", "\n\n", "verylongword" * 3]
+
+
+@given(
+    st.lists(st.sampled_from(MARKDOWN), max_size=12), st.integers(-1, 12), st.sampled_from(list(Kind)), st.booleans()
+)
+def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: Kind, flag: bool) -> None:
+    text = "".join(parts)
+    view = View(Ink(is_ascii=flag), is_tinted=flag, thoughts_shown=not flag)
+    entry = Entry(kind, text, mask=b"\x01" * len(text))
+    assert rows_of(entry, width, view)
+    assert estimated_height(entry, width, view) >= 1
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
+    feed = Feed()
+    feed.read(busy(), 1.0)
+    feed.read(busy(), 2.0)
+    frame = feed.frame(3.0)
+    scene = Scene(url="http://127.0.0.1:1", frame=frame, machine=None, is_local=True)
+    for width, height in product(range(24), range(8)):
+        panel = panel_lines(frame, width, height, glyphs)  # type: ignore[arg-type]
+        table = table_lines(busy(), TableView(), width, height, glyphs, chosen="")  # type: ignore[arg-type]
+        head = header_lines(scene, width, glyphs)  # type: ignore[arg-type]
+        assert all(width_of(line) <= width for line in (*panel, *table, *head)), (width, height)
+        assert len(panel) <= max(height, 0) and len(table) <= max(height, 0), (width, height)
+        once_text(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
+
+
+def test_what_a_tiny_terminal_is_told_fits_it() -> None:
+    for width, height in TINY:
+        shown = too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
+        assert len(shown) <= height and all(0 < len(row) <= width for row in shown)
+        assert not is_enough(Size(width, height)) and is_enough(at_least(Size(width, height)))
+
+
+def sizes(seed: int, number: int) -> list[tuple[int, int]]:
+    chosen = random.Random(seed)
+    return [chosen.choice(TINY if chosen.random() < 0.6 else SMALL) for _ in range(number)]
+
+
+def test_the_chat_is_resized_while_it_answers(tmp_path: Path) -> None:
+    words = tuple(random.Random(1).choice(MARKDOWN) for _ in range(400))
+    stage = Stage(tmp_path, scripts=(Script(words, delay_s=0.005, thought="hm, so"),))
+
+    async def scenario(spectator: Spectator) -> None:
+        pilot = spectator.pilot
+        await spectator.ask("go on")
+        for number, (width, height) in enumerate(sizes(7, 60)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause(0.01)
+            assert spectator.app.size == at_least(Size(width, height))
+            match number % 12:
+                case 2:
+                    spectator.app.notify("a notice of several words, with [brackets]")
+                case 4:
+                    await pilot.press("f1")
+                case 6:
+                    await pilot.press("f4")
+                case 8:
+                    await pilot.press("escape", "ctrl+p")
+                case 10:
+                    await pilot.press("escape", "ctrl+o")
+                case 11:
+                    await pilot.press("escape", "f2", "a", "ctrl+r")
+        await pilot.press("escape", "escape")
+        await pilot.resize_terminal(80, 24)
+        await spectator.sees("ready")
+
+    play(stage, scenario)
+
+
+def test_the_monitor_is_resized_while_it_reads() -> None:
+    async def run() -> None:
+        app, watch = monitor(owns_server=True)
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            for number, (width, height) in enumerate(sizes(5, 60)):
+                watch.on_reading(busy())
+                await pilot.resize_terminal(width, height)
+                await pilot.pause(0.01)
+                await pilot.press(("l", "slash", "escape", "d", "escape", "q", "escape", "s", "f1")[number % 9])
+                app.notify("a notice of several words")
+            assert app.return_value is None
+            await pilot.press("escape")
+            await pilot.resize_terminal(80, 24)
+            await pilot.pause(0.2)
+            assert app.size == (80, 24)
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(not tmux.IS_THERE, reason="tmux is not installed")
+def test_a_real_terminal_says_that_it_is_too_small_and_is_drawn_again(tmp_path: Path) -> None:
+    with serving(llama_pages()) as pages, tmux.TmuxScreen(tmp_path) as terminal:
+        terminal.start([sys.executable, "-m", "eaglelocal", "top", pages.url], {"LC_ALL": "C.UTF-8"})
+        terminal.sees("slot 0", "q Quit")
+        for width, height in [(2, 2), (1, 1), (3, 2), (10, 5), (15, 24), (80, 3)]:
+            terminal.resize(width, height)
+            terminal.until(lambda text: text.startswith("t"), f"a word at {width}x{height}")
+        terminal.sees(f"too small: {LEAST.width}x{LEAST.height} is needed")
+        terminal.resize(80, 24)
+        terminal.sees("slot 0", "q Quit")
+        terminal.type("q")
+        terminal.sees("ended with 0")
