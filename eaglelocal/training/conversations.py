@@ -21,6 +21,7 @@ from queue import SimpleQueue
 
 from eaglelocal.client.port import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
@@ -170,7 +171,7 @@ def _up_to(conversations: Iterable[Conversation], most_tokens: int) -> Iterator[
 def _appended(path: Path) -> FileIO:
     """For the owner's eyes alone: answers are as private as what was asked."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent, PRIVATE)
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
     except OSError as error:
         raise unwritable(path, error) from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from eaglelocal import locations
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import unwritable
 
@@ -40,7 +41,7 @@ def entered(folder: Path, target: str) -> Iterator[None]:
     Raises ResourceError where it cannot be written, or another run is there; UsageError where another target answered.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, PRIVATE)
         lock = (folder / TARGET).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise unwritable(folder, error) from error
