@@ -212,7 +212,7 @@ def folder() -> Path:
 def _drop_oldest(folder: Path) -> None:
     """Other engines may do the same at this moment: what is gone already is no failure."""
     aged: list[tuple[float, Path]] = []
-    for path in (*folder.glob("*.json"), *folder.glob(".*.part")):
+    for path in folder.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
             aged.append((path.stat().st_mtime, path))
     for _, path in sorted(aged, reverse=True)[MAX_FILES:]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.talk.pictures import completions
 
@@ -120,7 +120,7 @@ class LineEditor:
     def _write_history(self) -> None:
         """Questions are private: the file belongs to its owner alone. A full disk is no reason to fail."""
         try:
-            make_private_folder(self._history.parent)
+            make_folder(self._history.parent, PRIVATE)
             os.close(os.open(self._history, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(self._history)
         except OSError:

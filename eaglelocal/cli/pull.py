@@ -184,9 +184,10 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> P
 
 def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
     """Show, ask, fetch. Raises Cancelled where it is not wanted."""
-    from eaglelocal.hub.download import check_disk, fetch, free_bytes, missing_bytes
+    from eaglelocal.hub.download import check_disk, check_names, fetch, free_bytes, missing_bytes
 
     cache = locations.hub_cache_dir()
+    check_names(orders, cache)
     missing, free = missing_bytes(orders, cache), free_bytes(cache)
     for line in order_lines(orders):
         output.message(line)

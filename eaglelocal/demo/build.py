@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from eaglelocal import locations
+from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
@@ -182,7 +183,7 @@ def claim_work_folder(build: Build) -> None:
     stamp = build.work / "build.json"
     ours = {"seed": build.seed, "corpus": corpus_digest(), "start": str(build.start or "")}
     if not stamp.is_file():
-        build.work.mkdir(parents=True, exist_ok=True)
+        make_folder(build.work, SHARED)
         stamp.write_text(json.dumps(ours))
         return
     theirs = json.loads(stamp.read_text())

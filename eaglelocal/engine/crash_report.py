@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import __version__, locations
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.engine.ending import Ending
 from eaglelocal.errors import EagleLocalError
@@ -83,7 +83,7 @@ def write_report(crash: Crash, at: float | None = None) -> Path | None:
     folder = locations.crash_reports_dir()
     path = folder / f"{stamp}-{crash.pid}.txt"
     try:
-        make_private_folder(folder)
+        make_folder(folder, PRIVATE)
         write_whole(path, report_text(crash, stamp).encode()[:MAX_REPORT_BYTES])
         for old in sorted(folder.glob("*.txt"))[:-MAX_REPORTS]:
             old.unlink(missing_ok=True)

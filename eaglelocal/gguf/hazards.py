@@ -15,9 +15,10 @@ from eaglelocal.gguf.architectures import (
     SMALL_GRAPH_ARCHITECTURES,
     WHOLE_ROPE_ARCHITECTURES,
 )
-from eaglelocal.gguf.header import TensorInfo
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 
+TENSOR_ALIGNMENT = 32  # of ggml-impl.h
 MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon")
@@ -25,6 +26,8 @@ EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", 
 NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
+OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs heed embedding_length_out
+OUTPUT_PROJECTION = "dense_2."  # makes states of another width, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
 
@@ -32,6 +35,12 @@ ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
 def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> None:
     """Raises ModelFileError with the figure that would end the process; the widths are those of a key and a value."""
     for problem in _problems(keys, head_dim, value_dim):
+        raise keys.error(problem)
+
+
+def check_places(keys: ArchitectureKeys) -> None:
+    """Raises ModelFileError where data begins at a place that llama.cpp cannot map."""
+    for problem in _place_problems(keys.header):
         raise keys.error(problem)
 
 
@@ -48,10 +57,13 @@ def graph_problem(architecture: str, *, kv_type: str, num_caches: int) -> str:
 def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator[str]:
     yield from _epsilon_problems(keys)
     yield from _width_problems(keys, head_dim, value_dim)
+    yield from _layer_problems(keys)
+    yield from _output_problems(keys)
     yield from _rope_problems(keys, head_dim)
     yield from _section_problems(keys)
     yield from _scaling_problems(keys)
     yield from _expert_problems(keys)
+    yield from _place_problems(keys.header)
     for tensor in keys.header.tensors.values():
         yield from _tensor_problems(tensor)
     yield from _token_problems(keys)
@@ -69,10 +81,28 @@ def _epsilon_problems(keys: ArchitectureKeys) -> Iterator[str]:
 def _width_problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator[str]:
     if keys.prefix in EQUAL_WIDTH_ARCHITECTURES and head_dim != value_dim:
         yield f"its keys are {head_dim} wide and its values {value_dim}, which {keys.prefix} models cannot have"
+    for key in ("attention.key_length", "attention.value_length"):
+        if keys.optional_count(key) == 0 and any(keys.counts("attention.head_count") or ()):
+            yield f"{keys.prefix}.{key} is 0"
     for key in ("attention.head_count", "attention.head_count_kv"):
         heads = max(keys.counts(key) or (0,))
         if heads * max(head_dim, value_dim) > MAX_COUNT:  # n_embd_k_gqa wraps around and fits the tensors again
             yield f"{keys.prefix}.{key} is {heads}, more heads of width {max(head_dim, value_dim)} than 32 bits hold"
+
+
+def _layer_problems(keys: ArchitectureKeys) -> Iterator[str]:
+    """load_hparams asserts that no more layers predict ahead than there are."""
+    ahead, layers = keys.optional_count("nextn_predict_layers") or 0, keys.optional_count("block_count")
+    if layers is not None and ahead > layers:
+        yield f"{keys.prefix}.nextn_predict_layers is {ahead}, of {layers} layers"
+
+
+def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
+    """States are read in this width: from beyond what was computed, where the graph makes others."""
+    width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
+    projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)
+    if told and told != width and not projects and keys.prefix not in OWN_WIDTH_ARCHITECTURES:
+        yield f"{keys.prefix}.embedding_length_out is {told}, where its states are {width} wide"
 
 
 def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
@@ -120,6 +150,17 @@ def _expert_problems(keys: ArchitectureKeys) -> Iterator[str]:
         yield f"it has {groups} groups of {count} experts"
     if groups > 1 and (count % groups or not 0 < (used_groups or 0) < groups):
         yield f"it uses {used_groups or 0} of {groups} groups of {count} experts"
+
+
+def _place_problems(header: Header) -> Iterator[str]:
+    """ggml-backend.cpp: GGML_ASSERT("buffer pointer must be aligned"), where a file is mapped into memory.
+
+    A file may state a smaller alignment than that: then it depends on the sizes of its header and its tensors.
+    """
+    for tensor in header.tensors.values():
+        place = header.shards[tensor.shard].data_offset + tensor.offset
+        if place % TENSOR_ALIGNMENT:
+            yield f"tensor {tensor.name} begins at byte {place}, no multiple of the {TENSOR_ALIGNMENT} of llama.cpp"
 
 
 def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:

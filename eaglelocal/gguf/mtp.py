@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
+from eaglelocal.gguf.hazards import check_places
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
@@ -70,6 +71,7 @@ class MtpInfo:
 
 
 def _assistant(keys: ArchitectureKeys) -> MtpInfo:
+    check_places(keys)
     num_layers = keys.count("block_count")
     if num_ahead(keys) != num_layers:
         raise keys.error(f"claims {num_ahead(keys)} of {num_layers} layers for prediction, where all are due")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.listing import listed
 
 SUFFIX = ".gguf"
 # without a wish: four bits in the best form that there is, as the sizes of the catalogue assume
@@ -104,14 +105,20 @@ def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bo
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
-        files = ", ".join(build.names[0] for build in found)
+        files = listed((build.names[0] for build in found), like=wanted or "")
         raise UsageError(f"{repo} has several models {_like(wanted)}: {files}", hint=f"{repo}:{found[0].names[0]}")
     if not whole:
         raise _nothing(builds, repo)
-    there = ", ".join(build.tag for build in whole)
+    there = listed(_usual_first(whole), like=wanted or "")
     if wanted is None:
-        raise UsageError(f"{repo} has several models: {there}", hint=f"say which: {repo}:{whole[0].tag}")
+        raise UsageError(f"{repo} has several models: {there}", hint=f"say which: {repo}:{_usual_first(whole)[0]}")
     raise UsageError(f"{repo} has no {wanted}", hint=f"it has {there}")
+
+
+def _usual_first(builds: Sequence[Build]) -> list[str]:
+    """Their tags, those of the quantizations that people take before the others."""
+    ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
+    return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
 
 
 def _wanted(builds: Sequence[Build], wanted: str | None) -> list[Build]:

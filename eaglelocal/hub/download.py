@@ -17,16 +17,20 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
-from eaglelocal.errors import ResourceError
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.whole_file import write_whole
+from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.cache import MAIN, repo_folder
 from eaglelocal.hub.disk_trouble import disk_trouble
-from eaglelocal.hub.remote import RemoteFile, RemoteRepo
+from eaglelocal.hub.remote import RemoteFile, RemoteRepo, shown_name
 from eaglelocal.hub.transfer import partial_of, transfer
 from eaglelocal.hub.troubles import Patience
 
 SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
 RATE_WINDOW_S = 10.0
 WAIT_S, TRY_S = 0.5, 0.05
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
+READABLE = 0o644  # to whoever else uses the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,18 @@ def blob_of(order: Order, file: RemoteFile, cache: Path) -> Path:
     return repo_folder(cache, order.repo.id) / "blobs" / file.etag
 
 
+def check_names(orders: Sequence[Order], cache: Path) -> None:
+    """Raises DownloadError on a file whose name is longer than the system takes."""
+    for order in orders:
+        for file in order.files:
+            path = os.fsencode(pointer(order, file, cache).absolute())
+            longest = max(map(len, path.split(b"/")))
+            if longest > MAX_NAME_BYTES or len(path) > MAX_PATH_BYTES:
+                many, most = (longest, MAX_NAME_BYTES) if longest > MAX_NAME_BYTES else (len(path), MAX_PATH_BYTES)
+                what = f"{order.repo.id} has a file whose name no disk takes: {shown_name(file.name)}"
+                raise DownloadError(f"{what} ({many} bytes, at most {most})", hint="choose another repository")
+
+
 def missing_bytes(orders: Sequence[Order], cache: Path) -> int:
     """What would have to be fetched now, partial downloads counted as there."""
     missing: dict[Path, int] = {}
@@ -134,9 +150,13 @@ def check_disk(orders: Sequence[Order], cache: Path, *, free: int) -> None:
     needed = missing_bytes(orders, cache)
     if needed and needed + SPARE_DISK_BYTES > free:
         raise ResourceError(
-            f"{needed / 1e9:.1f} GB are to be fetched, and the disk of {cache} has {free / 1e9:.1f} GB left",
+            f"{_amount(needed)} are to be fetched, and the disk of {cache} has {_amount(free)} left",
             hint="`eaglelocal ls` and `eaglelocal rm` make room, or HF_HUB_CACHE names a folder on another disk",
         )
+
+
+def _amount(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def fetch(
@@ -146,12 +166,17 @@ def fetch(
 
     Raises DownloadError and ResourceError; a later call goes on from there.
     """
+    check_names(orders, cache)
     check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
     tally = Tally(sum(order.size_bytes for order in orders), on_progress)
     for order in orders:
-        for file in order.files:
-            _fetch_file(order, file, cache, patience, tally)
-        _write_ref(order, cache)
+        try:
+            for file in order.files:
+                _fetch_file(order, file, cache, patience, tally)
+            _write_ref(order, cache)
+        except OSError as problem:  # of the disk: those of the connection are told as such before
+            place = str(problem.filename or cache)
+            raise ResourceError(disk_trouble(problem, place), hint="HF_HUB_CACHE names another folder") from problem
     return [pointer(order, order.files[0], cache) for order in orders]
 
 
@@ -160,7 +185,7 @@ def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience,
     with _locked(order, file, cache, tally):
         if _is_whole(place, file):
             return tally.found(file.size_bytes)
-        place.parent.mkdir(parents=True, exist_ok=True)  # a repository without snapshots looks damaged to others
+        make_folder(place.parent, SHARED)  # a repository without snapshots looks damaged to others
         if _is_whole(blob, file):
             tally.found(file.size_bytes)
         else:
@@ -192,7 +217,7 @@ def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterat
     """The hub client's own lock of this blob; while another process has it, wait and say so."""
     folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, SHARED)
     except OSError as problem:
         raise ResourceError(disk_trouble(problem, str(folder)), hint="HF_HUB_CACHE names another folder") from problem
     with ExitStack() as stack:
@@ -223,7 +248,7 @@ def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
 
 def _link(blob: Path, pointer: Path) -> None:
     """Show the blob under its name in the snapshot; on a disk without links it moves there, as the client does it."""
-    pointer.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed the rest of the snapshot meanwhile
+    make_folder(pointer.parent, SHARED)  # somebody may have removed the rest of the snapshot meanwhile
     pointer.unlink(missing_ok=True)  # a link to nothing, or to other bytes
     try:
         os.symlink(os.path.relpath(blob, pointer.parent), pointer)
@@ -234,8 +259,6 @@ def _link(blob: Path, pointer: Path) -> None:
 def _write_ref(order: Order, cache: Path) -> None:
     """Note which commit `main` is, whole or not at all."""
     folder = repo_folder(cache, order.repo.id)
-    ref = folder / "refs" / MAIN
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".ref.{os.getpid()}"
-    fresh.write_text(order.repo.commit)
-    os.replace(fresh, ref)
+    make_folder(folder / "refs", SHARED)
+    # whatever lies in `refs` is a reference to other programs: it is written beside that folder
+    write_whole(folder / "refs" / MAIN, order.repo.commit, mode=READABLE, scratch=folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.model_info import ModelInfo
@@ -98,7 +99,7 @@ def _content_digest(path: Path) -> bytes:
 
 def _lock_file(folder: Path) -> IO[str]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, SHARED)
         return (folder / _LOCK).open("w")
     except OSError as error:
         raise ResourceError(
@@ -146,8 +147,8 @@ def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _Tally) -> No
     _write(blueprint.head, partial.head, tally)
     _write(blueprint.target, partial.target, tally)
     check_pair(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
-    os.replace(partial.head, paths.head)
-    os.replace(partial.target, paths.target)
+    put_in_place(partial.head, paths.head)
+    put_in_place(partial.target, paths.target)
 
 
 def _partial(path: Path) -> Path:
@@ -171,8 +172,6 @@ class _Tally:
 def _write(plan: FilePlan, path: Path, tally: _Tally) -> None:
     try:
         write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=tally.add)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     except OSError as error:
         raise ResourceError(
             f"cannot write {path.name}: {error.strerror}", hint="see that the disk has room and is not read-only"

@@ -13,6 +13,7 @@ from pathlib import Path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.builds import Build, choose
 from eaglelocal.hub.cache import CachedModel, models_of, partials_of, repos_in
+from eaglelocal.hub.listing import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _missing(cache: Path, reference: HubReference, there: Sequence[CachedModel] 
     size = f" ({reference.size_bytes / 1e9:.1f} GB)" if reference.size_bytes else ""
     hint = f"eaglelocal pull {reference.text}{size}"
     if there:
-        hint += f", or take {' or '.join(model.reference for model in there)}"
+        hint += f", or take {listed((model.reference for model in there), like=reference.text, joint=' or ')}"
     else:
         near = difflib.get_close_matches(reference.repos[0], repos_in(cache), n=1, cutoff=0.8)
         hint += f"; did you mean {near[0]}, which is?" if near and near[0] not in reference.repos else ""

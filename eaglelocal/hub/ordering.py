@@ -7,6 +7,7 @@ import re
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.builds import Build, choose
 from eaglelocal.hub.download import Order
+from eaglelocal.hub.listing import listed
 from eaglelocal.hub.on_disk import HubReference
 from eaglelocal.hub.projector_names import called, models_in, named, projectors_in, whose
 from eaglelocal.hub.remote import RemoteRepo, check_access, look_up
@@ -79,7 +80,7 @@ def with_projector(order: Order, mmproj: str) -> Order:
     else:
         found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
         if not found:
-            has = f"it has {', '.join(names)}" if names else "it has none; --mmproj none"
+            has = f"it has {listed(names, like=mmproj)}" if names else "it has none; --mmproj none"
             raise UsageError(f"{order.repo.id} has no projector {mmproj}", hint=has)
     chosen = [file for file in order.repo.files if file.name in found[:1]]
     return Order(order.repo, (*order.files, *chosen), order.reference)

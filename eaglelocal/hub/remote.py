@@ -15,11 +15,13 @@ from huggingface_hub import HfApi, constants, get_session, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
+from eaglelocal.errors import DownloadError
 from eaglelocal.hub.builds import Build, builds_of
-from eaglelocal.hub.troubles import Patience, page, patiently
+from eaglelocal.hub.troubles import Patience, host, page, patiently
 
 CHUNK_BYTES = 1 << 17
 MAX_ANSWER_BYTES = 20 << 30  # storage behind hubs refuses answers of more than 50 GB
+MAX_SHOWN_NAME = 80
 _AGENT = "eaglelocal"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -84,15 +86,28 @@ def _look_up(repo: str) -> RemoteRepo:
         etag = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
         if sibling.size is not None and etag:
             files.append(RemoteFile(sibling.rfilename, sibling.size, etag))
-    if not _COMMIT.fullmatch(info.sha or "") or not all(_is_safe(file) for file in files):
+    if not _COMMIT.fullmatch(info.sha or "") or not all(_ETAG.fullmatch(file.etag) for file in files):
         raise ValueError("names that no hub gives: they would be paths here")
+    for file in files:
+        if problem := name_problem(file.name):
+            what = f"{host()} lists a file of {repo} whose name {problem}: {shown_name(file.name)}"
+            raise DownloadError(what, hint="choose another repository; nothing was fetched")
     return RemoteRepo(repo, str(info.sha), bool(info.gated), _licence(info.tags or ()), tuple(files))
 
 
-def _is_safe(file: RemoteFile) -> bool:
-    """Whether its names stay inside the cache: a hub may be anybody's."""
-    parts = file.name.split("/")
-    return _ETAG.fullmatch(file.etag) is not None and not {"", ".", ".."} & set(parts) and "\\" not in file.name
+def name_problem(name: str) -> str:
+    """Why it cannot be a file's name in the cache, or should not: a hub may be anybody's. Empty where it can."""
+    if {"", ".", ".."} & set(name.split("/")) or "\\" in name:
+        return "leads out of the repository"
+    if not name.isprintable():  # control characters, line ends, lone surrogates
+        return "has a character that cannot be shown"
+    return ""
+
+
+def shown_name(name: str) -> str:
+    """A name of anybody's, for a sentence: on one line, and cut in its middle where it is long."""
+    plain = name if name.isprintable() else ascii(name)[1:-1]
+    return plain if len(plain) <= MAX_SHOWN_NAME else f"{plain[: MAX_SHOWN_NAME - 20]}...{plain[-17:]}"
 
 
 def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None:

@@ -8,11 +8,12 @@ of them, those of earlier calls too. The caller holds the lock of the blob.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.cache import PARTIAL
 from eaglelocal.hub.disk_trouble import disk_trouble
@@ -104,7 +105,7 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patien
             incoming.read_back()
             _complete(repo, file, incoming, patience)
             out.flush()
-            os.fsync(out.fileno())
+        put_in_place(partial, blob)
     except _WrongBytes:
         partial.unlink(missing_ok=True)
         raise DownloadError(
@@ -113,7 +114,6 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patien
         ) from None
     except OSError as problem:  # what was still in memory could not be written
         raise _unwritten(problem, str(partial)) from problem
-    os.replace(partial, blob)
 
 
 def _unwritten(problem: OSError, path: str) -> ResourceError:
@@ -127,7 +127,7 @@ def _measure(file: RemoteFile) -> str:
 def _opened_partial(partial: Path) -> BinaryIO:
     """Open for reading and writing at any place, made if it is not there."""
     try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(partial.parent, SHARED)
         partial.touch()
         return partial.open("r+b")
     except OSError as problem:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
@@ -153,7 +153,7 @@ def with_own_key(keys: Keys) -> tuple[Keys, str]:
 def write_key(path: Path) -> None:
     """A new file, readable by its owner only, with a key nobody has seen."""
     try:
-        make_private_folder(path.parent)
+        make_folder(path.parent, PRIVATE)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(f"default: {secrets.token_urlsafe(24)}\n")
     except OSError as error:

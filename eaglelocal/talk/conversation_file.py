@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.talk import picture_store
 from eaglelocal.talk.conversation import Conversation, Turn
@@ -73,6 +72,7 @@ def rename(folder: Path, old: str, new: str) -> str:
         raise UsageError(f"a conversation named {target.stem!r} is there already")
     try:
         source.rename(target)
+        sync_folder(folder)
     except OSError as problem:
         raise ResourceError(f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
     return target.stem
@@ -103,19 +103,10 @@ def path_of(folder: Path, name: str) -> Path:
 def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write the file beside its place, then move it there: a crash leaves the old one."""
     try:
-        make_private_folder(path.parent)
+        make_folder(path.parent, PRIVATE)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)  # 0600 by itself
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(join_in_json(_to_json(conversation, target)), file, ensure_ascii=False, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            conversation.num_saved = len(conversation.turns)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
+        conversation.num_saved = len(conversation.turns)
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
 

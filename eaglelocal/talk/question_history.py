@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.whole_file import write_whole
 
@@ -61,7 +61,7 @@ class QuestionHistory:
 
     def _append(self, question: str) -> None:
         with contextlib.suppress(OSError):
-            make_private_folder(self._path.parent)
+            make_folder(self._path.parent, PRIVATE)
             if len(self._entries) > 2 * MAX_ENTRIES:
                 del self._entries[:-MAX_ENTRIES]
                 write_whole(self._path, _lines(self._entries))

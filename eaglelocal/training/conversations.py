@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 from eaglelocal.client.port import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
@@ -171,7 +171,7 @@ def _up_to(conversations: Iterable[Conversation], most_tokens: int) -> Iterator[
 def _appended(path: Path) -> FileIO:
     """For the owner's eyes alone: answers are as private as what was asked."""
     try:
-        make_private_folder(path.parent)
+        make_folder(path.parent, PRIVATE)
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
     except OSError as error:
         raise unwritable(path, error) from error

@@ -7,7 +7,6 @@ architectures; knows nothing of training.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.training.head import Head, HeadShape
 from eaglelocal.training.target import Target, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, add_tokenizer_keys
@@ -130,11 +130,11 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: Matrix
 def _written(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
     """A writer whose file appears under its name only when complete."""
     partial = path.with_suffix(".partial")
-    make_private_folder(path.parent)
+    make_folder(path.parent, SHARED)
     writer = gguf.GGUFWriter(partial, architecture)
     yield writer
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    os.replace(partial, path)
+    put_in_place(partial, path)

@@ -23,7 +23,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.precision import autocast
@@ -232,9 +233,9 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
     state["rng"] = torch.get_rng_state()
     partial = path.with_suffix(".partial")
     try:
-        make_private_folder(path.parent)
+        make_folder(path.parent, PRIVATE)
         torch.save(state, partial)
-        os.replace(partial, path)
+        put_in_place(partial, path)
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
         reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was taken away"
         hint = "free some space; the same command then goes on"

@@ -7,7 +7,6 @@ alone, so a resumed run sees what it would have seen. Knows files and processes;
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.backend.parent_watch import end_with_parent
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.training.data import Batch, Document, Pieces, encode_document, pack, score
 from eaglelocal.training.tokenizer import load_tokenizer
@@ -79,7 +80,7 @@ class Shards:
 def write_missing(shards: Shards, tokenizer_file: Path, source: DocumentSource) -> None:
     """Write all shards that are not there yet, in the order of their use."""
     tokenizer = load_tokenizer(tokenizer_file)
-    shards.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(shards.folder, SHARED)
     for stage, shard in shards.missing():
         seed = _shard_seed(shards, stage, shard)
         documents = (encode_document(pieces, tokenizer) for pieces in _endless(source, seed))
@@ -107,7 +108,7 @@ def _write(path: Path, rows: Iterable[Document]) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         np.save(file, stacked)
-    os.replace(partial, path)
+    put_in_place(partial, path)
 
 
 class ShardWriter:

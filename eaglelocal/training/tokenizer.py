@@ -14,6 +14,8 @@ from pathlib import Path
 import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from eaglelocal.core.folders import SHARED, make_folder
+
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
 TURN_END = "<|im_end|>"
@@ -60,7 +62,7 @@ class GuideTokenizer:
         return self.backend.decode(tokens, skip_special_tokens=False)
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, SHARED)
         self.backend.save(str(path))
 
 

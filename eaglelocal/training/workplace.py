@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from eaglelocal import locations
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import unwritable
 
@@ -41,7 +41,7 @@ def entered(folder: Path, target: str) -> Iterator[None]:
     Raises ResourceError where it cannot be written, or another run is there; UsageError where another target answered.
     """
     try:
-        make_private_folder(folder)
+        make_folder(folder, PRIVATE)
         lock = (folder / TARGET).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise unwritable(folder, error) from error

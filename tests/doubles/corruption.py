@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -137,8 +137,8 @@ def known_keys(architecture: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def changed_entries(path: Path, architecture: str) -> Iterator[Change]:
-    """The file with each key that it has, or could have, holding each of VALUES."""
+def changed_entries(path: Path, architecture: str, keys: Collection[str] = ()) -> Iterator[Change]:
+    """The file with each key that it has, or could have, holding each of VALUES; `keys`: with these alone."""
     content, reader = path.read_bytes(), gguf.GGUFReader(path)
     fields, data = reader.fields, content[reader.data_offset :]
     own = {name: field for name, field in fields.items() if not name.startswith("GGUF.")}
@@ -146,7 +146,7 @@ def changed_entries(path: Path, architecture: str) -> Iterator[Change]:
     behind = max(ends.values())
     last = reader.tensors[-1].field
     tensors = content[behind : last.offset + sum(part.nbytes for part in last.parts)]
-    for key in dict.fromkeys([*own, *known_keys(architecture)]):
+    for key in keys or dict.fromkeys([*own, *known_keys(architecture)]):
         start, end = (own[key].offset, ends[key]) if key in own else (behind, behind)
         for label, raw in VALUES:
             head = content[:start] + _text(key.encode()) + raw + content[end:behind]

@@ -11,11 +11,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
-from doubles.corruption import WRAPPING, Change, changed_figures, corrupted
+from doubles.corruption import WRAPPING, Change, changed_entries, changed_figures, corrupted
+from doubles.gguf_bytes import STRING, U32, GgufBytes, TensorBytes
 from doubles.hybrid_model import write_hybrid
 from doubles.patience import PATIENCE_S
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
@@ -29,6 +32,8 @@ PROGRAM = Path(__file__).parents[1] / "doubles" / "loading_program.py"
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
 HEAD = HeadShape(width=64, n_ff=64, draft_vocab=100, own_output=True, norm_before_fc=True, norm_output=True)
 KINDS = ("llama", "sentencepiece", "qwen2", "lfm2", "eagle3")
+PIECE = 1000  # files at once
+DECISIVE = ("nextn_predict_layers", "embedding_length_out", "attention.key_length", "attention.value_length")
 FEW_COUNTS, FEW_TYPES = (0, 3, 32, WRAPPING, 2**32 - 1), (1, 24, 26)
 
 
@@ -37,6 +42,7 @@ class Kind:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.sound = folder / "sound.gguf"
+        self.architecture = "llama" if name == "sentencepiece" else name
         self.arguments: list[str] = []
         self._target: ModelInfo | None = None
         if name == "eagle3":
@@ -135,6 +141,55 @@ def test_much_noise_in_the_header(kind: Kind) -> None:
 @pytest.mark.slow
 def test_every_changed_figure(kind: Kind) -> None:
     assert check_that_nothing_ends(changed_figures(kind.sound), kind)["used"] > 100
+
+
+def in_pieces(changes: Iterable[Change], kind: Kind) -> Counter[str]:
+    """The same as check_that_nothing_ends for more files than a disk may have room for."""
+    counted: Counter[str] = Counter()
+    left = iter(changes)
+    while piece := list(islice(left, PIECE)):
+        counted += check_that_nothing_ends(piece, kind)
+        for path in kind.sound.parent.glob("[0-9]*.gguf"):
+            path.unlink()
+    return counted
+
+
+def test_a_key_of_another_type_or_length(kind: Kind) -> None:
+    """The keys that the file has, and others that decide where numbers lie and how many there are."""
+    others = ("general.alignment", *(f"{kind.architecture}.{key}" for key in DECISIVE))
+    keys = dict.fromkeys([*read_header(kind.sound).metadata, *others])
+    few = (one for number, one in enumerate(changed_entries(kind.sound, kind.architecture, keys)) if number % 3 == 0)
+    counted = in_pieces(few, kind)
+    assert counted["used"] > 10
+
+
+@pytest.mark.slow
+def test_every_key_that_the_format_knows(kind: Kind) -> None:
+    assert in_pieces(changed_entries(kind.sound, kind.architecture), kind)["used"] > 1000
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 4, 8, 16, 32, 64, 4096])
+def test_any_alignment(alignment: int, tmp_path: Path) -> None:
+    """Below 32 llama.cpp ends where data that it maps begins anywhere but at a multiple of 32."""
+    kind, made = Kind("llama", tmp_path), []
+    for number in range(32):
+        built = GgufBytes(alignment=alignment).put("general.alignment", U32, alignment)
+        made.append((f"name of {number}", rebuilt(kind.sound, built.put("general.name", STRING, "x" * number))))
+    counted = check_that_nothing_ends(made, kind)
+    assert counted["used"] == (32 if alignment >= 32 else counted["used"]) and counted["used"] > 0
+
+
+def rebuilt(sound: Path, built: GgufBytes) -> bytes:
+    """Its keys and tensors in a file that is laid out otherwise."""
+    reader = gguf.GGUFReader(sound)
+    for name, field in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.name")):
+            built.entries.append(b"".join(part.tobytes() for part in field.parts))
+    for one in reader.tensors:
+        built.tensors.append(
+            TensorBytes(one.name, tuple(map(int, one.shape)), one.data.tobytes(), int(one.tensor_type))
+        )
+    return built.build()
 
 
 def test_what_ends_the_process_is_seen(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ nothing: a head appears under its name when it is complete and was tried.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import re
@@ -19,6 +18,8 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.reference import SUFFIX
+from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
+from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
@@ -32,6 +33,7 @@ from eaglelocal.probe.processes import birth_of, is_alive
 MAX_HEADS = 64  # of one kind of target that are looked at
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
+WRITER = re.compile(rf"{re.escape(SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")  # of a partial file
 TRAINED_HERE = ", trained here"  # ends the names of such heads
 
 Progress = Callable[[float], None]
@@ -114,15 +116,15 @@ def _partial_of(path: Path) -> Path:
 
 
 def _has_writer(partial: Path) -> bool:
-    pid, _, birth = partial.name.removesuffix(PARTIAL).partition(f"{SUFFIX}.")[2].partition("-")
-    return pid.isdecimal() and is_alive(int(pid), birth)
+    writer = WRITER.search(partial.name)
+    return writer is not None and is_alive(int(writer["pid"]), writer["birth"])
 
 
-def drop_leftovers(folder: Path, name: str = "*") -> int:
-    """Of writers of this head, or of any, that were killed; the bytes that this freed."""
+def drop_leftovers(folder: Path) -> int:
+    """Of writers that were killed; the bytes that this freed. A file whose name is none of ours is somebody else's."""
     freed = 0
-    for partial in folder.glob(f"{name}.*{PARTIAL}"):
-        if not _has_writer(partial):
+    for partial in folder.glob(f"*{PARTIAL}"):
+        if WRITER.search(partial.name) and not _has_writer(partial):
             with suppress(OSError):
                 num_bytes = partial.stat().st_size
                 partial.unlink()
@@ -139,7 +141,7 @@ def written(
     Raises ResourceError where the disk is too small or cannot be written.
     """
     partial = _partial_of(path)
-    drop_leftovers(path.parent, glob.escape(path.name))
+    drop_leftovers(path.parent)
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial
@@ -149,10 +151,15 @@ def written(
             partial.unlink()
 
 
+def _make_folder(folder: Path) -> None:
+    """What is below the state folder is for the owner's eyes alone."""
+    make_folder(folder, PRIVATE if folder.is_relative_to(locations.state_dir()) else SHARED)
+
+
 def check_writable(path: Path) -> None:
     """Raises ResourceError where no file could be made beside `path`; makes its folder."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
             return
     except OSError as error:
@@ -165,7 +172,7 @@ def _unwritable(place: Path, error: OSError) -> ResourceError:
 
 def _appear(partial: Path, path: Path) -> None:
     try:
-        os.replace(partial, path)
+        put_in_place(partial, path)
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -179,11 +186,9 @@ def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTenso
         on_progress(done / total)
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         _check_disk(path.parent, file_bytes_at_most(entries, tensors))
         write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     except OSError as error:
         raise _unwritable(path.parent, error) from error
 

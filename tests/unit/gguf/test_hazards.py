@@ -53,6 +53,13 @@ def sentencepiece(*absent: int, spelled: str = "") -> Change:
     return lambda built: tokens("<unk>", *texts, *spelled)(built.put("tokenizer.ggml.model", STRING, "llama"))
 
 
+def misplaced(built: GgufBytes) -> None:
+    """A file that says itself how its data is aligned, which is less than llama.cpp wants."""
+    built.alignment = 8
+    built.put("general.alignment", U32, 8).put("general.name", STRING, "12345")
+    tensor("a.weight", TYPE_F32, (8, 2))(built)
+
+
 EPSILON = "attention.layer_norm_rms_epsilon"
 ENDING: list[tuple[str, Change, str]] = [
     ("gemma3", tokens("a", "b", "a"), r"tokens 0 and 2 are both b'a'"),
@@ -78,6 +85,10 @@ ENDING: list[tuple[str, Change, str]] = [
     ("gemma3", key("gemma3.expert_group_count", 1), "1 groups of 0 experts"),
     ("gemma3", tensor("a.weight", TYPE_I32, (32, 2)), "tensor a.weight is I32, which no weight can be"),
     ("gemma3", tensor("a.weight", TYPE_Q8_1, (32, 2)), "tensor a.weight is Q8_1"),
+    ("gemma3", key("gemma3.attention.key_length", 0), "gemma3.attention.key_length is 0"),
+    ("gemma3", key("gemma3.attention.value_length", 0), "gemma3.attention.value_length is 0"),
+    ("gemma3", key("gemma3.embedding_length_out", 65), "embedding_length_out is 65, where its states are 64 wide"),
+    ("gemma3", misplaced, r"tensor a.weight begins at byte \d+, no multiple of the 32"),
     ("gemma3", tensor("a.bias", TYPE_F16, (32,)), "tensor a.bias is F16 where F32 is due"),
     ("gemma3", tensor("a_norm.weight", TYPE_F16, (32, 2)), "tensor a_norm.weight is F16"),
 ]
@@ -91,6 +102,8 @@ LAWFUL: list[tuple[str, Change]] = [
     ("gemma3", key("gemma3.rope.scaling.type", "yarn", STRING)),
     ("gemma3", key("gemma3.attention.value_length", 32)),
     ("hunyuan-dense", key("hunyuan-dense.expert_count", 1)),
+    ("gemma3", key("gemma3.embedding_length_out", 64)),
+    ("deepseek4", key("deepseek4.embedding_length_out", 256)),
     ("deepseek4", tensor("blk.0.ffn_gate_tid2eid.weight", TYPE_I32, (2, 5))),
     ("gemma3", tensor("a.weight", TYPE_F16, (32, 2))),
     ("gemma3", tensor("a_norm.weight", TYPE_F32, (32,))),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.builds import builds_of, choose, quant_of
+from eaglelocal.hub.listing import MAX_NAMES, listed
 
 QUANTS = ("Q4_K_M", "Q5_0", "IQ4_XS", "IQ3_XXS", "Q8_0", "UD-Q4_K_XL", "MXFP4", "BF16", "F16", "Q3_K_L", "TQ2_0", "F32")
 
@@ -100,6 +101,26 @@ def test_what_cannot_be_chosen_says_what_there_is(names: list[str], wanted: str,
     with pytest.raises(UsageError) as refused:
         choose(builds_of(names), wanted, repo="a/b")
     assert message in refused.value.message and hint in refused.value.hint
+
+
+@pytest.mark.parametrize("wanted", [None, "Q4_K_L", "Q8_0"])
+def test_of_thousands_of_models_a_few_are_told(wanted: str | None) -> None:
+    """Those that people take, and those whose names are like the one that was asked for, before the others."""
+    kinds = ("Q8_0",) if wanted == "Q8_0" else ("IQ1_S", "F32", "Q4_K_M")
+    names = [f"part-{number}/X{number}-{kind}.gguf" for number in range(1000) for kind in kinds]
+    with pytest.raises(UsageError) as refused:
+        choose(builds_of(names), wanted, repo="a/b")
+    told = f"{refused.value.message} {refused.value.hint}"
+    assert len(told) < 700 and ("more" in told or wanted == "Q4_K_L")
+    assert "Q8_0" in told if wanted == "Q8_0" else "Q4_K_M" in told
+
+
+def test_a_list_begins_with_what_resembles_what_was_asked_for() -> None:
+    names = [f"model-{number}" for number in range(100)]
+    assert listed(names[:3]) == "model-0, model-1, model-2"
+    assert listed(names, like="Model-77").startswith("model-77, ")
+    assert listed(names, like="Model-77").endswith(f" and {100 - MAX_NAMES} more")
+    assert listed(["a", "a", "b"], joint=" or ") == "a or b"
 
 
 def test_a_file_may_be_named() -> None:

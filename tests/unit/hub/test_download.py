@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -14,8 +16,9 @@ from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, serving
 from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
+from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
-from eaglelocal.hub import remote
+from eaglelocal.hub import download, remote
 from eaglelocal.hub.cache import PARTIAL, all_models, partials_in, repo_folder
 from eaglelocal.hub.download import Order, Progress, Tally, fetch, missing_bytes
 from eaglelocal.hub.on_disk import HubReference
@@ -270,8 +273,52 @@ def test_names_that_would_leave_the_cache_are_refused(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str
 ) -> None:
     hub.repos[REPO].files = {name: HubFile(CONTENT)}
-    assert "does not answer as a hub" in refusal(tmp_path / "cache", waits).message
+    message = refusal(tmp_path / "cache", waits).message
+    assert f"lists a file of {REPO} whose name leads out of the repository: {name}" in message
+    assert list(tmp_path.iterdir()) == [] and not waits.said
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb-Q8_0.gguf", "a\0b-Q8_0.gguf", "\x1b[2Jx-Q8_0.gguf", "\udc80-Q8_0.gguf", "\u202eb.gguf"]
+)
+def test_names_that_cannot_be_shown_are_refused_in_letters_that_can(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str
+) -> None:
+    hub.repos[REPO].files = {name: HubFile(CONTENT)}
+    message = refusal(tmp_path / "cache", waits).message
+    assert message.isprintable() and "has a character that cannot be shown" in message and "\\" in message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300 + "-Q8_0.gguf", "\u00e4" * 150 + ".gguf", "/".join(["d" * 200] * 25) + "/x.gguf"]
+)
+def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
+    hub.repos[REPO].files = {name: HubFile(CONTENT)}
+    refused = refusal(tmp_path / "cache", waits)
+    assert isinstance(refused, DownloadError) and "whose name no disk takes" in refused.message
+    assert "at most" in refused.message and len(refused.message) < 250
+    assert hub.asked_of_storage() == []
+
+
+def test_a_long_name_beside_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+    hub.repos[REPO].files["x" * 300 + ".png"] = HubFile(b"picture")
+    assert fetched(tmp_path, waits).is_file()
+
+
+def test_a_cache_that_nobody_may_write_into_is_told(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever folder it is: here the one of the snapshot."""
+
+    def unable(folder: Path, mode: int) -> None:
+        if "snapshots" in folder.parts:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+        make_folder(folder, mode)
+
+    monkeypatch.setattr(download, "make_folder", unable)
+    refused = refusal(tmp_path, waits)
+    assert isinstance(refused, ResourceError) and "Read-only file system" in refused.message
 
 
 @pytest.mark.parametrize("hash_", ["../../x", "F" * 64, "0" * 63])
@@ -312,7 +359,7 @@ def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, wa
     order = order_of(waits.patience)
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
-    with pytest.raises(ResourceError, match="GB left"):
+    with pytest.raises(ResourceError, match="MB left"):
         fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
     fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
@@ -380,6 +427,27 @@ def test_on_a_disk_without_links_nothing_is_wanted_twice(
     assert path.read_bytes() == CONTENT and not path.is_symlink()
     assert missing_bytes([order], tmp_path) == 0
     fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=0)  # needs no room
+
+
+def test_nobody_else_may_write_what_was_fetched_whatever_the_umask(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits
+) -> None:
+    before = os.umask(0)
+    try:
+        fetched(tmp_path / "hub", waits)
+    finally:
+        os.umask(before)
+    made = [path for path in (tmp_path / "hub").rglob("*") if not path.is_symlink() and path.suffix != ".lock"]
+    assert len(made) > 6 and [path for path in made if path.stat().st_mode & 0o022] == []
+
+
+def test_what_killed_writers_of_a_reference_left_goes(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+    folder = repo_folder(tmp_path, REPO)
+    folder.mkdir(parents=True)
+    (folder / ".left.part").write_text("half a comm")
+    fetched(tmp_path, waits)
+    assert sorted(path.name for path in folder.iterdir()) == ["blobs", "refs", "snapshots"]
+    assert [path.name for path in (folder / "refs").iterdir()] == ["main"]
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:

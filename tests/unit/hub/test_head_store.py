@@ -177,6 +177,16 @@ def test_what_a_killed_import_left_is_seen_and_removed(
     assert not partial.exists()
 
 
+def test_leftovers_of_other_heads_go_too_and_files_of_others_stay(target: Path, tmp_path: Path) -> None:
+    partial = killed_import(target, tmp_path)
+    other = partial.with_name(f"other-bf16.gguf.999999999-1{store.PARTIAL}")
+    foreign = partial.with_name(f"my.notes{store.PARTIAL}")
+    for path in (other, foreign):
+        path.write_bytes(b"x")
+    keep("half", target, tmp_path / "again")
+    assert not other.exists() and foreign.exists()
+
+
 def test_what_is_being_written_is_left_alone(target: Path, tmp_path: Path) -> None:
     header = read_header(target)
     read = understood(write_checkpoint(tmp_path / "one", random_checkpoint(Kind()), "SpecForge"), target)

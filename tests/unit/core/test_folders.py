@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
-from eaglelocal.core.private_folder import make_private_folder
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.server.access import write_key
 from eaglelocal.talk import conversation_file
@@ -21,7 +21,7 @@ from eaglelocal.talk.question_history import QuestionHistory
 
 PACKAGE = Path(eaglelocal.__file__).parent
 # whoever builds the demo names the folders; the hub's are shared with other tools, and looked after there
-OTHERS = re.compile(r"(hub|demo)/|training/(tokenizer|shards)\.py$|core/private_folder\.py$")
+OTHERS = re.compile(r"(hub|demo)/|training/(tokenizer|shards)\.py$|core/folders\.py$")
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +63,16 @@ def test_an_export_is_as_private_as_its_conversation(tmp_path: Path) -> None:
 
 def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir(mode=0o775)
-    assert mode_of(make_private_folder(tmp_path / "shared" / "ours")) == 0o700
+    make_folder(tmp_path / "shared" / "ours", PRIVATE)
+    assert mode_of(tmp_path / "shared" / "ours") == 0o700
+    make_folder(tmp_path / "shared", PRIVATE)
     assert mode_of(tmp_path / "shared") == 0o775
-    assert make_private_folder(tmp_path / "shared") == tmp_path / "shared"
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
-        make_private_folder(tmp_path / "file" / "folder")
+        make_folder(tmp_path / "file" / "folder", PRIVATE)
 
 
 def test_folders_are_made_in_one_place() -> None:

@@ -1,0 +1,42 @@
+"""Makes folders with the rights that they shall have, whatever the umask of the process is.
+
+A umask may be 000, as in many containers: what a plain mkdir makes then is open to everybody. A umask that is
+stricter than the rights asked for stays in force.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PRIVATE = 0o700  # keys, questions, answers, and all else below the state folder
+SHARED = 0o755  # models and what can be made again: others may read it
+
+
+def make_folder(folder: Path, mode: int = PRIVATE) -> None:
+    """Make it, and the parents that are missing, all with these rights; a folder that is there stays as it is.
+
+    Raises OSError.
+    """
+    try:
+        os.mkdir(folder, mode)
+    except FileNotFoundError:
+        make_folder(folder.parent, mode)
+        make_folder(folder, mode)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """See that the names in it outlive a power cut. Some file systems know no such thing, which is no failure."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
