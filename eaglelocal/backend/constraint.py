@@ -11,6 +11,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -18,10 +19,11 @@ from eaglelocal.backend.hot import NONE_FITS
 from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import EagleLocalError, RequestError
 
+_FRAME_DEPTH = 8  # of llguidance's own JSON around a schema
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
 ANY_OBJECT = '{"type":"object"}'
 
@@ -130,7 +132,7 @@ def grammar_of(constraint: Constraint) -> str:
     grammar = _bare_grammar(constraint)
     if not constraint.frame:
         return grammar
-    (answer,) = json.loads(grammar)["grammars"]
+    (answer,) = cast("list[dict[str, object]]", read_object(grammar, MAX_DEPTH + _FRAME_DEPTH)["grammars"])
     return json.dumps({"grammars": [{"lark_grammar": constraint.frame}, {**answer, "name": "answer"}]})
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk import picture_store
 from eaglelocal.talk.conversation import Conversation, Turn
@@ -119,10 +120,10 @@ def load(folder: Path, name: str) -> Conversation:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
     return _from_json(content, path)
 

@@ -15,7 +15,7 @@ from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.bindable_schemas import tidied
 from eaglelocal.text.call_forms import IS_TEXT, KEY, VALUE
 from eaglelocal.text.gemma_calls import QUOTE
-from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, texts_of
+from eaglelocal.text.tool_schemas import Schema, definitions_of, fields_of, kinds_of, resolved, schema_of, texts_of
 
 Written = Callable[[str], str]  # a text with markers in it, as an expression of the grammar
 ANY_TEXT = "/(.|\\n)*/"
@@ -31,7 +31,7 @@ _SCALARS = {
 
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
     """Rules of which the first has this name."""
-    schema = json.loads(tool.parameters or "{}")
+    schema = schema_of(tool)
     rules = _Rules(name, written, tokens, schema, is_strict=tool.is_strict)
     match form.notation:
         case Notation.TAGS:

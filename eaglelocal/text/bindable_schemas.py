@@ -16,7 +16,7 @@ from dataclasses import replace
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_schemas import Schema
+from eaglelocal.text.tool_schemas import Schema, schema_of
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # names, each with a schema
 _VALUES = ("enum", "const", "default", "examples")  # data, in which a word of schemas is none
@@ -76,7 +76,7 @@ def looser(tool: Tool) -> Iterator[Tool]:
     """The tool with less and less of its schema, at last with any arguments. A strict one stays what it is."""
     if tool.is_strict:
         return
-    for schema in _looser(json.loads(tool.parameters or "{}")):
+    for schema in _looser(schema_of(tool)):
         yield replace(tool, parameters=_json(schema))
     yield with_any_arguments(tool)
 

@@ -20,13 +20,14 @@ from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, Turns
 from eaglelocal.errors import RequestError
 from eaglelocal.text.argument_rules import argument_rules, json_rule, quoted, shared_rules
 from eaglelocal.text.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.families import is_harmony, markers_of
 from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, MESSAGE
-from eaglelocal.text.tool_schemas import definitions_of
+from eaglelocal.text.tool_schemas import definitions_of, schema_of
 
 MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
 _FIELDS = {
@@ -262,8 +263,8 @@ def is_json_call(form: CallForm) -> bool:
 
 def json_call(form: CallForm, tool: Tool) -> str:
     """The whole call as JSON, not letter by letter: an answer in JSON may begin as it does, and both must stay open."""
-    schema = json.loads(tool.parameters or "{}")
-    fields = json.loads(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
+    schema = schema_of(tool)
+    fields = read_object(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
     properties = {
         key: {"type": "object", **schema} if value == ARGS else {"const": value} for key, value in fields.items()
     }

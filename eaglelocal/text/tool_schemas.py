@@ -5,19 +5,24 @@ Schemas come from anyone: what cannot be read says nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 
 MAX_HOPS = 8  # from reference to reference
 Schema = Mapping[str, object]
 
 
+def schema_of(tool: Tool | None) -> Schema:
+    """Of a tool's arguments; empty where the tool is not known, or says what cannot be read."""
+    return _object_in(tool.parameters or "{}") if tool else {}
+
+
 def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
     """What the schema says of each parameter; nothing of a tool that is not known."""
-    schema = json.loads(tool.parameters or "{}") if tool else {}
-    properties = schema.get("properties") if isinstance(schema, dict) else None
+    schema = schema_of(tool)
+    properties = schema.get("properties")
     if not isinstance(properties, dict):
         return {}
     return {name: resolved(said, schema) for name, said in properties.items()}
@@ -25,10 +30,16 @@ def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Does the object hold what the schema requires? An unknown tool requires nothing."""
-    schema, found = json.loads(tool.parameters or "{}") if tool else {}, json.loads(arguments)
-    required = schema.get("required") if isinstance(schema, dict) else None
+    required, found = schema_of(tool).get("required"), _object_in(arguments)
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
     return all(key in found for key in keys)
+
+
+def _object_in(text: str) -> Schema:
+    try:
+        return read_object(text)
+    except ValueError:
+        return {}
 
 
 def kinds_of(schema: Schema) -> frozenset[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.http_stream import refusal
+from eaglelocal.core.json_text import read_json
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
 
 TIMEOUT_S = 4.0  # a server that computes on all cores answers slowly
@@ -36,8 +37,8 @@ class Reply:
     def json(self) -> object:
         """None for what is no JSON."""
         try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
+            return read_json(self.body)
+        except ValueError:
             return None
 
     def mapping(self) -> Mapping[str, object]:

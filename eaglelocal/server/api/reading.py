@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_deeper
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
@@ -358,9 +359,11 @@ def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
 
 def as_json(value: object, place: str) -> str:
     """JSON of what came as JSON. Too deep, not a number, half a character: the caller's mistakes, told as such."""
+    if is_deeper(value, MAX_DEPTH):
+        raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
-    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+    except ValueError as error:  # UnicodeEncodeError is a ValueError
         raise Problem(400, f"{place} is not JSON that can be used: {type(error).__name__}", parameter=place) from None
     return text
