@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.gguf.header import Header
@@ -168,8 +169,8 @@ def _age_of(path: Path) -> float:
 def _content_of(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(MAX_FILE_BYTES))
-    except (OSError, ValueError, RecursionError):
+            content = read_json(file.read(MAX_FILE_BYTES))
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
 

@@ -7,7 +7,6 @@ of range. Knows no command and starts nothing; what an unset option means is dec
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.split import parse_split
 from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.toml_text import read_toml
 from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
@@ -123,7 +123,7 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
 
 def _parse(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin with a byte order mark
+        return read_toml(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin with a byte order mark
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -179,3 +179,27 @@ def test_nothing_below_the_engine_knows_which_drafter_runs() -> None:
         if name in file.read_text()
     ]
     assert found == []
+
+
+# who reads JSON or TOML otherwise than by core's readers, and why
+OWN_READERS = {
+    "core/json_text.py": "it is the reader",
+    "core/toml_text.py": "it is the reader",
+    "text/json_spans.py": "looks for the ends of values in a text that `read_json` has read",
+    "server/json_body.py": "names the place of what is no number, as `read_json` has none",
+    "core/limited_process.py": "reads what a process of ours wrote, out of values that were read already",
+    "hub/heads/safetensors.py": "refuses repeated names; a header may be long, and is not nested",
+}
+
+
+def test_json_and_toml_are_read_in_one_way() -> None:
+    """Python's readers fail by RecursionError, which is no ValueError, and hand on what is too deep for others."""
+    words = ("json.load", "json.loads", "json.JSONDecoder", "tomllib.load", "tomllib.loads")
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) in words)
+        or (isinstance(node, ast.ImportFrom) and node.module in ("json", "tomllib"))
+    }
+    assert found == set(OWN_READERS)

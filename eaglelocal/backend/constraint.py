@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLTokenizer
@@ -26,7 +26,7 @@ from eaglelocal.backend.hot import NONE_FITS
 from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
 from eaglelocal.core.limited_process import (
     CannotStart,
     LimitedProcess,
@@ -42,6 +42,7 @@ from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooC
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+_FRAME_DEPTH = 8  # of llguidance's own JSON around a schema
 MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
 MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
@@ -251,7 +252,7 @@ def grammar_of(constraint: Constraint) -> str:
 def _single_grammar(grammar: str) -> dict[str, object]:
     """Read what llguidance gives: a JSON object with one grammar, or the bare text of one in Lark."""
     try:
-        (found,) = json.loads(grammar)["grammars"]
+        (found,) = cast("list[dict[str, object]]", read_object(grammar, MAX_DEPTH + _FRAME_DEPTH)["grammars"])
     except (ValueError, TypeError, KeyError):
         return {"lark_grammar": grammar}
     return dict(found)

@@ -8,12 +8,12 @@ is text unless it is such a list. Token ids are asked as they are.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
 from eaglelocal.core.picture_kinds import NAMES, media_type
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.surrogates import join_in_json
@@ -101,8 +101,10 @@ def parse_line(line: str) -> Prompt:
     if not line.startswith("{"):
         return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
-        entry = join_in_json(json.loads(line))
-    except (ValueError, RecursionError):
+        entry = join_in_json(read_object(line))
+    except NestedTooDeep:
+        raise
+    except ValueError:
         raise ValueError(f"this is not JSON: {line[:60]}") from None
     assert isinstance(entry, dict)  # it begins with a brace
     category = str(entry.get("category") or DEFAULT_CATEGORY)
@@ -118,10 +120,12 @@ def parse_line(line: str) -> Prompt:
 def _of_list(line: str) -> Prompt:
     """Token ids or messages; else text that begins with a bracket."""
     try:
-        entries = join_in_json(json.loads(line))
-    except (ValueError, RecursionError):
-        entries = []
-    assert isinstance(entries, list)  # it begins with a bracket
+        read = join_in_json(read_json(line))
+    except NestedTooDeep:
+        raise
+    except ValueError:
+        read = []
+    entries = read if isinstance(read, list) else []
     if entries and all(isinstance(entry, dict) for entry in entries):
         return Prompt(DEFAULT_CATEGORY, _messages(entries))
     if entries and not any(isinstance(entry, str) for entry in entries):

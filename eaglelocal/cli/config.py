@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import cast
 
 import typer
 
@@ -54,7 +55,8 @@ def as_written(value: object) -> str:
         case None | ():
             return UNSET
         case ((_, _), *_):
-            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in value)} }}"
+            pairs = cast("tuple[tuple[str, object], ...]", value)
+            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in pairs)} }}"
         case tuple():
             return f"[{', '.join(map(_quoted, value))}]"
         case str() if value.isprintable() and value not in ("", UNSET):
@@ -70,7 +72,7 @@ def as_json_value(value: object) -> object:
     """Return the value as JSON has it: a table is an object."""
     match value:
         case ((_, _), *_):
-            return dict(value)
+            return dict(cast("tuple[tuple[str, object], ...]", value))
     return value
 
 

@@ -24,6 +24,7 @@ from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, da
 from eaglelocal.client.port import OnEvent
 from eaglelocal.client.reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
@@ -181,8 +182,8 @@ class HttpClient:
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, body)
         try:
-            reply = json.loads(body)
-        except (ValueError, RecursionError):
+            reply = read_json(body)
+        except ValueError:
             reply = None
         if not isinstance(reply, dict):
             raise EngineError(f"{self._url}{path} does not answer with a JSON object")

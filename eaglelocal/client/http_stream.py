@@ -7,11 +7,11 @@ first token too, so the rate is (predicted_n - 1) / predicted_ms and not its own
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.core.events import Finished, Piece
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.picture_kinds import media_type
 from eaglelocal.core.request import ChatRequest, Drafting, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
@@ -263,8 +263,8 @@ def message_of(chunk: Mapping[str, object]) -> str:
 
 def _object(data: str) -> Mapping[str, object]:
     try:
-        chunk = json.loads(data)
-    except (ValueError, RecursionError):
+        chunk = read_json(data)
+    except ValueError:
         chunk = None
     if not isinstance(chunk, dict):
         raise EngineError(f"the server sends what is no JSON object: {data[:MAX_QUOTED_CHARS]}")

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.processes import birth_of, is_alive
@@ -122,7 +123,7 @@ def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
 
 def _word_of(said: bytes) -> str:
     with contextlib.suppress(ValueError):
-        reply = json.loads(said)
+        reply = read_json(said)
         if isinstance(reply, dict):
             words = (reply.get(name) for name in ("state", "status"))
             return next((word for word in words if isinstance(word, str)), "")
@@ -159,8 +160,8 @@ def _read(path: Path) -> RunningServer | None:
     """None for what is no announcement: another version's may look different, and is not ours to remove."""
     try:
         with path.open("rb") as file:
-            told = json.loads(file.read(_MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
+            told = read_json(file.read(_MAX_BYTES))
+    except (OSError, ValueError):
         return None
     if not isinstance(told, dict):
         return None

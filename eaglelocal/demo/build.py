@@ -21,6 +21,7 @@ import torch
 
 from eaglelocal import locations
 from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.json_text import read_object
 from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
@@ -186,7 +187,7 @@ def claim_work_folder(build: Build) -> None:
         make_folder(build.work, SHARED)
         stamp.write_text(json.dumps(ours))
         return
-    theirs = json.loads(stamp.read_text())
+    theirs = read_object(stamp.read_text())
     changed = [key for key, value in ours.items() if theirs.get(key) != value]
     if changed:
         message = f"{build.work} holds a build with another {' and '.join(changed)}"

@@ -9,8 +9,9 @@ import contextlib
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from eaglelocal.core.json_text import read_object
 from eaglelocal.doctor.facts import Trial
 from eaglelocal.probe.asking import NoAnswer, run_module
 
@@ -32,8 +33,8 @@ def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
     if ran.code:
         return Trial(failure=_death(ran.code, ran.stderr.decode(errors="replace")))
     try:
-        told = json.loads(ran.stdout.splitlines()[-1])
-        devices = tuple(map(str, told["devices"]))
+        told = read_object(ran.stdout.splitlines()[-1])
+        devices = tuple(map(str, cast("list[object]", told["devices"])))
         return Trial(devices=devices, failure=str(told["failure"]), blindness=str(told["blindness"]))
     except (ValueError, IndexError, KeyError, TypeError):
         return Trial(failure="it says nothing that could be understood")

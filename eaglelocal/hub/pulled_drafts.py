@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.on_disk import HubReference, find_cached
@@ -47,7 +48,7 @@ def pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
 
 def _read(file: Path) -> Mapping[str, str]:
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = read_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(told, dict):

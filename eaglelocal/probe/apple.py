@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
+from typing import cast
 
+from eaglelocal.core.json_text import read_object
 from eaglelocal.probe.asking import ask_text
 from eaglelocal.probe.machine import Unified
 
@@ -76,9 +77,9 @@ def usual_working_set(total_bytes: int | None) -> int | None:
 def parse_displays(text: str) -> tuple[int | None, str | None]:
     """GPU cores and Metal's version, from system_profiler's JSON."""
     try:
-        displays = json.loads(text)["SPDisplaysDataType"]
+        displays = cast("list[object]", read_object(text)["SPDisplaysDataType"])
         gpu = next(each for each in displays if isinstance(each, dict) and "sppci_cores" in each)
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+    except (ValueError, KeyError, TypeError, StopIteration):
         return None, None
     family = str(gpu.get("spdisplays_mtlgpufamilysupport", ""))  # spdisplays_metal3
     version = family.removeprefix("spdisplays_metal")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.probe.machine import Bandwidth, Machine
 
@@ -216,8 +217,8 @@ def stored_bandwidth(machine: Machine) -> Bandwidth | None:
     """What was measured on this very machine; None where nothing was, or the file is not ours."""
     try:
         with _path_of(machine).open("rb") as file:
-            return _parse(json.loads(file.read(MAX_FILE_BYTES)), _key_of(machine))
-    except (OSError, ValueError, RecursionError):
+            return _parse(read_json(file.read(MAX_FILE_BYTES)), _key_of(machine))
+    except (OSError, ValueError):
         return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
@@ -130,10 +131,10 @@ def load(folder: Path, name: str) -> Conversation:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
-        content = join_in_json(json.loads(path.read_text(encoding="utf-8")))
+        content = join_in_json(read_json(path.read_text(encoding="utf-8")))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
     return _from_json(content, path)
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.whole_file import write_whole
 
@@ -81,8 +82,8 @@ def _read(path: Path) -> list[str]:
     with contextlib.suppress(OSError):
         lines, is_whole = _newest_lines(path)
         for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(question := json.loads(line), str):
+            with contextlib.suppress(ValueError):
+                if isinstance(question := read_json(line), str):
                     found.append(join_surrogates(question))
         del found[:-MAX_ENTRIES]
         if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):

@@ -17,6 +17,7 @@ from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.schema_parts import Schema, changed
+from eaglelocal.text.tool_schemas import schema_of
 
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
@@ -74,7 +75,7 @@ def looser(tool: Tool) -> Iterator[Tool]:
     """The tool with less and less of its schema, at last with any arguments. A strict one stays what it is."""
     if tool.is_strict:
         return
-    for schema in _looser(json.loads(tool.parameters or "{}")):
+    for schema in _looser(schema_of(tool)):
         yield replace(tool, parameters=_json(schema))
     yield with_any_arguments(tool)
 

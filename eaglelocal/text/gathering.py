@@ -7,12 +7,12 @@ before its end stays told, whatever follows.
 
 from __future__ import annotations
 
-import json
 import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.text.json_spans import JsonReader, members
@@ -148,8 +148,8 @@ def read_keyed_call(text: str) -> ToolCall | None:
 def plain_text(value: str) -> str:
     """Of a JSON string; empty for anything else, also for one that was cut short."""
     try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
+        read = read_json(value)
+    except ValueError:
         return ""
     return read if isinstance(read, str) else ""
 

@@ -256,6 +256,6 @@ def python_value(text: str) -> object:
         value = ast.literal_eval(text.strip())
         if is_deeper(value, MAX_DEPTH):
             return text
-        return json.loads(json.dumps(value, allow_nan=False))
+        return read_json(json.dumps(value, allow_nan=False))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text

@@ -20,6 +20,7 @@ from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, Turns
 from eaglelocal.errors import RequestError
 from eaglelocal.text.argument_rules import argument_rules, json_rule, quoted, shared_rules
@@ -263,7 +264,7 @@ def is_json_call(form: CallForm) -> bool:
 def json_call(form: CallForm, tool: Tool) -> str:
     """The whole call as JSON, not letter by letter: an answer in JSON may begin as it does, and both must stay open."""
     schema = bound_schema(tool)
-    fields = json.loads(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
+    fields = read_object(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
     properties = {
         key: {"type": "object", **without_definitions(schema)} if value == ARGS else {"const": value}
         for key, value in fields.items()

@@ -5,8 +5,7 @@ Schemas come from anyone: what cannot be read says nothing.
 
 from __future__ import annotations
 
-import json
-
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text.schema_parts import Schema
@@ -32,10 +31,13 @@ def bound_schema(tool: Tool) -> Schema:
 
 
 def _lifted(tool: Tool) -> tuple[Schema, list[str]]:
-    schema = json.loads(tool.parameters or "{}")
-    if not isinstance(schema, dict):
-        return {}, []
+    schema = schema_of(tool)
     return lifted(schema) if f'"{REF}"' in tool.parameters else (schema, [])
+
+
+def schema_of(tool: Tool | None) -> Schema:
+    """Of a tool's arguments; empty where the tool is not known, or says what cannot be read."""
+    return _object_in(tool.parameters or "{}") if tool else {}
 
 
 def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
@@ -49,10 +51,17 @@ def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Does the object hold what the schema requires? An unknown tool requires nothing."""
-    root, found = argument_schema(tool) if tool else {}, json.loads(arguments)
+    root, found = argument_schema(tool) if tool else {}, _object_in(arguments)
     required = resolved(root, root).get("required")
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
     return all(key in found for key in keys)
+
+
+def _object_in(text: str) -> Schema:
+    try:
+        return read_object(text)
+    except ValueError:
+        return {}
 
 
 def kinds_of(schema: Schema, root: Schema | None = None) -> frozenset[str]:

@@ -18,10 +18,12 @@ from io import FileIO
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
+from typing import cast
 
 from eaglelocal.client.port import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
@@ -67,9 +69,13 @@ def read(path: Path) -> dict[str, Conversation]:
     """By key. A line that was cut short by a crash, or is damaged, is passed over. Raises ResourceError."""
     found = {}
     for line in _lines(path):
-        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            entry = json.loads(line)
-            said = Conversation(str(entry["key"]), tuple(map(int, entry["tokens"])), int(entry["num_prompt"]))
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            entry = read_object(line)
+            said = Conversation(
+                str(entry["key"]),
+                tuple(map(int, cast("list[int]", entry["tokens"]))),
+                int(cast(int, entry["num_prompt"])),
+            )
             if 0 < said.num_prompt <= len(said.tokens):
                 found[said.key] = said
     return found

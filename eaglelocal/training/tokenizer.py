@@ -6,15 +6,16 @@ Knows the ChatML special tokens and the chat template; knows nothing of corpora,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.json_text import read_object
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -108,7 +109,7 @@ def load_tokenizer(path: Path) -> GuideTokenizer:
 
 def add_tokenizer_keys(writer: gguf.GGUFWriter, tokenizer: GuideTokenizer) -> None:
     """Write vocabulary, merges, special ids and chat template as llama.cpp's `gpt2` / `qwen2` tokenizer."""
-    model = json.loads(tokenizer.backend.to_str())["model"]
+    model = cast("dict[str, Any]", read_object(tokenizer.backend.to_str())["model"])
     by_id = sorted(tokenizer.backend.get_vocab().items(), key=lambda item: item[1])
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.http_stream import refusal
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
 
@@ -37,8 +38,8 @@ class Reply:
     def json(self) -> object:
         """None for what is no JSON."""
         try:
-            return join_in_json(json.loads(self.body))
-        except (ValueError, RecursionError):
+            return join_in_json(read_json(self.body))
+        except ValueError:
             return None
 
     def mapping(self) -> Mapping[str, object]:

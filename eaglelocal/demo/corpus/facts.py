@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from eaglelocal.core.toml_text import read_toml
 from eaglelocal.errors import ModelFileError
 
 
@@ -42,7 +43,7 @@ def load_facts(path: Path) -> tuple[Fact, ...]:
 
 def _parse(text: str, source: str) -> tuple[Fact, ...]:
     try:
-        return tuple(_fact(entry) for entry in tomllib.loads(text)["fact"])
+        return tuple(_fact(entry) for entry in read_toml(text)["fact"])
     except (KeyError, tomllib.TOMLDecodeError) as problem:
         raise ModelFileError(f"{source} holds no readable facts: {problem!r}") from problem
 

@@ -5,10 +5,11 @@ Knows words and their forms (`german.toml`) only; grammar lives in `german_phras
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from eaglelocal.core.toml_text import read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Lexicon:
 
 @cache
 def lexicon() -> Lexicon:
-    tables = tomllib.loads(files(__package__).joinpath("german.toml").read_text(encoding="utf-8"))
+    tables = read_toml(files(__package__).joinpath("german.toml").read_text(encoding="utf-8"))
     groups = {
         name: tuple(_noun(cell, name) for cell in _cells(table))
         for name, table in (

@@ -6,13 +6,13 @@ Does not know how a summary or an answer is asked for (`summary`, `passage_qa`).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
 
+from eaglelocal.core.toml_text import read_toml
 from eaglelocal.demo.corpus.words import SORTS
 
 Variants = tuple[str, ...]
@@ -72,7 +72,7 @@ class Passage:
 
 @cache
 def genres() -> tuple[Genre, ...]:
-    document = tomllib.loads(files(__package__).joinpath("genres.toml").read_text(encoding="utf-8"))
+    document = read_toml(files(__package__).joinpath("genres.toml").read_text(encoding="utf-8"))
     return tuple(_genre(entry) for entry in document["genre"])
 
 

@@ -6,13 +6,13 @@ The answer follows from the question: what the question does not name takes the 
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
 from string import Template
 
+from eaglelocal.core.toml_text import read_toml
 from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
 
 _REQUESTS = (
@@ -72,7 +72,7 @@ class Choice:
 
 @cache
 def functions() -> tuple[Function, ...]:
-    document = tomllib.loads(files(__package__).joinpath("functions.toml").read_text(encoding="utf-8"))
+    document = read_toml(files(__package__).joinpath("functions.toml").read_text(encoding="utf-8"))
     return tuple(
         Function(
             tuple(entry["ask"]),

@@ -6,16 +6,17 @@ Towns, surnames and products are made of syllables, so that a model has to copy 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from random import Random
 
+from eaglelocal.core.toml_text import read_toml
+
 
 @cache
 def _lists() -> dict[str, tuple[str, ...]]:
-    document = tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+    document = read_toml(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
     return {name: tuple(entry.strip() for entry in text.split(",")) for name, text in document.items()}
 
 

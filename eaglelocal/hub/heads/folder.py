@@ -5,11 +5,11 @@ Finds and reads the files; knows neither dialects nor what a head is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core import json_text
 from eaglelocal.errors import ModelFileError
 from eaglelocal.hub.heads.pickled import read_pickled
 from eaglelocal.hub.heads.safetensors import StoredTensor, check_count, read_safetensors
@@ -72,8 +72,8 @@ def read_json(path: Path) -> dict[str, object]:
     if len(raw) > MAX_JSON_BYTES:
         raise ModelFileError(f"{path.name}: longer than {MAX_JSON_BYTES >> 20} MiB")
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        value = json_text.read_json(raw)
+    except ValueError as error:
         raise ModelFileError(f"{path.name}: no JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{path.name}: no JSON object")

@@ -6,17 +6,18 @@ first. Kept as JSON, so that its room is known. Knows neither HTTP nor what an i
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
 from eaglelocal.server.api.tellers import compact
 
 MAX_ENTRIES = 4096
 MAX_BYTES = 8 * 2**20
 
+MAX_KEPT_DEPTH = MAX_DEPTH + 16  # a schema or an argument, in an item, in a response
 Items = Sequence[Mapping[str, Any]]
 
 
@@ -33,7 +34,9 @@ class Recent:
         return len(self._kept)
 
     def keep(self, id: str, value: object) -> None:
-        """What is too large by itself pushes nothing out."""
+        """What is too large by itself pushes nothing out, and what is nested too deep is forgotten."""
+        if is_deeper(value, MAX_KEPT_DEPTH):
+            return
         told = compact(value).encode("utf-8", "surrogatepass")  # of odd types, which JSON can spell
         if len(told) > self.max_bytes:
             return
@@ -48,7 +51,7 @@ class Recent:
         if id not in self._kept:
             return None
         self._kept.move_to_end(id)
-        return json.loads(self._kept[id])
+        return read_json(self._kept[id], MAX_KEPT_DEPTH)
 
 
 @dataclass(slots=True)
