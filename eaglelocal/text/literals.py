@@ -15,9 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from eaglelocal.core.request import Image
 from eaglelocal.errors import ModelFileError
+
+if TYPE_CHECKING:  # a process that renders templates starts without requests and all they are made of
+    from eaglelocal.core.request import Image
 
 OPEN, CLOSE = "\ue000", "\ue001"
 IMAGE = "\ue003"

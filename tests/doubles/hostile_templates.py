@@ -168,7 +168,7 @@ def switched(source: str) -> str:
 
 
 def limited_template(source: str, limits: Limits = LIMITS) -> ChatTemplate:
-    return ChatTemplate(source, renderer=RenderProcess(source, "", "", limits))
+    return ChatTemplate(source, renderer=RenderProcess(limits))
 
 
 def try_it(seed: int) -> dict[str, object]:

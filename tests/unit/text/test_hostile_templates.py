@@ -23,6 +23,7 @@ from eaglelocal.text.literals import IMAGE, MAX_SHOWN, OPEN, Literals, Spellings
 from eaglelocal.text.template import CHATML, ChatTemplate
 
 NUM_MADE = 2000
+LOOK = Tool("look", "", "{}")
 TESTS = Path(__file__).parents[2]
 WORDS = (
     "the chat template (does not end|fails|cannot be compiled|cannot be read)|"
@@ -145,28 +146,22 @@ def test_a_closed_template_renders_no_more() -> None:
     ],
 )
 def test_what_it_changes_is_gone_with_the_rendering(change: str) -> None:
-    """Several ways are tried, with a sketch before each, for a system behind the question; all see it whole."""
-    shown = "{{ messages|length }} {{ tools|length }} {{ messages|map(attribute='tool_calls')|list|tojson }} {{ kept }}"
-    refusal = "{% if messages[0].role == 'system' and messages|length > 3 %}{{ raise_exception('no') }}{% endif %}"
-    marks = "{# tools tool_calls <tool_call> #}"
+    """Ways are tried until one has no system in front, with a sketch before each; the last sees all there was."""
+    first = "{# tools tool_calls <tool_call> #}{% set first = messages[0].role %}"
+    shown = "{{ messages|tojson }} {{ tools|tojson }} {{ kept|tojson }}"
+    refusal = "{% if first == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    call = ToolCall("a", "look", "{}")
     messages = (
         Message("system", "s"),
         Message("user", "u"),
-        Message("assistant", "", tool_calls=(ToolCall("a", "look", "{}"),)),
+        Message("assistant", "", tool_calls=(call,)),
         Message("tool", "t", tool_call_id="a"),
     )
-    asked = {"tools": (Tool("look", "", "{}"),), "values": {"kept": [0]}}
-    plain, changed = (template_here(marks + text + shown) for text in (refusal, refusal + change))
-    expected = [end_of_asked(changed, messages, asked) for _ in range(3)]
-    assert len(set(expected)) == 1
-    assert end_of_asked(plain, messages, asked) == "4 1 [null, null, null, null] [0]" or "refuses" in str(expected[0])
-
-
-def end_of_asked(template: ChatTemplate, messages: tuple[Message, ...], asked: dict[str, object]) -> str:
-    try:
-        return template.render(messages, **asked)  # type: ignore[arg-type]
-    except EagleLocalError as error:
-        return error.message
+    changing, plain = (template_here(first + shown + part + refusal) for part in (change, ""))
+    for _ in range(2):
+        told = [one.render(messages, tools=(LOOK,), values={"kept": [0]}) for one in (changing, plain)]
+        assert told[0] == told[1]
+        assert told[0].count('"role": "') == 3
 
 
 def test_every_failure_inside_is_the_templates() -> None:
