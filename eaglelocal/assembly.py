@@ -59,6 +59,7 @@ from eaglelocal.scheduler.swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, Swap
 from eaglelocal.speculation.controller import Controller
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
+from eaglelocal.text.render_process import RenderProcess
 from eaglelocal.text.template import ChatTemplate, chat_template
 
 Report = Callable[[LoadProgress], None]
@@ -93,6 +94,7 @@ class Builder:
 
     def build(self) -> Engine:
         check_batch(self._plan.num_slots, self._plan.n_batch)
+        renderer = self._start_renderer()
         library = load_library()
         self._plan = with_draft_there(self._plan)
         parts = fitted(self._plan, self._machine, library, threads=self._threads)
@@ -105,7 +107,7 @@ class Builder:
         self._has_windows = parts.shape.has_windows
         self._num_checkpoints = num_checkpoints(parts.shape.state_bytes, plan.num_slots, self._machine)
         model = self._model(library, target, share=(0.0, 0.9))
-        template = self._start_template(model)
+        template = chat_template(model.vocabulary, renderer)
         wait_for_constraints = self._prepare_constraints(model)
         by_nextn = info.final_state is FinalState.NEXTN or plan.draft_kind == "mtp"
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
@@ -131,12 +133,12 @@ class Builder:
         engine.info = dataclasses.replace(engine.info, load_s=load_s, architecture=info.architecture, notes=notes)
         return engine
 
-    def _start_template(self, model: Model) -> ChatTemplate:
-        """Its process starts beside all that is still to be loaded."""
-        template = chat_template(model.vocabulary)
-        self._opened.callback(template.close)
-        template.start()
-        return template
+    def _start_renderer(self) -> RenderProcess:
+        """Its process starts beside all that is loaded."""
+        renderer = RenderProcess()
+        self._opened.callback(renderer.close)
+        renderer.start()
+        return renderer
 
     def _prepare_constraints(self, model: Model) -> Callable[[], None]:
         """Read the vocabulary for them beside all that is still to be loaded; what is returned waits for it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import math
@@ -63,6 +64,8 @@ class Server:
     def _reply(self, args: tuple[object, ...]) -> Message:
         if self._function is None:
             self._function = cast(Function, self._opener(*args))
+            gc.collect()
+            gc.freeze()  # so that later collections are quick
             return encoded(None)
         return encoded(self._function(*args))
 
@@ -152,6 +155,8 @@ def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
         with ending_with_parent(requests.fileno()):
             reply = server.answer(request)
         send(replies, reply)
+        if reply[0] in (Kind.ERROR, Kind.OTHER_ERROR, Kind.TOO_LARGE):
+            gc.collect()  # an error holds what was built before it, perhaps nearly all memory there is
 
 
 def send(replies: BinaryIO, message: Message) -> None:

@@ -239,8 +239,8 @@ class _Child:
         if self._first_bytes is None:
             self._receive(_Watch(self.pid, START_CPU_S, START_WALL_S))
             self._first_bytes = usage_of(self.pid).resident_bytes
-        most_bytes = self._first_bytes + self._limits.memory_bytes
-        watch = _Watch(self.pid, self._limits.cpu_s, self._limits.wall_s, most_bytes)
+        watch = _Watch(self.pid, self._limits.cpu_s, self._limits.wall_s)
+        watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
         with contextlib.suppress(BrokenPipeError):  # it may have said why
             self._send(HEAD.pack(Kind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
@@ -299,10 +299,14 @@ class _Child:
 class _Watch:
     """Waits for a pipe of a process, and looks at what the process takes meanwhile."""
 
-    def __init__(self, pid: int, cpu_s: float, wall_s: float, most_bytes: int | None = None) -> None:
-        self._pid, self._cpu_s, self._wall_s, self._most_bytes = pid, cpu_s, wall_s, most_bytes
+    def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
+        self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
+        self._memory: tuple[int, int] | None = None  # at the start, and what may be taken beside it
         self._ends_at = time.monotonic() + wall_s
         self._used_before_s = usage_of(pid).cpu_s
+
+    def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
+        self._memory = first_bytes, more_bytes
 
     def wait(self, fd: int, event: int) -> None:
         """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
@@ -317,8 +321,8 @@ class _Watch:
             raise _ran_for(self._cpu_s)
         if time.monotonic() > self._ends_at:
             raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
-        if self._most_bytes is not None and usage.resident_bytes > self._most_bytes:  # where the system does not see it
-            raise TookTooMuchMemory(self._most_bytes)
+        if self._memory is not None and usage.resident_bytes > sum(self._memory):  # where the system does not see it
+            raise TookTooMuchMemory(self._memory[1])
 
 
 def _ran_for(cpu_s: float) -> TookTooLong:

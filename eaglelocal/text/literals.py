@@ -12,16 +12,22 @@ Images are marked likewise where they stand.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from eaglelocal.core.request import Image
+from eaglelocal.errors import ModelFileError
+
+if TYPE_CHECKING:  # a process that renders templates starts without requests and all they are made of
+    from eaglelocal.core.request import Image
 
 OPEN, CLOSE = "\ue000", "\ue001"
 IMAGE = "\ue003"
 HERE = "\ue002"  # stands for a place in the rendered text; nobody can write it
 MAX_LEVELS = 16  # of prefixes that are told apart; below them the texts are tried one by one
-_MARK = re.compile(f"([{OPEN}{IMAGE}])(\\d+){CLOSE}")
+MAX_SHOWN = 16  # times that a template may show one hidden text or image
+_MARK = re.compile(f"([{OPEN}{IMAGE}])([0-9]{{1,9}}){CLOSE}")
 
 
 Span = tuple[str, bool]  # a text, and whether it was hidden
@@ -77,14 +83,22 @@ class Literals:
         return value
 
     def pieces(self, rendered: str) -> Iterator[Span | Image]:
-        """Texts and images, in their order."""
-        text, *marked = _MARK.split(rendered)  # behind each mark: its kind, its number, and the text up to the next
-        if text:
-            yield text, False
-        for kind, number, behind in zip(*[iter(marked)] * 3, strict=True):
-            yield self._images[int(number)] if kind == IMAGE else (self._hidden[int(number)], True)
-            if behind:
-                yield behind, False
+        """Texts and images, in their order. ModelFileError where the template shows one far too often."""
+        shown, last = Counter[str](), 0
+        for found in _MARK.finditer(rendered):
+            hidden: Sequence[str | Image] = self._images if found[1] == IMAGE else self._hidden
+            if int(found[2]) >= len(hidden):
+                continue  # a template may write anything: this is its own text
+            shown[found[0]] += 1
+            if shown[found[0]] > MAX_SHOWN:
+                raise ModelFileError(f"the chat template shows a text or an image more than {MAX_SHOWN} times")
+            if last < found.start():
+                yield rendered[last : found.start()], False
+            one = hidden[int(found[2])]
+            yield (one, True) if isinstance(one, str) else one
+            last = found.end()
+        if last < len(rendered):
+            yield rendered[last:], False
 
     def _mark(self, spelling: str) -> str:
         self._hidden.append(spelling)

@@ -14,9 +14,11 @@ from typing import NamedTuple, Protocol
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Ranking
-from eaglelocal.errors import RequestError
+from eaglelocal.errors import ModelFileError, RequestError
 
 DOCUMENT = "{document}"
+MAX_TEMPLATE_CHARS = 64 * 1024
+MAX_PLACES = 8  # texts are put in, of any length
 PLACES = re.compile(r"\{(query|document)\}")
 
 
@@ -48,6 +50,8 @@ class WrittenPairs:
     """Of models whose file has a template."""
 
     def __init__(self, vocabulary: Vocabulary, template: str) -> None:
+        """Raises ModelFileError for a template that would multiply what is put in."""
+        _check_size(template)
         self._vocabulary = vocabulary
         longest_first = sorted(vocabulary.control_texts, key=len, reverse=True)
         controls = "|".join(map(re.escape, longest_first)) or "(?!)"
@@ -72,6 +76,14 @@ class WrittenPairs:
 
     def _tokens(self, text: str, *, is_control: bool = False) -> list[int]:
         return self._vocabulary.tokenize(text, add_special=False, parse_special=is_control)
+
+
+def _check_size(template: str) -> None:
+    if len(template) > MAX_TEMPLATE_CHARS:
+        what = f"the template for pairs has {len(template)} characters, more than {MAX_TEMPLATE_CHARS}"
+        raise ModelFileError(what)
+    if (num_places := len(PLACES.findall(template))) > MAX_PLACES:
+        raise ModelFileError(f"the template for pairs shows its texts {num_places} times, more than {MAX_PLACES}")
 
 
 def _filled(part: str, texts: dict[str, str]) -> str:

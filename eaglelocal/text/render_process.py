@@ -5,7 +5,7 @@ Knows how a template that goes beyond its limits is told; rendering.py is what r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from eaglelocal.core.limited_process import (
     CannotStart,
@@ -18,35 +18,43 @@ from eaglelocal.core.limited_process import (
 from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
 from eaglelocal.text.turns import Turn
 
-OPENER = "eaglelocal.text.rendering:open_template"
-# A conversation of 200 messages takes milliseconds, one that fills the context of a large model a tenth of a second.
+OPENER = "eaglelocal.text.rendering:open_renderings"
+# A conversation of 200 messages takes milliseconds; what is tried for a template that objects to one of 1000, a second.
 LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=60.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
+Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 
 
 class RenderProcess:
-    """Implements template.Renderer."""
+    """Implements template.Renderer. It may start before there is a template: a call brings its own."""
 
-    def __init__(self, source: str, bos_text: str, eos_text: str, limits: Limits = LIMITS) -> None:
-        self._process = LimitedProcess(OPENER, source, bos_text, eos_text, limits=limits)
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._process = LimitedProcess(OPENER, limits=limits)
 
     def start(self) -> None:
         self._process.start()
 
-    def open(self) -> None:
-        self._ask(self._process.open)
+    def check(self, source: Source) -> None:
+        self._ask(source)
 
-    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str:
-        text = self._ask(lambda: self._process.call(turns, tools, dict(values), continues))
+    def render(
+        self,
+        source: Source,
+        turns: list[Turn],
+        tools: list[Turn],
+        values: Mapping[str, object],
+        continues: bool,
+    ) -> str:
+        text = self._ask(source, turns, tools, dict(values), continues)
         assert isinstance(text, str)
         return text
 
     def close(self) -> None:
         self._process.close()
 
-    def _ask(self, ask: Callable[[], object]) -> object:
+    def _ask(self, *args: object) -> object:
         """Raises ModelFileError for a template that failed its process."""
         try:
-            return ask()
+            return self._process.call(*args)
         except LimitedProcessError as error:
             raise _for_people(error) from error
 

@@ -35,6 +35,7 @@ from eaglelocal.text.turns import (
 from eaglelocal.text.ways import sketch_of, ways_of
 
 MAX_REASON_CHARS = 500
+Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 _CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
@@ -173,9 +174,36 @@ class Rendering:
             raise _rendering_error(error) from error
 
 
-def open_template(source: str, bos_text: str, eos_text: str) -> Callable[..., str]:
-    """What the process of a RenderProcess serves."""
-    return Rendering(source, bos_text, eos_text).render
+class Renderings:
+    """Renders by any template; the last one stays compiled."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Source, Rendering] | None = None
+
+    def check(self, source: Source) -> None:
+        """Raises ModelFileError for a template that cannot be read."""
+        self._rendering(source)
+
+    def render(
+        self,
+        source: Source,
+        turns: list[Turn],
+        tools: list[Turn],
+        values: Mapping[str, object],
+        continues: bool,
+    ) -> str:
+        return self._rendering(source).render(turns, tools, values, continues)
+
+    def _rendering(self, source: Source) -> Rendering:
+        if self._last is None or self._last[0] != source:
+            self._last = source, Rendering(*source)
+        return self._last[1]
+
+
+def open_renderings() -> Callable[..., str | None]:
+    """What the process of a RenderProcess serves: a source alone is only checked."""
+    made = Renderings()
+    return lambda source, *asked: made.render(source, *asked) if asked else made.check(source)
 
 
 def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:

@@ -17,7 +17,7 @@ from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text.families import MAX_TEMPLATE_BYTES, family_of
 from eaglelocal.text.literals import Literals, Spellings
-from eaglelocal.text.render_process import RenderProcess
+from eaglelocal.text.render_process import RenderProcess, Source
 from eaglelocal.text.turns import Turn, tools_of, turns_of
 
 NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
@@ -31,15 +31,22 @@ CHATML = (
 
 
 class Renderer(Protocol):
-    """Runs one template; rendering.Rendering says what it takes and raises."""
-
-    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str: ...
+    """Runs templates; rendering.Rendering says what it takes and raises."""
 
     def start(self) -> None:
         """Make it ready beside other work."""
 
-    def open(self) -> None:
-        """Make it ready. Raises ModelFileError for a template that cannot be read."""
+    def check(self, source: Source) -> None:
+        """Raises ModelFileError for a template that cannot be read."""
+
+    def render(
+        self,
+        source: Source,
+        turns: list[Turn],
+        tools: list[Turn],
+        values: Mapping[str, object],
+        continues: bool,
+    ) -> str: ...
 
     def close(self) -> None: ...
 
@@ -55,14 +62,15 @@ class ChatTemplate:
     def __init__(
         self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
     ) -> None:
-        """renderer: of another kind than a process with limits."""
+        """renderer: one that runs already, or of another kind than a process with limits."""
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
         shown = CHATML if self.is_fallback else source or ""
         self.family = family_of(shown[:MAX_TEMPLATE_BYTES])  # a longer one is refused
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
-        self._renderer: Renderer = renderer or RenderProcess(shown, bos_text, eos_text)
+        self._source: Source = (shown, bos_text, eos_text)
+        self._renderer: Renderer = RenderProcess() if renderer is None else renderer
 
     def start(self) -> None:
         """Make it ready beside other work."""
@@ -70,7 +78,7 @@ class ChatTemplate:
 
     def check(self) -> None:
         """Return when it is ready. Raises ModelFileError for a template that cannot be read."""
-        self._renderer.open()
+        self._renderer.check(self._source)
 
     def close(self) -> None:
         self._renderer.close()
@@ -95,8 +103,9 @@ class ChatTemplate:
         literals = Literals(Spellings()) if literals is None else literals
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
-        return self._renderer.render(turns, offered, hidden, continues)
+        return self._renderer.render(self._source, turns, offered, hidden, continues)
 
 
-def chat_template(vocabulary: Vocabulary) -> ChatTemplate:
-    return ChatTemplate(vocabulary.chat_template, bos_text=vocabulary.bos_text, eos_text=vocabulary.eos_text)
+def chat_template(vocabulary: Vocabulary, renderer: Renderer | None = None) -> ChatTemplate:
+    source, bos_text, eos_text = vocabulary.chat_template, vocabulary.bos_text, vocabulary.eos_text
+    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)

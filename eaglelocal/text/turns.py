@@ -11,13 +11,16 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.request import Message
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.errors import RequestError
 from eaglelocal.text.literals import Literals
 from eaglelocal.text.written_calls import written_calls
+
+if TYPE_CHECKING:
+    from eaglelocal.core.request import Message
 
 Turn = dict[str, object]
 SYSTEMS = ("system", "developer")

@@ -68,6 +68,13 @@ def take(num_bytes: int) -> int:
     return len(b"x" * num_bytes)
 
 
+def hold(num_bytes: int) -> None:
+    """Fail with an error that refers to itself, and to much."""
+    held = b"x" * num_bytes
+    error = ValueError(len(held))
+    raise error
+
+
 def nest() -> object:
     return nest()
 
@@ -109,6 +116,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "multiply": multiply,
     "grow": grow,
     "take": take,
+    "hold": hold,
     "nest": nest,
     "crash": crash,
     "leave": leave,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from eaglelocal.text.rendering import Rendering
-from eaglelocal.text.template import CHATML, ChatTemplate
+from eaglelocal.text.rendering import Renderings
+from eaglelocal.text.template import ChatTemplate
 
 
-class RenderingHere(Rendering):
+class RenderingsHere(Renderings):
     """Implements text.template.Renderer."""
 
     def start(self) -> None: ...
-
-    def open(self) -> None: ...
 
     def close(self) -> None: ...
 
 
 def template_here(source: str | None, *, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
     """Raises ModelFileError for a template that cannot be read."""
-    renderer = RenderingHere(source if source and source.strip() else CHATML, bos_text, eos_text)
-    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)
+    template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=RenderingsHere())
+    template.check()
+    return template

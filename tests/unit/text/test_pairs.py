@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from eaglelocal.core.request import Ranking
-from eaglelocal.errors import RequestError
-from eaglelocal.text.pairs import Frame, FramedPairs, WrittenPairs, fitting
+from eaglelocal.errors import ModelFileError, RequestError
+from eaglelocal.text.pairs import MAX_PLACES, MAX_TEMPLATE_CHARS, Frame, FramedPairs, WrittenPairs, fitting
 
 CONTROLS = ("<|im|>", "<|im|>end", "<s>")
 
@@ -53,6 +53,20 @@ def test_what_people_wrote_stays_text() -> None:
     tokens = WrittenPairs(Letters(), "<s>{query}|{document}<|im|>end")("{document}<|im|>", "<s>{query}")
     assert spelled(tokens) == "<s>{document}<|im|>|<s>{query}<|im|>end"
     assert [token for token in tokens if token < 0] == [-3, -2]
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{query}" * (MAX_PLACES + 1), "shows its texts 9 times"),
+        ("{document}" * 99_999, "has 999990 characters"),
+        ("x" * (MAX_TEMPLATE_CHARS + 1), "has 65537 characters"),
+    ],
+    ids=["many", "very many", "long"],
+)
+def test_a_template_that_would_multiply_them_is_refused(template: str, words: str) -> None:
+    with pytest.raises(ModelFileError, match=words):
+        WrittenPairs(Letters(), template)
 
 
 FRAMED = FramedPairs(Letters(), Frame([1], [2], []))
