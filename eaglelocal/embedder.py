@@ -19,7 +19,7 @@ from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.task import Task
-from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.engine.embedding import EmbeddingEngine, Making
 from eaglelocal.engine.input_queue import threaded_lanes
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.fitting import check_experts, placement_of
@@ -87,17 +87,9 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             architecture=info.architecture,
         )
         pairs = pairs_of(header, model.vocabulary) if task is Task.RANK else None
-        is_probable = info.architecture in SOFTMAX
         close = opened.pop_all().close
-        return EmbeddingEngine(
-            context,
-            model.vocabulary,
-            told,
-            close,
-            pairs=pairs,
-            gives_probabilities=is_probable,
-            lanes=threaded_lanes(),
-        )
+        making = Making(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
+        return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes())
 
 
 def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:

@@ -65,6 +65,17 @@ class _Running:
         return sum(map(len, self.texts))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """What the model makes: vectors, or with `pairs` scores, which may be probabilities already."""
+
+    pairs: Pairs | None = None
+    gives_probabilities: bool = False
+
+
+EMBEDS = Making()
+
+
 class EmbeddingEngine:
     """One step is one pass of the model."""
 
@@ -75,18 +86,17 @@ class EmbeddingEngine:
         info: EngineInfo,
         close: Callable[[], None],
         *,
-        pairs: Pairs | None = None,
-        gives_probabilities: bool = False,
+        making: Making = EMBEDS,
         lanes: Sequence[Executor] = INLINE,
     ) -> None:
-        """A model that ranks, and with probabilities of its own, has `pairs`.
+        """Own the model.
 
         close  what the builder opened, in reverse
         lanes  where texts are tokenized, see input_queue.py
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
-        self._pairs, self._gives_probabilities = pairs, gives_probabilities
+        self._pairs, self._gives_probabilities = making.pairs, making.gives_probabilities
         self._inputs = InputQueue(self._read, lanes, lane_of=embed_lane)
         self._running: dict[str, _Running] = {}
         self._turns: deque[_Running] = deque()  # with texts that wait for a pass

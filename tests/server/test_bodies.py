@@ -125,7 +125,8 @@ def test_texts_beyond_any_context_are_not_given_to_the_engine(actor: Server, pat
     texts = [TEXT, TEXT[:-20] + more, "say x"]
     is_talk = path.endswith(("chat/completions", "chat", "messages", "responses"))
     asked = [{"role": "user", "content": text} for text in texts] if is_talk else texts
-    answer = actor.http.post(path, json={field: asked, "max_tokens": 1})
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    answer = actor.http.post(path, json={field: asked, limit: 1})
     if not more:
         assert answer.status_code == 200
     else:

@@ -32,6 +32,7 @@ ANSWERED = {  # calls whose results are items of their own: the field that says 
 ENCRYPTED = ("encrypted_content", "encrypted_index")
 UNREAD = frozenset(("type", "id", "status", "cache_control", *ENCRYPTED, "created_by", "acknowledged_safety_checks"))
 FILES = ("result", "image_url", "partial_image_b64", "data")  # in base64, which a model cannot read
+PARTS = ("input_text", "output_text", "text", "input_image", "input_file")
 _PICTURE = "computer_screenshot"
 
 
@@ -76,14 +77,14 @@ def _call(kind: str, item: Values) -> dict[str, Any]:
 
 
 def _output(output: object) -> object:
-    """A text, or the parts of one as they are; everything else as JSON."""
+    """A text, or the parts that functions give too, as they are; everything else as JSON."""
     if output is None or isinstance(output, str):
         return output or ""
     if isinstance(output, dict) and output.get("type") == _PICTURE:
         return [{"type": "input_image", "image_url": output.get("image_url")}]
     parts = output if isinstance(output, list) else [None]
-    is_whole = all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in parts)
-    return output if is_whole else _json(output)
+    is_whole = all(isinstance(one, dict) and one.get("type") in PARTS for one in parts)
+    return output if is_whole else _json(_readable(output))
 
 
 def _text(kind: str, item: Values) -> dict[str, Any]:

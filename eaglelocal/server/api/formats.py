@@ -57,7 +57,7 @@ def _by_schema(given: ResponseFormat) -> Constraint:
 
 def _without_schema(given: ResponseFormat) -> Constraint:
     if given.json_schema is not None:
-        what = "there is no schema in json_schema: {'name': 'x', 'schema': {...}} is wanted"
+        what = 'there is no schema in json_schema: {"name": "x", "schema": {...}} is wanted'
         raise Problem(400, what, parameter=f"{NESTED}.schema")
     if given.type == "json_schema":
         raise Problem(400, "a format of type json_schema needs json_schema, with a schema in it", parameter=NESTED)

@@ -63,12 +63,13 @@ WORDS = Words(
     stops="options.stop",
     weights="options.logit_bias",
     foreign={
-        **renamed("options.num_predict", "max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **renamed("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
         **renamed("format", "response_format"),
         "n": ONE_ANSWER,
     },
 )
-IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, "format": "format stands beside the options"})
+OUTSIDE = {**renamed("num_predict", "max_tokens"), "format": "format stands beside the options"}
+IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
@@ -198,7 +199,7 @@ def asked_of(body: AnswerAsked, model: str) -> Values:
         **{name: getattr(options, name) for name in SamplingGiven.model_fields},
         "model": model,
         "stream": body.stream is not False,
-        "max_tokens": limit_of(options.num_predict),
+        "max_tokens": limit_of(body.max_tokens if options.num_predict is None else options.num_predict),
         "response_format": format_of(body.format),
     }
 

@@ -19,6 +19,7 @@ from eaglelocal.server.api.schema import (
     Body,
     CallId,
     FunctionGiven,
+    Limit,
     Name,
     SamplingGiven,
     Text,
@@ -34,7 +35,6 @@ NO_TIME = (0, "0", "0s", "0m")
 class ElsewhereGiven(Unsupported):
     """What other APIs understand, in the body or among its options: refused, with its name here where it has one."""
 
-    max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n_predict: Any = None
@@ -45,6 +45,7 @@ class ElsewhereGiven(Unsupported):
 
 class Options(SamplingGiven, ElsewhereGiven):
     num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
+    max_tokens: Any = None
     format: Any = None  # which belongs beside the options
 
 
@@ -85,6 +86,7 @@ class AnswerAsked(ElsewhereGiven):
     ] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Limit | None = None  # OpenAI's, where the options say nothing
     keep_alive: Any = None
 
     @property

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from eaglelocal.server.api.content import is_data
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
-from eaglelocal.server.api.reading import IMAGES, TEXTS, Question, chat_question, content_of, text_of, url_of
+from eaglelocal.server.api.reading import Question, chat_question, content_of, text_of, url_of
 from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_memory import MAX_BYTES, Memory
@@ -279,8 +279,6 @@ def stand_in(part: Part) -> Part:
         return Part(type="input_text", text=UNREAD_FILE)
     if part.type == "input_image" and not is_data(url_of(part)):
         return Part(type="input_text", text=UNSEEN_IMAGE)
-    if part.type not in (*TEXTS, *IMAGES) and part.text is None and part.refusal is None:
-        return Part(type="input_text", text=f"[{part.type}, which this model cannot read]")
     return part
 
 

@@ -50,10 +50,11 @@ OUTPUTS: dict[str, tuple[object, str]] = {
         {"type": "computer_screenshot", "image_url": "https://example.com/x.png"},
         UNSEEN_IMAGE,
     ),
-    "function_call_output": (
+    "x_call_output": (
         [{"type": "input_text", "text": "a"}, {"type": "input_audio", "data": "x"}],
-        "a[input_audio",
+        '[{"type": "input_text", "text": "a"}, {"type": "input_audio", "data": "..."}]',
     ),
+    "y_call_output": ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}], "ab"),
 }
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {
     "web_search_call": ({"id": "ws", "action": {"type": "search", "query": "owls"}}, '"query": "owls"'),

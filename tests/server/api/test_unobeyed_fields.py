@@ -91,9 +91,9 @@ def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: s
         ("/v1/messages", "reasoning_effort", "low", "output_config.effort"),
         ("/v1/messages", "chat_template", "{{ x }}", "own chat template"),
         ("/api/chat", "response_format", {"type": "json_object"}, "format"),
-        ("/api/chat", "max_tokens", 5, "options.num_predict"),
+        ("/api/chat", "max_completion_tokens", 5, "options.num_predict"),
         ("/api/chat", "n", 2, "one answer"),
-        ("/api/generate", "max_tokens", 5, "options.num_predict"),
+        ("/api/generate", "n_predict", 5, "options.num_predict"),
         ("/v1/embeddings", "truncate_prompt_tokens", 5, "read whole"),
         ("/v1/embeddings", "lora", "x", "LoRA"),
         ("/v1/rerank", "truncate_prompt_tokens", 5, "read whole"),
@@ -128,6 +128,14 @@ def test_messages_obey_what_chats_do(actor: Server) -> None:
     assert post(actor, "/v1/messages", BODIES["/v1/messages"] | asked)[0] == 200
     for name, value in (("seed", "x"), ("min_p", 2), ("logit_bias", {"x": 1})):
         assert post(actor, "/v1/messages", BODIES["/v1/messages"] | {name: value})[0] == 400
+
+
+@pytest.mark.parametrize("path", OLLAMA)
+def test_ollama_s_routes_obey_a_limit_of_openai_s_where_there_is_no_other(typist: Server, path: str) -> None:
+    for more, count in (({}, 2), ({"num_predict": 3}, 3)):
+        asked = BODIES[path] | {"max_tokens": 2, "options": {"ignore_eos": True, **more}}
+        told = typist.http.post(path, json=asked).json()
+        assert (told["eval_count"], told["done_reason"]) == (count, "length")
 
 
 # ---- formats
