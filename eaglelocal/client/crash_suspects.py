@@ -1,12 +1,13 @@
 """Remembers which requests an engine process had when it crashed, and refuses one that crashed it twice.
 
 A request is known by its content, not by its id, so that a client that sends it again is recognized. Everything in
-flight at a crash is suspected, because nobody can tell whose step it was. Three rules find the culprit:
+flight at a crash is suspected, because nobody can tell whose step it was. These rules find the culprit:
 
 - Who was in flight at two crashes, and alone in that, is refused.
 - Who finishes is cleared.
-- Where several were in flight at two crashes, they are let in one at a time from then on (`must_wait`), so that the
-  next crash has only one of them in flight.
+- Where several were in flight at two crashes, they are let in one at a time from then on (`must_wait`). Then each
+  crash has one of them in flight whoever is to blame, so that it takes two such crashes to be refused.
+- Nobody is refused who was not in flight at most of the crashes since its first: something else kills the engine.
 
 Suspects are few, and forgotten after an hour. Not safe from several threads: the owner holds a lock.
 """
@@ -33,8 +34,11 @@ Digest = bytes
 
 @dataclass(slots=True)
 class _Suspect:
-    num_crashes: int
-    seen_at_s: float
+    first_crash: int  # number of the crash
+    num_crashes: int = 0  # at which it was in flight
+    seen_at_s: float = 0.0
+    is_on_trial: bool = False  # it is let in without other suspects
+    num_trial_crashes: int = 0
     refusal: RequestError | None = None
 
 
@@ -43,6 +47,7 @@ class CrashSuspects:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._num_crashes = 0
         self._suspects: OrderedDict[Digest, _Suspect] = OrderedDict()  # the one seen last comes last
 
     def __bool__(self) -> bool:
@@ -64,22 +69,35 @@ class CrashSuspects:
     def record_crash(self, in_flight: Iterable[Digest], error: EagleLocalError) -> Digest | None:
         """Suspect what was in flight; return the one that is refused from now on, if the crash shows which."""
         self._forget_old()
-        for digest in set(in_flight):
-            num_crashes = self._suspects[digest].num_crashes if digest in self._suspects else 0
-            self._suspects[digest] = _Suspect(num_crashes + 1, self._clock())
+        self._num_crashes += 1
+        digests = set(in_flight)
+        for digest in digests:
+            suspect = self._suspects.setdefault(digest, _Suspect(self._num_crashes))
+            suspect.num_crashes += 1
+            suspect.seen_at_s = self._clock()
             self._suspects.move_to_end(digest)
-        repeated = [digest for digest in set(in_flight) if self._is_repeated(digest)]
+        repeated = [digest for digest in digests if self._is_repeated(digest)]
+        guilty = repeated[0] if len(repeated) == 1 and self._is_guilty(self._suspects[repeated[0]]) else None
+        if guilty is not None:
+            self._suspects[guilty].refusal = _refusal(error)
+        elif len(repeated) > 1:
+            for digest in repeated:
+                self._suspects[digest].is_on_trial = True
         while len(self._suspects) > MAX_SUSPECTS:
             self._suspects.popitem(last=False)
-        if len(repeated) != 1:
-            return None
-        self._suspects[repeated[0]].refusal = _refusal(error)
-        return repeated[0]
+        return guilty
 
     def clear(self, digest: Digest) -> None:
         """A request has ended well."""
         if self._suspects:
             self._suspects.pop(digest, None)
+
+    def _is_guilty(self, suspect: _Suspect) -> bool:
+        """Judge the only one that was in flight at this crash and at an earlier one."""
+        suspect.num_trial_crashes += suspect.is_on_trial
+        num_without = self._num_crashes - suspect.first_crash + 1 - suspect.num_crashes
+        is_tried = not suspect.is_on_trial or suspect.num_trial_crashes >= MAX_CRASHES
+        return is_tried and num_without < suspect.num_crashes
 
     def _trial_s(self, digest: Digest) -> float:
         """How long a request runs before the next suspect may: no time if it is none."""

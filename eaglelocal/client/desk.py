@@ -23,6 +23,8 @@ from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.errors import EagleLocalError, RequestError
 
 _log = logging.getLogger(__name__)
+_suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; whoever asks again is told anyway
+_suspects_log.addHandler(logging.NullHandler())
 
 
 class Recipient(Protocol):
@@ -151,7 +153,7 @@ class Desk:
             guilty = self._suspects.record_crash([one.digest for one in sent.values()], error) if is_crash else None
         if guilty is not None:
             ids = ", ".join(request_id for request_id, one in sent.items() if one.digest == guilty)
-            _log.warning("the engine has crashed twice with request %s in its hands; its like is refused now", ids)
+            _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
         for request_id, one in sent.items():
             self._call(one.on_event, Failed(request_id, error))
 

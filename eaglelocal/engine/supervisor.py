@@ -43,6 +43,7 @@ PASSING_DELAY_S = 1.0
 MAX_FIRST_STARTS = 10  # of a first process that the system does not start
 
 _log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # without a server's log nothing is said twice: the error says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

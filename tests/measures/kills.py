@@ -108,6 +108,8 @@ def main() -> int:
         f"{len(reports)} reports; {len(wrong)} differ from the answer given alone ({len(ties)} at near-ties, "
         f"{len(sampled)} sampled); back within {max(back):.1f} s; {'alive' if is_alive else 'LOST'}"
     )
+    if len(deaths) != chosen.kills:
+        print("\n".join(deaths))
     for one in [one for one in broken if not one.is_done and one.status == 200][:3]:
         print("broken off:", one.error)
     explained = len(ties) + len(sampled) == len(wrong)

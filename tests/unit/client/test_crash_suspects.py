@@ -67,8 +67,22 @@ def test_suspects_of_both_crashes_come_one_at_a_time() -> None:
     assert suspects.must_wait(X, [(A, 0.0), (B, 0.0)])
     assert not suspects.must_wait(X, [(B, 0.0)])
     assert not suspects.must_wait(B, [(A, 0.0)])
-    assert suspects.record_crash([X, B], ERROR) == X
+    assert suspects.record_crash([X, B], ERROR) is None  # alone by the trial, not by chance
+    assert suspects.record_crash([X, C], ERROR) == X
     assert suspects.refusal(A) is None
+
+
+def test_nobody_is_refused_where_the_engine_dies_without_it_as_often() -> None:
+    suspects = suspects_after([X], [A], [B], [C])
+    assert suspects.record_crash([X], ERROR) is None
+    assert suspects.record_crash([X, D], ERROR) is None
+    assert suspects.record_crash([X], ERROR) == X  # at four of seven
+
+
+def test_two_culprits_in_turn_are_found() -> None:
+    suspects = suspects_after([X, B], [A, C])
+    assert suspects.record_crash([X, D], ERROR) == X
+    assert suspects.record_crash([A, b"E"], ERROR) == A
 
 
 def test_a_suspect_that_has_run_for_long_holds_nobody_up() -> None:
