@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import cast
 
 import typer
 
@@ -51,29 +50,22 @@ def show(as_json: flags.AsJson = False) -> None:
 
 def as_written(value: object) -> str:
     """Return the value as a person writes it in the config file; a text without quotes where that says the same."""
-    match value:
-        case None | ():
-            return UNSET
-        case ((_, _), *_):
-            pairs = cast("tuple[tuple[str, object], ...]", value)
-            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in pairs)} }}"
-        case tuple():
-            return f"[{', '.join(map(_quoted, value))}]"
-        case str() if value.isprintable() and value not in ("", UNSET):
-            return value
-        case str():
-            return _quoted(value)
-        case float():
-            return f"{value:g}"
-    return str(value)
+    if isinstance(value, tuple) and value:
+        table = as_json_value(value)
+        if isinstance(table, dict):
+            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in table.items())} }}"
+        return f"[{', '.join(map(_quoted, value))}]"
+    if isinstance(value, str) and (not value.isprintable() or value in ("", UNSET)):
+        return _quoted(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return UNSET if value is None or value == () else str(value)
 
 
 def as_json_value(value: object) -> object:
     """Return the value as JSON has it: a table is an object."""
-    match value:
-        case ((_, _), *_):
-            return dict(cast("tuple[tuple[str, object], ...]", value))
-    return value
+    is_table = isinstance(value, tuple) and value and all(isinstance(entry, tuple) for entry in value)
+    return dict(value) if is_table else value  # type: ignore[call-overload]
 
 
 def _quoted(text: object) -> str:
