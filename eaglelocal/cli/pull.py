@@ -18,6 +18,7 @@ from eaglelocal import locations
 from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.asking_once import confirm
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import (
     DownloadError,
@@ -46,16 +47,25 @@ Draft = Annotated[
 ]
 Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="What makes images readable, of the repository.")]
 Quant = Annotated[str | None, typer.Option(metavar="Q", help="As behind the colon: Q4_K_M, Q8_0.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Hash what is here already; fetch anew what is damaged.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def pull(target: Target, draft: Draft = "auto", mmproj: Mmproj = "auto", quant: Quant = None, yes: Yes = False) -> None:
+def pull(
+    target: Target,
+    draft: Draft = "auto",
+    mmproj: Mmproj = "auto",
+    quant: Quant = None,
+    verify: Verify = False,
+    yes: Yes = False,
+) -> None:
     """Fetch a model, its draft and what it reads images with from a hub.
 
     \b
     eaglelocal pull qwen3-8b
     eaglelocal pull user/repo-GGUF:Q4_K_M --draft none
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
+    eaglelocal pull qwen3-8b --verify
     """
     from eaglelocal.hub.client_settings import prepare_client
 
@@ -65,10 +75,11 @@ def pull(target: Target, draft: Draft = "auto", mmproj: Mmproj = "auto", quant: 
         return output.message(f"{target} is embedded: there is nothing to fetch")
     prepare_client()
     orders = with_eyes(ordered(want, output), mmproj)
-    if orders:
-        fetch_all(orders, output, yes=yes)
-        check(want, orders, output)
-    return None
+    if not orders:
+        return verify_on_disk(want, output) if verify else None
+    is_agreed = verify and discard_damaged(orders, output, yes=yes)
+    fetch_all(orders, output, yes=yes or is_agreed, is_verified=verify)
+    return check(want, orders, output)
 
 
 def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
@@ -182,7 +193,7 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> P
     return Patience(waits_s, on_wait=output.aside)
 
 
-def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
+def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool, is_verified: bool = False) -> None:
     """Show, ask, fetch. Raises Cancelled where it is not wanted."""
     from eaglelocal.hub.download import check_disk, check_names, fetch, free_bytes, missing_bytes
 
@@ -195,8 +206,10 @@ def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool) -> None:
         check_disk(orders, cache, free=free)
         output.message(f"into {path_text(cache)}, {size_text(free)} free")
         confirm(f"fetch {amount(orders, missing)}?", output, yes=yes, default=True)
-    else:
+    elif is_verified:
         output.message("all of it is here already")
+    else:
+        output.message("all of it is here already, by name and size; --verify compares its hashes too")
     progress = output.progress()
     try:
         fetch(

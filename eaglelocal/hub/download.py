@@ -25,6 +25,7 @@ from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.remote import RemoteFile, RemoteRepo, shown_name
 from eaglelocal.hub.transfer import partial_of, transfer
 from eaglelocal.hub.troubles import Patience
+from eaglelocal.hub.verification import Promised
 
 SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
 RATE_WINDOW_S = 10.0
@@ -192,6 +193,27 @@ def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience,
             counted = _Resumed(tally, _there_bytes(blob))
             transfer(order.repo, file, blob, patience=patience, on_bytes=counted)
         return _link(blob, place)
+
+
+def whole_files(order: Order, cache: Path) -> list[tuple[RemoteFile, Promised]]:
+    """Those of an order that are here, with the hashes that the hub promised."""
+    places = [(file, pointer(order, file, cache)) for file in order.files]
+    return [
+        (file, Promised(file.name, place, file.etag, file.size_bytes))
+        for file, place in places
+        if _is_whole(place, file)
+    ]
+
+
+def discard(order: Order, file: RemoteFile, cache: Path) -> None:
+    """Take a damaged file away, also what came of it before. Raises ResourceError."""
+    blob = blob_of(order, file, cache)
+    with _locked(order, file, cache, Tally(0, lambda progress: None)):
+        for path in (pointer(order, file, cache), blob, partial_of(blob)):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as problem:
+                raise ResourceError(disk_trouble(problem, str(path)), hint="check who owns the file") from problem
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:

@@ -19,8 +19,8 @@ from eaglelocal.hub.cache import PARTIAL
 from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.remote import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
 from eaglelocal.hub.troubles import PROBLEMS, Patience, explained
+from eaglelocal.hub.verification import SHA256_CHARS, new_hash
 
-SHA256_CHARS = 64
 OnBytes = Callable[[int], None]  # bytes more than before; negative where they came in vain
 
 
@@ -83,10 +83,7 @@ class Incoming:
         self._on_bytes(len(chunk))
 
     def _new_hash(self) -> hashlib._Hash:
-        """The hub names large files by SHA-256, small ones as git does."""
-        if len(self._expected.etag) == SHA256_CHARS:
-            return hashlib.sha256()
-        return hashlib.sha1(b"blob %d\0" % self._expected.size_bytes)
+        return new_hash(self._expected.etag, self._expected.size_bytes)
 
 
 def partial_of(blob: Path) -> Path:

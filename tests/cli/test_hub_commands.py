@@ -402,6 +402,52 @@ def test_a_gguf_that_is_none_is_told_after_the_fetch(person: Person) -> None:
     assert "unreadable" in person.runs("ls").stdout
 
 
+def flip_a_byte(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        (byte,) = file.read(1)
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
+    person.runs("pull", GUIDE, "--yes", "--draft", "none")
+    (model,) = all_models(person.cache)
+    sound = model.path.read_bytes()
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify")
+    assert done.returncode == 0 and "verified 11.9 MB: its hash is what the hub promised" in done.stderr
+    flip_a_byte(model.blobs[0])
+    done = person.runs("pull", GUIDE, "--draft", "none")
+    assert done.returncode == 0 and "by name and size; --verify compares its hashes too" in done.stderr
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify")  # nobody can be asked
+    assert done.returncode == 2 and "damaged: guide-BF16.gguf: its SHA-256 is not" in done.stderr
+    assert model.path.read_bytes() != sound
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify", HF_HUB_OFFLINE="1")
+    assert (
+        done.returncode == 1 and "is damaged" in done.stderr and "--verify, where the hub can be reached" in done.stderr
+    )
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify", "--yes")
+    assert done.returncode == 0 and "damaged: guide-BF16.gguf" in done.stderr and "checked: " in done.stderr
+    assert model.path.read_bytes() == sound and len(person.hub.asked_of_storage()) == 2
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0 and "verified 11.9 MB" in done.stderr
+
+
+def test_only_what_is_damaged_of_a_model_in_parts_is_fetched_anew(person: Person) -> None:
+    names = ["x-Q8_0-00001-of-00002.gguf", "x-Q8_0-00002-of-00002.gguf"]
+    files = {name: HubFile(model_bytes(split=(number, 2)), is_lfs=not number) for number, name in enumerate(names)}
+    person.hub.repos["someone/parts-GGUF"] = HubRepo(files)
+    assert person.runs("pull", "someone/parts-GGUF", "--yes").returncode == 0
+    (model,) = all_models(person.cache)
+    flip_a_byte(model.blobs[1])
+    person.hub.asked.clear()
+    done = person.runs("pull", "someone/parts-GGUF", "--verify", "--yes")
+    assert done.returncode == 0 and f"damaged: {names[1]}: its SHA-1 is not" in done.stderr, done.stderr
+    assert [path.read_bytes() for path in model.paths] == [file.content for file in files.values()]
+    fetched = [asked.path for asked in person.hub.asked if asked.method == "GET" and "/resolve/" in asked.path]
+    assert len(fetched) == 1 and fetched[0].endswith(names[1])
+
+
 def test_target_and_draft_belong_together(person: Person) -> None:
     done = person.runs("pull", GUIDE, "--draft", HEAD, "--yes")
     assert done.returncode == 0, done.stderr

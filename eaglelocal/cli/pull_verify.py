@@ -1,0 +1,81 @@
+"""`eaglelocal pull --verify`: hash what is here already, name what is damaged, and fetch that anew after a question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.cli.amounts import size_text
+from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.output import Output
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import EagleLocalError, ModelFileError
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.download import Order
+    from eaglelocal.hub.references import Wanted
+    from eaglelocal.hub.verification import Promised
+
+
+def discard_damaged(orders: Sequence[Order], output: Output, *, yes: bool) -> bool:
+    """Take damaged files away, so that they are fetched again. Returns whether there were any.
+
+    Raises Cancelled where that is not wanted.
+    """
+    from eaglelocal.hub.download import discard, whole_files
+
+    cache = locations.hub_cache_dir()
+    there = [(order, file, promised) for order in orders for file, promised in whole_files(order, cache)]
+    wrong = hashed([promised for _, _, promised in there], output)
+    if not wrong:
+        return False
+    num_bytes = sum(file.size_bytes for file in wrong)
+    confirm(f"remove and fetch {size_text(num_bytes)} again?", output, yes=yes, default=True)
+    for order, file, promised in there:
+        if promised in wrong:
+            discard(order, file, cache)
+    return True
+
+
+def verify_on_disk(want: Wanted, output: Output) -> None:
+    """Where no hub answers, by the names that its client gave the files. Raises ModelFileError on a damaged one."""
+    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.verification import of_cache
+
+    try:
+        model = find_cached(locations.hub_cache_dir(), want.target)
+    except EagleLocalError:
+        return None  # said before
+    files = of_cache(model)
+    if len(files) < len(model.paths):
+        return output.message("its hashes are not known: only a hub that answers can tell them")
+    if wrong := hashed(files, output):
+        hint = f"eaglelocal pull {model.reference} --verify, where the hub can be reached, fetches it anew"
+        raise ModelFileError(f"{wrong[0].path} is damaged", hint=hint)
+    return None
+
+
+def hashed(files: Sequence[Promised], output: Output) -> list[Promised]:
+    """Hash them all, and say what came of it. Returns the damaged ones."""
+    from eaglelocal.hub.verification import damaged
+
+    total, done = sum(file.size_bytes for file in files), 0
+    progress = output.progress()
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(LoadProgress(done / total, f"hashing {size_text(total)}"))
+
+    try:
+        wrong = damaged(files, count)
+    finally:
+        progress.finish()
+    for file in wrong:
+        kind = "SHA-256" if len(file.hash) > 40 else "SHA-1"
+        output.message(f"damaged: {file.name}: its {kind} is not {file.hash[:12]}..., which the hub promised")
+    if files and not wrong:
+        many = "its hash is" if len(files) == 1 else f"the hashes of {len(files)} files are"
+        output.message(f"verified {size_text(total)}: {many} what the hub promised")
+    return wrong

@@ -1,0 +1,65 @@
+"""Whether what lies in the cache is what the hub promised, told by hashing all of it.
+
+A hub names large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So a hub's
+list can be compared with, and where no hub answers the blobs' own names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.errors import ResourceError
+from eaglelocal.hub.cache import CachedModel, first_hop
+
+SHA256_CHARS = 64
+CHUNK_BYTES = 1 << 20
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+OnBytes = Callable[[int], None]  # bytes more than before
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """A file on disk, and the hash that its bytes should have."""
+
+    name: str
+    path: Path
+    hash: str
+    size_bytes: int
+
+
+def new_hash(promised: str, size_bytes: int) -> hashlib._Hash:
+    """What gives a hash of this kind: SHA-256, or for small files git's SHA-1, which counts the size too."""
+    if len(promised) == SHA256_CHARS:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size_bytes)
+
+
+def of_cache(model: CachedModel) -> list[Promised]:
+    """What the names of its blobs promise; a disk without links has no such names."""
+    files = []
+    for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
+        if _HASH.fullmatch(name := first_hop(path).name):
+            files.append(Promised(path.name, path, name, size_bytes))
+    return files
+
+
+def damaged(files: Sequence[Promised], on_bytes: OnBytes) -> list[Promised]:
+    """Those whose bytes have another hash. Raises ResourceError where one cannot be read."""
+    return [file for file in files if not _is_right(file, on_bytes)]
+
+
+def _is_right(file: Promised, on_bytes: OnBytes) -> bool:
+    told = new_hash(file.hash, file.size_bytes)
+    try:
+        with file.path.open("rb") as content:
+            while chunk := content.read(CHUNK_BYTES):
+                told.update(chunk)
+                on_bytes(len(chunk))
+    except OSError as problem:
+        what = f"{file.path} cannot be read: {problem.strerror or problem}"
+        raise ResourceError(what, hint="check the disk; `eaglelocal rm` takes the model away") from problem
+    return told.hexdigest() == file.hash
