@@ -193,7 +193,7 @@ OWN_READERS = {
 
 
 def test_json_and_toml_are_read_in_one_way() -> None:
-    """Python's readers fail by RecursionError, which is no ValueError, and hand on what is too deep for others."""
+    """Python's readers fail by RecursionError, which is no ValueError, or hand on what is too deep for others."""
     words = ("json.load", "json.loads", "json.JSONDecoder", "tomllib.load", "tomllib.loads")
     found = {
         file.relative_to(PACKAGE).as_posix()

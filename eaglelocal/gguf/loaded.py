@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eaglelocal.gguf.header import Header, TensorInfo
 
-BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+BLOCK_TENSOR = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
 FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
 TOKEN_EMBEDDING = "token_embd.weight"
 INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory

@@ -25,27 +25,27 @@ class Trimmed:
     """A text whose ends may have to go."""
 
     said: str = ""  # since it was last taken
-    space: str = ""  # held back
+    held: list[str] = field(default_factory=list)  # white space, held back
     is_open: bool = True  # white space at this point counts
     has_text: bool = False
 
     def add(self, text: str) -> None:
-        text = self.space + text
-        if not self.is_open:
-            text = text.lstrip()
+        text = text if self.is_open else text.lstrip()
         body = text.rstrip()
-        self.space = text[len(body) :]
         if body:
+            self.said += "".join(self.held) + body
+            self.held = []
             self.is_open = self.has_text = True
-            self.said += body
+        if len(text) > len(body):
+            self.held.append(text[len(body) :])
 
     def trim(self) -> None:
         """Here white space ends, before and behind."""
-        self.space, self.is_open = "", False
+        self.held, self.is_open = [], False
 
     def release(self) -> None:
         """Nothing follows, so it was text."""
-        self.said, self.space = self.said + self.space, ""
+        self.said, self.held = self.said + "".join(self.held), []
 
     def take(self) -> str:
         said, self.said = self.said, ""

@@ -131,8 +131,9 @@ class TaggedText:
         if self._quotes[0] and text[seen - 1 : seen] == ">":  # what follows tells whether a value stands in quotes
             return True
         at = text.find(">", seen)
-        while at >= 0:
-            if text.startswith(self._telling, max(text.rfind("<", 0, at), 0)):
+        while at >= 0:  # a tag ends with the first of them behind its beginning
+            begin = text.rfind("<", text.rfind(">", 0, at) + 1, at)
+            if begin >= 0 and text.startswith(self._telling, begin):
                 return True
             at = text.find(">", at + 1)
         return False

@@ -18,6 +18,7 @@ from eaglelocal.text.gathering import Gathering
 from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.tool_calls import CallParser
 
+MAX_HEADER_CHARS = 512
 _RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it has come
 
 
@@ -57,7 +58,10 @@ class TurnParser:
 
     def _head(self, text: str) -> None:
         self._header += text
-        if not self._has_marks and not _RECIPIENT.fullmatch(self._header):  # a model that writes no headers after all
+        is_too_long = len(self._header) > MAX_HEADER_CHARS
+        if not self._has_marks and (
+            is_too_long or not _RECIPIENT.fullmatch(self._header)
+        ):  # a model that writes no headers after all
             self._place = Place.SAID
             self._found.say(self._header)
             self._header = ""

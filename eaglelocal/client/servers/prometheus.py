@@ -7,6 +7,8 @@ from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
+MAX_POSITION_DIGITS = 3  # a label of anyone's server
+
 
 class Samples:
     """What a /metrics page says. What it does not say is None, never zero."""
@@ -46,8 +48,9 @@ class Samples:
         for name in names:
             found: dict[int, float] = defaultdict(float)
             for labels, value in self._values.get(name, ()):
-                if labels.get("position", "").isdecimal():
-                    found[int(labels["position"])] += value
+                position = labels.get("position", "")
+                if position.isdecimal() and len(position) <= MAX_POSITION_DIGITS:
+                    found[int(position)] += value
             if found:
                 return tuple(found[depth] for depth in range(min(max(found) + 1, 64)))
         return None

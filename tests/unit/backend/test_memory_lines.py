@@ -8,7 +8,15 @@ from collections.abc import Iterable
 import pytest
 
 from eaglelocal.backend.fit import RAM, Buffer
-from eaglelocal.backend.memory import cache_buffers, compute_buffers, device_of, layer_devices, weight_buffers
+from eaglelocal.backend.library import Log
+from eaglelocal.backend.memory import (
+    buffer_bytes,
+    cache_buffers,
+    compute_buffers,
+    device_of,
+    layer_devices,
+    weight_buffers,
+)
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
 
@@ -91,3 +99,21 @@ def test_experts_of_the_first_layers_stay_in_main_memory() -> None:
     blocks = [f"blk.{layer}.{part}.weight" for layer in (1, 2, 3) for part in ("attn_q", "ffn_up_exps")]
     held = weight_buffers(tensors(*blocks), layer_devices(LINES, DEVICES), borrows=False, n_cpu_moe=3)
     assert by_device(held) == {"CUDA0": 1, RAM: 2, "CUDA1": 3}
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 20_000, "CPU model buffer size = 9999.00 MiB", "a: b model buffer size = 9999.00 MiB"]
+)
+def test_a_name_that_looks_like_a_buffer_is_none(name: str) -> None:
+    log = Log()
+    log.write(f"print_info: general.name          = {name} buffer size\n")
+    log.write("load_tensors:   CPU model buffer size =     2.00 MiB\n")
+    assert buffer_bytes(log) == {"model": 2 * MIB}
+
+
+def test_lines_of_the_log_are_cut_however_they_come() -> None:
+    log = Log()
+    for _ in range(50):
+        log.write("buffer size" * 10)
+    log.write(f"\nbuffer size {'y' * 5000}\nbuffer size\n")
+    assert [len(line) for line in log.buffer_lines] == [1000, 1000, 11]

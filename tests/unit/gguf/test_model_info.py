@@ -15,6 +15,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.loaded import block_of
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 
@@ -250,3 +251,10 @@ def test_flags_of_another_kind_are_refused(tmp_path: Path) -> None:
         DemoSources(layers=4)._head(np.random.default_rng(0)).put("eagle3.norm_before_fc", BOOL, 0).build()
     )
     assert not head_of(path).norm_before_fc
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [("blk.7.ffn_up.weight", 7), (f"blk.{'9' * 5000}.x", None), ("blk.²3.x", None)]
+)
+def test_only_a_plain_number_names_a_block(name: str, block: int | None) -> None:
+    assert block_of(name) == block

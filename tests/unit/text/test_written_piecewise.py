@@ -15,6 +15,7 @@ from eaglelocal.text import call_forms as forms
 from eaglelocal.text.block_calls import reader_of
 from eaglelocal.text.marks import SURE_CHARS
 from eaglelocal.text.split_answer import SplitText
+from eaglelocal.text.tagged_text import TaggedText
 from eaglelocal.text.tool_schemas import has_required
 from eaglelocal.text.written_calls import written_calls
 
@@ -414,3 +415,20 @@ def test_a_block_is_told_as_it_is_read(form: CallForm, parts: list[str]) -> None
     found = read(form, f"{form.begin}{body}{form.end}")
     if read_at_once is not None:
         assert found.told == [(call.name, call.arguments) for call in read_at_once]
+
+
+def test_signs_in_a_value_are_no_news_of_a_call() -> None:
+    """Else each of them has the whole call read again."""
+    text = TaggedText(forms.CODER, {WRITE.name: WRITE})
+    begin = "<function=write_file>\n<parameter=text>\n"
+    body = begin + "a > b >> " * 50
+    assert text.has_news(begin, 0)
+    assert not any(text.has_news(body[: end + 1], end) for end in range(len(begin), len(body)))
+    assert text.has_news(body + "</parameter>", len(body))
+
+
+def test_a_header_without_end_is_text() -> None:
+    form = next(form for form in forms.FORMS if form.turns is not None)
+    split = SplitText(Split(form=form, tools=TOOLS), lambda: "id")
+    assert split.push("to=" + "x" * 100).text == ""
+    assert split.push("x" * 500).text == "to=" + "x" * 600
