@@ -19,8 +19,9 @@ from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
 from eaglelocal.text.turns import Turn
 
 OPENER = "eaglelocal.text.rendering:open_renderings"
-# A conversation of 200 messages takes milliseconds; what is tried for a template that objects to one of 1000, a second.
-LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=60.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
+# 200 messages take milliseconds; what is tried for a template that objects to one of 1000 takes half a second. The
+# clock ends it before the engine, which may wait for it, would count as hung.
+LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
 Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 
 
