@@ -1,10 +1,10 @@
 """Did drafting change the text? And where it did: is it a near-tie, or wrong?
 
 A decode of several rows rounds otherwise than one of a single row, so a greedy choice may flip where the
-two best tokens lie closer than rounding reaches. A flip is examined: the same prompt is asked once more
-with logprobs, up to the first token that differs. If the two sides chose the two best tokens there, and
-their gap is under the bound of the weight type, it is a near-tie; behind it the texts go their own ways,
-and nothing is claimed. Drawn texts (temperature > 0) are compared under one seed, but not examined: there
+best tokens lie closer than rounding reaches. A flip is examined: the same prompt is asked once more with
+logprobs, up to the first token that differs. If what both sides chose there lies less than the bound of the
+weight type behind the best token, it is a near-tie; behind it the texts go their own ways, and nothing is
+claimed. Drawn texts (temperature > 0) are compared under one seed, but not examined: there
 rounding moves the borders between all tokens.
 """
 
@@ -25,6 +25,7 @@ from eaglelocal.gguf.reader import read_header
 # largest gap of the two best logits at which a choice may flip
 BOUNDS = {"F32": 1e-3, "F16": 0.02, "BF16": 0.05, "Q8_0": 0.1}
 COARSE = 0.2  # of all other weights, which have fewer bits
+NUM_RIVALS = 5  # tokens that are looked at where two texts part
 KV_BOUNDS = {"f16": 0.0, "q8_0": 0.1, "q4_0": 0.2}  # a quantized cache magnifies what rounding put into it
 
 
@@ -109,7 +110,7 @@ class Examiner:
         asked = replace(prompt, tokens=(*prompt.tokens, *common)) if prompt.tokens else prompt
         repeated = 0 if prompt.tokens else len(common)
         self._num_asked += 1
-        how = replace(params, max_tokens=repeated + 1, logprobs=2)
+        how = replace(params, max_tokens=repeated + 1, logprobs=NUM_RIVALS)
         (answer,) = ask(side, [asked], [how], name=f"again-{self._num_asked}").answers
         if answer.tokens[:repeated] != tuple(common)[:repeated] or len(answer.pieces) <= repeated:
             return None
@@ -117,10 +118,16 @@ class Examiner:
 
 
 def judge(piece: Piece, flip: Flip, bound: float) -> tuple[Finding, float | None]:
-    """The finding and the gap, from the two best tokens at the place."""
+    """Return the finding, and how far what was said lies behind the best token, from the best tokens at the place.
+
+    Where rounding reaches several tokens, either side may have chosen any of them.
+    """
     top = piece.sampled.top if piece.sampled else ()
     if len(top) < 2:
         return Finding.UNKNOWN, None
-    gap = top[0].logprob - top[1].logprob  # log-probabilities of one row differ as their logits do
-    is_tie = {flip.plain, flip.other} == {top[0].token, top[1].token} and gap < bound
-    return (Finding.NEAR_TIE if is_tie else Finding.DIFFERENT), gap
+    behind = {rival.token: top[0].logprob - rival.logprob for rival in top}  # of one row: they differ as logits do
+    gaps = [behind.get(token) for token in (flip.plain, flip.other) if token is not None]
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < 2:  # one of them had ended, or is far behind
+        return Finding.DIFFERENT, top[0].logprob - top[1].logprob
+    return (Finding.NEAR_TIE if max(known) < bound else Finding.DIFFERENT), max(known)

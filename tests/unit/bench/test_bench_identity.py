@@ -11,18 +11,21 @@ from hypothesis import strategies as st
 
 from eaglelocal.bench.asking import Side
 from eaglelocal.bench.identity import (
+    NUM_RIVALS,
     Difference,
     Examiner,
     Finding,
     Flip,
     first_difference,
+    judge,
     tie_bound,
     tie_bound_of,
     weight_type,
 )
 from eaglelocal.bench.prompts import Prompt
+from eaglelocal.core.events import Piece
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
-from eaglelocal.core.sampling import GREEDY, SamplingParams
+from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.targets import demo_sources
@@ -63,7 +66,7 @@ def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
     difference, (request,) = examined([told], Flip(2, 5, 6), [1, 2])
     assert difference == Difference("auto", "x", 2, Finding.NEAR_TIE, pytest.approx(0.01))
     assert (request.messages, request.spec) == (CHAT.messages, OFF)
-    assert (request.params.max_tokens, request.params.logprobs) == (3, 2)
+    assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_RIVALS)
 
 
 def test_the_two_best_tokens_far_apart_are_different() -> None:
@@ -74,6 +77,22 @@ def test_the_two_best_tokens_far_apart_are_different() -> None:
 def test_a_third_token_is_different_however_close_the_best_are() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
     assert difference.finding is Finding.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("flip", "finding", "gap"),
+    [
+        (Flip(0, 5, 7), Finding.NEAR_TIE, 0.03),  # the best and the third
+        (Flip(0, 6, 7), Finding.NEAR_TIE, 0.03),  # the best was taken by neither
+        (Flip(0, 5, 8), Finding.DIFFERENT, 0.5),
+        (Flip(0, 5, 9), Finding.DIFFERENT, 0.01),
+        (Flip(0, 5, None), Finding.DIFFERENT, 0.01),
+    ],
+)
+def test_several_tokens_close_together_are_rivals(flip: Flip, finding: Finding, gap: float) -> None:
+    top = tuple(TokenLogprob(token, -behind, b"") for token, behind in ((5, 0.0), (6, 0.01), (7, 0.03), (8, 0.5)))
+    piece = Piece(5, "", False, Sampled(5, 0.0, b"", top))
+    assert judge(piece, flip, 0.2) == (finding, pytest.approx(gap))
 
 
 def test_an_answer_that_ended_early_is_different() -> None:
