@@ -27,8 +27,8 @@ OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY"})
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "EPOCHS", "FROM", "GOAL",
     "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN",
-    "PROMPTS", "QUANT", "RAM", "REPEATS", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "WARM_UP",
-    "WEB", "WORK", "YES",
+    "PROMPTS", "QUANT", "RAM", "REPEATS", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "VERIFY",
+    "WARM_UP", "WEB", "WORK", "YES",
 })  # fmt: skip
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but no settings
 

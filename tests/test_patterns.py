@@ -64,6 +64,8 @@ def cpu_s(run: Run, text: str) -> float:
 
 def attack_on(pattern: re.Pattern[str], method: str) -> str | None:
     """The shortest text of the first attack that succeeds."""
+    if isinstance(pattern.pattern, bytes):  # each byte as the character of its number: the work is the same
+        pattern = re.compile(pattern.pattern.decode("latin-1"), pattern.flags)
     run = runner(pattern, method)
     families = zip(*(attacks(pattern, size) for size in SIZES), strict=True)
     return next((texts[0] for texts in map(list, families) if not is_linear(run, texts)), None)

@@ -21,6 +21,8 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
     try:
         os.mkdir(folder, mode)
     except FileNotFoundError:
+        if folder.parent.exists():  # a file system in which nobody makes folders, such as /proc
+            raise
         make_folder(folder.parent, mode)
         make_folder(folder, mode)
     except FileExistsError:

@@ -217,7 +217,7 @@ def stopped_after(
     planned = tasks(prompts, [1], repeats=1, warm_up=())
     examiner = Examiner(sides[0], bound=0.05)
     result = measure(sides, planned, wanted, examiner=examiner, output=written.output)
-    belongings = Belongings(ScriptedClient(()).info, wanted, "", 0.05)
+    belongings = Belongings(ScriptedClient(()).info, wanted, None, "auto", 0.05)
     tell(result, belongings, written.output, svg=None, as_json=True)
     return written, result.error
 

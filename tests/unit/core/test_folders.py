@@ -75,6 +75,12 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "folder", PRIVATE)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a file system in which nobody makes folders")
+def test_a_folder_that_no_parent_takes_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        make_folder(Path("/proc/nowhere/deep/folder"), PRIVATE)
+
+
 def test_folders_are_made_in_one_place() -> None:
     files = (path for path in PACKAGE.rglob("*.py") if not OTHERS.search(path.relative_to(PACKAGE).as_posix()))
     assert [path for path in files if re.search(r"\.mkdir\(|os\.makedirs\(", path.read_text(encoding="utf-8"))] == []
