@@ -89,7 +89,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         pairs = pairs_of(header, model.vocabulary) if task is Task.RANK else None
         close = opened.pop_all().close
         making = Making(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes())
+        return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes(num_low=1))
 
 
 def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:

@@ -7,6 +7,7 @@ Does not know requests or chat templates. Schemas come from anyone, so size, dep
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -28,7 +29,6 @@ from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
 from eaglelocal.core.limited_process import (
-    CannotStart,
     LimitedProcess,
     LimitedProcessError,
     Limits,
@@ -48,12 +48,13 @@ MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # of the processor: what each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
-CHECK_LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+CHECK_LIMITS = Limits(cpu_s=1.0, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+NEEDS_MEMORY = f"that takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB"
 # What the signals mean that a grammar can cause: the stack has ended, or Rust was refused memory.
 CRASHES: dict[int, str] = {
     signal.SIGSEGV: "it is nested, or refers from one part to the next, too deeply",
     signal.SIGBUS: "it is nested, or refers from one part to the next, too deeply",
-    signal.SIGABRT: f"it takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB",
+    signal.SIGABRT: NEEDS_MEMORY,
 }
 
 
@@ -110,12 +111,13 @@ class LlamaConstraints:
         with self._keeping:
             found = self._alive.get(constraint)
             if (refusal := self._refused.get(digest)) is not None:
-                raise refusal.with_traceback(None)
+                raise copy.copy(refusal)
         if found is None:
             try:
                 found = self._compile(constraint)
             except RequestError as error:
-                self._keep(self._refused, digest, error, MAX_REFUSED)
+                # A copy: an error that was raised keeps the frames that it passed, and all that is in them.
+                self._keep(self._refused, digest, copy.copy(error), MAX_REFUSED)
                 raise
         self._keep(self._recent, constraint, found, MAX_KEPT)
         return found
@@ -147,16 +149,16 @@ class LlamaConstraints:
         for _ in range(2):  # somebody else may have ended the process
             try:
                 return str(self._check_process().call(grammar))
-            except CannotStart as error:
-                raise cannot_check(constraint, error) from error
-            except (TookTooLong, TookTooMuchMemory) as error:
-                raise too_complex(constraint, str(error)) from error
+            except TookTooLong as error:
+                raise too_complex(constraint, f"that takes more than {CHECK_LIMITS.cpu_s:g} s") from error
+            except TookTooMuchMemory as error:
+                raise too_complex(constraint, NEEDS_MEMORY) from error
             except ProcessDied as error:
                 if -error.exit_status in CRASHES:
                     raise too_complex(constraint, CRASHES[-error.exit_status]) from error
                 last = error
-            except LimitedProcessError as error:
-                return str(error)
+            except LimitedProcessError as error:  # a fault of ours, or of llguidance's
+                raise cannot_check(constraint, error) from error
         raise cannot_check(constraint, last)
 
     def _check_process(self) -> LimitedProcess:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 OPENER = f"{__name__}:open_check"
-STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have LANE_STACK_BYTES, several times as much
+STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have several times as much (engine/input_queue.py)
 NO_ANSWER = "no answer"
 _NUM_BYTES = 256
 
@@ -42,7 +42,10 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
 
 def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
     """Return what llguidance objects to, NO_ANSWER where no text fits, or nothing."""
-    matcher = compiled(grammar, tokenizer)
+    try:
+        matcher = compiled(grammar, tokenizer)
+    except ValueError as error:
+        return str(error)
     if matcher.is_error():
         return str(matcher.get_error())
     return "" if any(matcher.compute_bitmask()) else str(matcher.get_error()) or NO_ANSWER
@@ -72,18 +75,20 @@ class _ByteVocabulary:
 
 def _in_thread(call: Callable[[], str]) -> str:
     """Run it on the small stack."""
-    outcome: list[str | Exception] = []
+    outcome: list[str | BaseException] = []
 
     def run() -> None:
         try:
             outcome.append(call())
-        except Exception as error:
+        except BaseException as error:  # a panic of Rust's is no Exception
             outcome.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
     (found,) = outcome
-    if isinstance(found, Exception):
+    if isinstance(found, MemoryError):
         raise found
+    if isinstance(found, BaseException):
+        raise RuntimeError(f"{type(found).__name__}: {found}") from found
     return found

@@ -35,7 +35,7 @@ from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.caches import Caches
 from eaglelocal.engine.drafting import EMPTY, Drafted, grow
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Prepared
-from eaglelocal.engine.input_size import chat_lane
+from eaglelocal.engine.input_size import ChatLanes
 from eaglelocal.engine.intake import Intake, ReadRequest
 from eaglelocal.engine.ledger import Ledger, StepTimes, peak_rss_bytes
 from eaglelocal.engine.pacing import Pacing
@@ -101,7 +101,8 @@ class Engine:
             sampling=info.sampling,
             template=inputs.template,
         )
-        self._inputs = InputQueue(self._intake.read_asked, inputs.lanes, lane_of=chat_lane)
+        self._input_lanes = ChatLanes()
+        self._inputs = InputQueue(self._intake.read_asked, inputs.lanes, lane_of=self._input_lanes.lane_of)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
         self._answers: dict[int, Answering] = {}  # by slot
@@ -143,6 +144,7 @@ class Engine:
 
     def _take(self, prepared: Prepared[ChatRequest, ReadRequest]) -> None:
         asked = prepared.asked
+        self._input_lanes.learn(asked, prepared.read_s)
         if prepared.made is None:
             assert prepared.error is not None
             self._outbox.append(Failed(asked.id, prepared.error))

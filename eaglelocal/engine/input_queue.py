@@ -1,8 +1,8 @@
 """Requests on their way to the scheduler: read beside the step loop, so that no answer waits for another's prompt.
 
 Rendering, tokenizing and compiling what binds an answer take from a millisecond to seconds. They run on lanes, which
-are executors of one thread each: short requests on the first, in the order of arrival; what may take long on the
-others, equal prompts on the same one, so that they are read once. Does not know templates or vocabularies.
+are executors of one thread each, in the order of arrival; which one reads a request is somebody else's to say
+(input_size.py). Does not know templates or vocabularies.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.engine.faults import as_engine_error
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, ResourceError
 
 INPUT_WAIT_S = 0.05  # of a step that has nothing to do but to wait for a request; commands are obeyed between steps
-NUM_LONG_LANES = 2
 STACK_BYTES = 32 * 1024 * 1024  # address space; what compiles grammars recurses
-NICENESS = 5  # of the long lanes: answers come first
+NICENESS = 5  # answers come first
 # Python's own 5 ms would be waited for at each native call of a step, while another thread runs Python code.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -38,6 +38,7 @@ class Prepared(Generic[Asked, Made]):
 
     asked: Asked
     submitted_at_s: float
+    read_s: float
     made: Made | None = None
     error: EagleLocalError | None = None
 
@@ -57,21 +58,26 @@ class InlineExecutor(Executor):
 INLINE: tuple[Executor, ...] = (InlineExecutor(),)
 
 
-def threaded_lanes() -> tuple[Executor, ...]:
-    """Return a lane for short requests, and others of a lower priority for the rest."""
+def threaded_lanes(num_low: int = 2) -> tuple[Executor, ...]:
+    """Return a lane, and others of a lower priority. Raises ResourceError where no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    short = ThreadPoolExecutor(1, thread_name_prefix="input-short")
-    long = [ThreadPoolExecutor(1, f"input-long-{i}", initializer=_lower_priority) for i in range(NUM_LONG_LANES)]
+    first = ThreadPoolExecutor(1, thread_name_prefix="input")
+    low = [ThreadPoolExecutor(1, f"input-low-{i}", initializer=_lower_priority) for i in range(num_low)]
     own_bytes = threading.stack_size(STACK_BYTES)
-    for lane in (short, *long):
-        lane.submit(time.monotonic).result()  # starts the thread, with this stack
-    threading.stack_size(own_bytes)
-    return short, *long
+    try:
+        for lane in (first, *low):
+            lane.submit(time.monotonic).result()  # starts the thread, with this stack
+    except RuntimeError as error:
+        raise ResourceError(f"no thread can be started: {error}", hint="free processes or memory") from error
+    finally:
+        threading.stack_size(own_bytes)
+    return first, *low
 
 
 def _lower_priority() -> None:
     if sys.platform == "linux":  # elsewhere niceness is the whole process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+        with suppress(OSError):  # it may be forbidden, and is a wish
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 class InputQueue(Generic[Asked, Made]):
@@ -103,7 +109,7 @@ class InputQueue(Generic[Asked, Made]):
         lane = self._lanes[self._lane_of(asked, len(self._lanes))]
         reading = lane.submit(self._prepare, asked, time.perf_counter())
         self._pending[asked.id] = reading
-        reading.add_done_callback(self._tell)
+        reading.add_done_callback(self._announce)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is still being read. False: there is none of this id."""
@@ -136,14 +142,18 @@ class InputQueue(Generic[Asked, Made]):
             lane.shutdown(cancel_futures=True)
 
     def _prepare(self, asked: Asked, submitted_at_s: float) -> Prepared[Asked, Made]:
-        try:
-            made = self._read(asked)
-        except Exception as error:  # a template or a tokenizer that trips over one request must not fail the others
-            fault = as_engine_error(error, "the engine failed on the request")
-            return Prepared(asked=asked, submitted_at_s=submitted_at_s, error=fault)
-        return Prepared(asked=asked, submitted_at_s=submitted_at_s, made=made)
+        began_s = time.perf_counter()
+        made, error = self._read_or_fail(asked)
+        read_s = time.perf_counter() - began_s
+        return Prepared(asked=asked, submitted_at_s=submitted_at_s, read_s=read_s, made=made, error=error)
 
-    def _tell(self, reading: Future[Prepared[Asked, Made]]) -> None:
+    def _read_or_fail(self, asked: Asked) -> tuple[Made | None, EagleLocalError | None]:
+        try:
+            return self._read(asked), None
+        except BaseException as error:  # what trips over one request, be it a panic of Rust's, must not fail the others
+            return None, as_engine_error(error, "the engine failed on the request")
+
+    def _announce(self, reading: Future[Prepared[Asked, Made]]) -> None:
         with self._news:
             self._done.append(reading)
             self._news.notify()

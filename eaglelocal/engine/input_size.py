@@ -5,6 +5,7 @@ Pure, on plain data. Does not know how long anything takes on this machine.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,28 +18,56 @@ from eaglelocal.errors import RequestError
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing that takes some ten milliseconds
 SURE_TOKEN_BYTES = 16  # every vocabulary has tokens that are longer
 MAX_KEPT_PROMPTS = 2
+LONG_LANE, BOUND_LANE = 1, 2
+QUICK_S, MAX_QUICK = 0.05, 256
 
 
-def chat_lane(asked: ChatRequest, num_lanes: int) -> int:
-    """Return the index of the lane that reads it: 0 for what is short, one of the others for its prompt."""
-    if num_lanes == 1 or not may_take_long(asked):
-        return 0
-    return 1 + hash(prompt_key(asked)) % (num_lanes - 1)
+class ChatLanes:
+    """Which lane reads a request: short ones the first, long texts and images another, new constraints a third.
+
+    So that nobody waits for a schema but those who bring one. What was read quickly once is short from then on.
+    """
+
+    def __init__(self) -> None:
+        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of what binds answers
+
+    def lane_of(self, asked: ChatRequest, num_lanes: int) -> int:
+        if num_lanes == 1:
+            return 0
+        if num_chars(asked) > SHORT_CHARS or any(message.images for message in asked.messages):
+            return LONG_LANE
+        return BOUND_LANE if is_bound(asked) and hash(bound_key(asked)) not in self._quick else 0
+
+    def learn(self, asked: ChatRequest, read_s: float) -> None:
+        """Remember that what binds this answer was compiled, or refused, at once."""
+        if read_s > QUICK_S or not is_bound(asked):
+            return
+        self._quick[hash(bound_key(asked))] = None
+        while len(self._quick) > MAX_QUICK:
+            self._quick.popitem(last=False)
 
 
 def embed_lane(asked: EmbedRequest, num_lanes: int) -> int:
     """Return the index of the lane that reads it: 0 for what is short."""
     count = sum(map(len, asked.inputs)) + (len(asked.ranking.query) if asked.ranking else 0)
-    return 0 if num_lanes == 1 or count <= SHORT_CHARS else 1 + hash(asked.id) % (num_lanes - 1)
+    return 0 if num_lanes == 1 or count <= SHORT_CHARS else LONG_LANE
 
 
 def may_take_long(asked: ChatRequest) -> bool:
     """Return whether reading it may take more than some ten milliseconds: long texts, images, bound answers."""
+    return is_bound(asked) or any(message.images for message in asked.messages) or num_chars(asked) > SHORT_CHARS
+
+
+def is_bound(asked: ChatRequest) -> bool:
+    """Return whether a grammar may have to be compiled for it."""
     if asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED:
         return True
-    if any(tool.is_strict for tool in asked.tools) or any(message.images for message in asked.messages):
-        return True
-    return num_chars(asked) > SHORT_CHARS
+    return any(tool.is_strict for tool in asked.tools)
+
+
+def bound_key(asked: ChatRequest) -> tuple[object, ...]:
+    """Return all that its grammar is made of, beside the model."""
+    return asked.constraint, asked.tools, asked.tool_choice, asked.is_split
 
 
 def num_raw_chars(asked: ChatRequest) -> int:
@@ -63,9 +92,9 @@ def num_chars(asked: ChatRequest) -> int:
 
 def prompt_key(asked: ChatRequest) -> tuple[object, ...]:
     """Return all that a prompt is made of: requests with equal keys have equal prompts."""
-    is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
+    begins_anew = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
     content = (asked.messages, asked.text, asked.tokens, asked.mixed, asked.infill, asked.suffix)
-    how = (asked.tools, asked.tool_choice, asked.template_values, asked.continues_last, is_bound)
+    how = (asked.tools, asked.tool_choice, asked.template_values, asked.continues_last, begins_anew)
     return (*content, *how, asked.tells_prompt, asked.is_counted)
 
 
@@ -93,11 +122,11 @@ class PromptCache:
             while len(self._kept) > MAX_KEPT_PROMPTS:
                 self._kept.popitem(last=False)
         if isinstance(found, RequestError):
-            raise found
+            raise copy.copy(found)  # an error that is raised keeps the frames that it passed, and all that is in them
         return found
 
     def _outcome(self, asked: ChatRequest) -> Prompt | RequestError:
         try:
             return self._make(asked)
         except RequestError as error:
-            return error
+            return copy.copy(error)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from eaglelocal.backend.constraint import MAX_KEPT, MAX_REFUSED, LlamaConstraint
 from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.limited_process import CallRaised
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.engine.binding import MAX_COSTLY, Binding, Wish
-from eaglelocal.errors import RequestError, TooComplexError
+from eaglelocal.errors import RequestError, ResourceError, TooComplexError
 from eaglelocal.text import call_forms as forms
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
@@ -95,6 +97,39 @@ def test_what_was_refused_is_not_tried_again(constraints: LlamaConstraints, name
     with pytest.raises(TooComplexError) as second:
         constraints.check(HOSTILE[name])
     assert str(second.value) == str(first.value)
+    constraints.check(HONEST)
+
+
+def test_a_refusal_that_is_kept_holds_nothing_of_who_asked(constraints: LlamaConstraints) -> None:
+    class Asked:
+        """What a caller has at hand."""
+
+    def refused(constraint: Constraint) -> weakref.ref[Asked]:
+        asked = Asked()
+        with pytest.raises(RequestError):
+            constraints.check(constraint)
+        return weakref.ref(asked)
+
+    alive = [refused(Constraint(Syntax.JSON_SCHEMA, '{"type": "wrong"}')) for _ in range(3)]
+    gc.collect()
+    assert [one() for one in alive] == [None, None, None]
+
+
+class BrokenCheck:
+    """Stands for a process in which something of ours fails."""
+
+    def call(self, *args: object) -> object:
+        raise CallRaised("RuntimeError", "can't start new thread")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_fault_of_ours_is_not_the_schema_s(constraints: LlamaConstraints) -> None:
+    constraints._checker = BrokenCheck()  # type: ignore[assignment]
+    with pytest.raises(ResourceError, match="cannot be bound to a schema now: can't start new thread"):
+        constraints.check(HONEST)
+    constraints._checker = None
     constraints.check(HONEST)
 
 

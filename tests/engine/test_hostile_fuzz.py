@@ -17,7 +17,7 @@ from eaglelocal.errors import EngineError, RequestError
 from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.wish import Wish
 
-NUM_CONSTRAINTS, NUM_ATTACKERS = 90, 3
+NUM_CONSTRAINTS, NUM_ATTACKERS = 10_000, 3
 QUESTION = (Message("user", "What is acceptance length?"),)
 SEEDED = SamplingParams(temperature=0.8, seed=7, max_tokens=300, ignore_eos=True)
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)
@@ -61,7 +61,7 @@ def attack(client: EngineClient, numbers: range, seed: int, outcomes: Counter[st
 
 
 @pytest.mark.slow
-def test_ten_thousand_hostile_constraints_lose_no_engine_and_disturb_nobody() -> None:
+def test_ten_thousand_hostile_constraints_lose_no_engine() -> None:
     plan = resolve(Wish(target="demo@native", parallel=NUM_ATTACKERS + 1), on_progress=lambda fraction, what: None)
     outcomes: Counter[str] = Counter()
     with EngineClient(plan) as client:

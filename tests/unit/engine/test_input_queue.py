@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +16,14 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Me
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, threaded_lanes
 from eaglelocal.engine.input_size import (
+    BOUND_LANE,
+    LONG_LANE,
     MAX_KEPT_PROMPTS,
+    MAX_QUICK,
+    QUICK_S,
     SHORT_CHARS,
+    ChatLanes,
     PromptCache,
-    chat_lane,
     embed_lane,
     may_take_long,
     num_chars,
@@ -116,6 +122,20 @@ def test_a_fault_is_the_request_s_own(capfd: pytest.CaptureFixture[str]) -> None
     assert "report" in failed.error.hint and "Traceback" in capfd.readouterr().err
 
 
+def test_a_panic_is_the_request_s_own(capfd: pytest.CaptureFixture[str]) -> None:
+    class Panic(BaseException):
+        """As Rust's panics come."""
+
+    def read(request: ChatRequest) -> str:
+        raise Panic("at line 1")
+
+    queue = queue_of(read, ThreadPoolExecutor(1))
+    queue.submit(asked("0"))
+    (failed,) = taken(queue)
+    assert isinstance(failed.error, EngineError) and "Panic: at line 1" in failed.error.message
+    queue.close()
+
+
 def test_closing_waits_for_what_is_being_read() -> None:
     begun, ended = threading.Event(), threading.Event()
 
@@ -173,9 +193,24 @@ SCHEMA = Constraint(Syntax.JSON_SCHEMA, "{}")
 )
 def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) -> None:
     assert may_take_long(request_) == is_long
-    assert (chat_lane(request_, 3) > 0) == is_long
-    assert chat_lane(request_, 1) == 0
-    assert chat_lane(request_, 3) == chat_lane(replace(request_, id="another"), 3)  # read once, on one lane
+    assert (ChatLanes().lane_of(request_, 3) > 0) == is_long
+    assert ChatLanes().lane_of(request_, 1) == 0
+
+
+def test_new_schemas_keep_nobody_waiting_but_each_other() -> None:
+    lanes = ChatLanes()
+    bound = ChatRequest(id="a", text="a", constraint=SCHEMA)
+    assert lanes.lane_of(bound, 3) == BOUND_LANE
+    assert lanes.lane_of(replace(bound, text=LONG), 3) == lanes.lane_of(asked("a", LONG), 3) == LONG_LANE
+    lanes.learn(bound, QUICK_S * 2)
+    assert lanes.lane_of(bound, 3) == BOUND_LANE
+    lanes.learn(bound, QUICK_S / 2)
+    assert lanes.lane_of(replace(bound, id="b", text="another"), 3) == 0
+    assert lanes.lane_of(replace(bound, text=LONG), 3) == LONG_LANE
+    assert lanes.lane_of(replace(bound, tools=(Tool("f"),)), 3) == BOUND_LANE
+    for number in range(MAX_QUICK):
+        lanes.learn(replace(bound, constraint=Constraint(Syntax.REGEX, f"a{number}")), 0.0)
+    assert lanes.lane_of(bound, 3) == BOUND_LANE and len(lanes._quick) == MAX_QUICK
 
 
 def test_texts_to_embed_are_measured_together() -> None:
@@ -205,6 +240,20 @@ def test_sixteen_answers_to_one_prompt_read_it_once() -> None:
         with pytest.raises(RequestError, match="too long"):
             cache.prompt(asked(f"too long {i}", LONG * 2))
     assert make.made == ["0", "too long 0"]
+
+
+def test_a_refusal_that_is_kept_holds_nothing_of_those_who_were_refused() -> None:
+    class Text(str):
+        """Can be referred to weakly."""
+
+    cache = PromptCache(CountingPrompts())
+    texts = [Text(LONG * 2) for _ in range(3)]
+    alive = [weakref.ref(text) for text in texts]
+    for number in range(3):
+        with pytest.raises(RequestError):
+            cache.prompt(ChatRequest(id=str(number), text=texts.pop(0)))
+    gc.collect()
+    assert [one() is None for one in alive] == [True, True, False]  # the refusal is known by the last one
 
 
 def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
