@@ -1,8 +1,8 @@
-"""Somebody streams while others send hostile schemas: python tests/measures/hostile.py [--target REF] [--count N]
+"""Somebody streams while others attack: python tests/measures/hostile.py [--target REF] [--count N] [--templates N]
 
 Gaps between the chunks of the one who streams, while all is quiet and while N constraints of an adversary are asked by
-a few at once: median, 99th percentile, longest, and their ratios. Whether the engine is still the same process, and
-what became of the requests.
+a few at once, with as many hostile chat templates rendered beside as wanted: median, 99th percentile, longest, and
+their ratios. Whether the engine is still the same process, and what became of the requests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 
 import httpx
 from doubles.hostile_grammars import hostile
+from doubles.hostile_templates import try_it
 from doubles.serve_process import serve
 from doubles.streaming import Json, connections
 
@@ -78,7 +79,15 @@ async def attack(connection: httpx.AsyncClient, constraints: list[Constraint], o
             print(type(error).__name__, repr(constraint)[:300], flush=True)
 
 
-async def measured(url: str, count: int, num_attackers: int, seed: int) -> None:
+async def render(seeds: list[int], outcomes: Counter[str]) -> None:
+    """Hostile templates, as an engine runs them: in a process of their own."""
+    while seeds:
+        told = await asyncio.to_thread(try_it, seeds.pop())
+        outcomes[f"template: {str(told['end']).partition(' ')[0]}"] += 1
+        outcomes["honest render behind it"] += told["honest"] == "hello"
+
+
+async def measured(url: str, count: int, num_templates: int, num_attackers: int, seed: int) -> None:
     random = Random(seed)
     constraints = [hostile(random) for _ in range(count)]
     outcomes: Counter[str] = Counter()
@@ -90,6 +99,7 @@ async def measured(url: str, count: int, num_attackers: int, seed: int) -> None:
         quiet, began_at = gaps(stamps), time.perf_counter()
         stamps.clear()
         attackers = [attack(connection, constraints, outcomes) for _ in range(num_attackers)]
+        attackers.append(render(list(range(num_templates)), outcomes))
         watching = asyncio.create_task(tell_progress(constraints, count))
         await asyncio.gather(*attackers)
         watching.cancel()
@@ -124,11 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="demo@300m:bf16")
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--templates", type=int, default=1000)
     parser.add_argument("--attackers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     with serve("--target", asked.target, "--parallel", "4") as server:
-        asyncio.run(measured(server.url, asked.count, asked.attackers, asked.seed))
+        asyncio.run(measured(server.url, asked.count, asked.templates, asked.attackers, asked.seed))
 
 
 if __name__ == "__main__":
