@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eaglelocal.core.task import Task
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
     NO_ROPE_ARCHITECTURES,
@@ -17,6 +18,7 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
+from eaglelocal.gguf.pooling import task_of
 
 TENSOR_ALIGNMENT = 32  # of ggml-impl.h
 MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
@@ -27,6 +29,7 @@ NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
 OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs heed embedding_length_out
+HEADS = ("eagle3", "dflash")
 OUTPUT_PROJECTION = "dense_2."  # makes states of another width, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
@@ -98,7 +101,12 @@ def _layer_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """States are read in this width: from beyond what was computed, where the graph makes others."""
+    """States of heads and of embedding models are read in this width: from beyond what was computed, where it is wrong.
+
+    Those of other targets are not read by it; whether their MTP layer can draft is asked by mtp.py.
+    """
+    if keys.prefix not in HEADS and task_of(keys.header) is Task.TEXT:
+        return
     width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)
     if told and told != width and not projects and keys.prefix not in OWN_WIDTH_ARCHITECTURES:

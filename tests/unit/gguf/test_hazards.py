@@ -53,6 +53,11 @@ def sentencepiece(*absent: int, spelled: str = "") -> Change:
     return lambda built: tokens("<unk>", *texts, *spelled)(built.put("tokenizer.ggml.model", STRING, "llama"))
 
 
+def embedding(width: int) -> Change:
+    """A model that answers with states, said to be so wide."""
+    return lambda built: built.put_all(U32, bert__pooling_type=1, bert__embedding_length_out=width)
+
+
 def misplaced(built: GgufBytes) -> None:
     """A file that says itself how its data is aligned, which is less than llama.cpp wants."""
     built.alignment = 8
@@ -87,7 +92,7 @@ ENDING: list[tuple[str, Change, str]] = [
     ("gemma3", tensor("a.weight", TYPE_Q8_1, (32, 2)), "tensor a.weight is Q8_1"),
     ("gemma3", key("gemma3.attention.key_length", 0), "gemma3.attention.key_length is 0"),
     ("gemma3", key("gemma3.attention.value_length", 0), "gemma3.attention.value_length is 0"),
-    ("gemma3", key("gemma3.embedding_length_out", 65), "embedding_length_out is 65, where its states are 64 wide"),
+    ("bert", embedding(65), "embedding_length_out is 65, where its states are 64 wide"),
     ("gemma3", misplaced, r"tensor a.weight begins at byte \d+, no multiple of the 32"),
     ("gemma3", tensor("a.bias", TYPE_F16, (32,)), "tensor a.bias is F16 where F32 is due"),
     ("gemma3", tensor("a_norm.weight", TYPE_F16, (32, 2)), "tensor a_norm.weight is F16"),
@@ -102,7 +107,8 @@ LAWFUL: list[tuple[str, Change]] = [
     ("gemma3", key("gemma3.rope.scaling.type", "yarn", STRING)),
     ("gemma3", key("gemma3.attention.value_length", 32)),
     ("hunyuan-dense", key("hunyuan-dense.expert_count", 1)),
-    ("gemma3", key("gemma3.embedding_length_out", 64)),
+    ("bert", embedding(64)),
+    ("gemma3", key("gemma3.embedding_length_out", 65)),  # whose states nobody reads in that width
     ("deepseek4", key("deepseek4.embedding_length_out", 256)),
     ("deepseek4", tensor("blk.0.ffn_gate_tid2eid.weight", TYPE_I32, (2, 5))),
     ("gemma3", tensor("a.weight", TYPE_F16, (32, 2))),
