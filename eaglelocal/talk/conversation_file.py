@@ -85,6 +85,7 @@ def delete(folder: Path, name: str) -> None:
     pictures = picture_store.named_in(path)
     try:
         path.unlink()
+        sync_folder(folder)
         picture_store.drop(folder, pictures)
     except OSError as problem:
         raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
