@@ -51,14 +51,11 @@ def export(conversation: Conversation, name: str, *, target: str) -> Path:
 
 def _why_no_name(path: Path, problem: OSError) -> tuple[str, str] | None:
     """What is wrong with the name itself, and a hint. None: it is the disk."""
-    first, longest = (
-        path.parts[0] if path.parts else "",
-        max((len(os.fsencode(part)) for part in path.parts), default=0),
-    )
-    if problem.errno == errno.ENOENT and first.startswith("~") and len(path.parts) > 1:
-        return f"there is no user {first[1:]!r}", "/export ~/NAME.md"
+    if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
+        return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
     if problem.errno != errno.ENAMETOOLONG:
         return None
+    longest = max(len(os.fsencode(part)) for part in path.parts)
     if longest > MAX_NAME_BYTES:
         size = f"{longest} bytes, of {MAX_NAME_BYTES} that a file name may have"
         return f"the name is too long: {size}", "/export a shorter name"
