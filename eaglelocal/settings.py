@@ -17,7 +17,7 @@ from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.split import parse_split
 from eaglelocal.core.surrogates import join_surrogates
-from eaglelocal.core.toml_text import read_toml
+from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
@@ -123,13 +123,13 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
 
 def _parse(path: Path) -> dict[str, object]:
     try:
-        return read_toml(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin with a byte order mark
+        return read_toml_file(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _known(name: str, place: str, style: Callable[[str], str]) -> str:

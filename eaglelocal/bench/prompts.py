@@ -17,6 +17,7 @@ from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
 from eaglelocal.core.picture_kinds import NAMES, media_type
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
@@ -61,9 +62,11 @@ def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
 def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
     """One prompt a line; of the categories named, all if none is. Raises UsageError with the line's number."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut at U+2028, which JSON may hold
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the prompts in {path}: {error}") from error
+        lines = read_text_file(path).split("\n")  # splitlines would cut at U+2028, which JSON may hold
+    except OSError as error:
+        raise UsageError(f"cannot read the prompts in {path}: {error.strerror}") from error
+    except FaultInLine as error:
+        raise UsageError(f"cannot read the prompts in {place_of(path, error)}: {error}") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     prompts = [_of_line(line, f"{path}, line {number}") for number, line in numbered]
     if not prompts:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from eaglelocal.core.toml_text import read_toml
+from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError
 
 MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
@@ -34,11 +34,11 @@ class Table:
     def of_file(cls, path: Path) -> Table:
         """Raises UsageError where the file cannot be read or is not TOML."""
         try:
-            return cls(read_toml(path.read_text(encoding="utf-8")), path=path)
+            return cls(read_toml_file(path), path=path)
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise UsageError(f"{path} is not valid TOML: {error}") from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     # ---- what there is
     def text(self, key: str) -> str:

@@ -26,6 +26,7 @@ from eaglelocal.cli.joining import key_of
 from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 from eaglelocal.talk.session import Choice
 
@@ -225,9 +226,11 @@ def read_key(file: Path | None) -> str:
     if file is None:
         return ""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the key in {file}: {error}") from error
+        lines = read_text_file(file).splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the key in {file}: {error.strerror}") from error
+    except FaultInLine as error:
+        raise UsageError(f"cannot read the key in {place_of(file, error)}: {error}") from error
     keys = [line.rpartition(": ")[2].strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys or not keys[0].isascii() or len(keys[0].split()) != 1:
         raise UsageError(f"there is no key in {file}", hint="a line `KEY`, or `name: KEY`")

@@ -67,13 +67,15 @@ def pull(
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     eaglelocal pull qwen3-8b --verify
     """
-    from eaglelocal.hub.client_settings import prepare_client
+    from eaglelocal.hub.client_settings import idle_settings, prepare_client
 
     output = standard_output()
     want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
     prepare_client()
+    for line in idle_settings():
+        output.message(line)
     orders = with_eyes(ordered(want, output), mmproj)
     if not orders:
         return verify_on_disk(want, output) if verify else None

@@ -16,6 +16,8 @@ SHARED = 0o755  # models and what can be made again: others may read it
 def make_folder(folder: Path, mode: int = PRIVATE) -> None:
     """Make it, and the parents that are missing, all with these rights; a folder that is there stays as it is.
 
+    What is made outlives a power cut, so that a file in it does, too.
+
     Raises OSError.
     """
     try:
@@ -28,6 +30,8 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
     except FileExistsError:
         if not folder.is_dir():
             raise
+    else:
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
-from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_deeper
+from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
+from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+# strings and comments are passed over: brackets in them open nothing
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'|#[^\n]*|[\[\]{}]", re.DOTALL
+)
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -13,11 +22,37 @@ def read_toml(text: str) -> dict[str, Any]:
     try:
         content = tomllib.loads(text)
     except RecursionError:
-        raise NestedTooDeep(MAX_DEPTH) from None
+        raise FaultInLine(TOO_DEEP, _deep_line(text)) from None
     except tomllib.TOMLDecodeError:
         raise
     except ValueError as error:
         raise ValueError("a number has too many digits" if "digits" in str(error) else str(error)) from None
     if is_deeper(content, MAX_DEPTH):
-        raise NestedTooDeep(MAX_DEPTH)
+        line = _deep_line(text)
+        raise FaultInLine(TOO_DEEP if line else f"{_deep_key(content)} is {TOO_DEEP}", line)
     return content
+
+
+def read_toml_file(path: Path) -> dict[str, Any]:
+    """Raises OSError; ValueError that begins with the file, and the line where it is known."""
+    try:
+        return read_toml(read_text_file(path))
+    except FaultInLine as error:
+        raise ValueError(f"{place_of(path, error)}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def _deep_line(text: str) -> int:
+    """The line of the bracket that opens one level too many; 0 where it is not brackets that nest so deep."""
+    level = 0
+    for token in _TOKEN.finditer(text):
+        level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if level >= MAX_DEPTH:  # the file itself is a level, too
+            return text.count("\n", 0, token.start()) + 1
+    return 0
+
+
+def _deep_key(content: dict[str, Any]) -> str:
+    """The first name of the dotted keys or tables that nest so deep."""
+    return next(key for key, value in content.items() if is_deeper(value, MAX_DEPTH - 1))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 
-SUFFIX = ".part"
+PREFIX, SUFFIX = ".eaglelocal-", ".part"  # nobody else calls his files so
 OWN_FILE = 0o600  # some of these files hold keys
 OTHERS_WRITE = 0o022
 
@@ -59,10 +60,12 @@ def put_in_place(made: Path, path: Path) -> None:
 
 def drop_abandoned(folder: Path) -> None:
     """Remove the unfinished files in a folder whose writers have ended; those of others are let be."""
-    for path in folder.glob(f".*{SUFFIX}"):
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         with suppress(OSError):  # it went just now, somebody writes it, or no file system of locks
-            handle = os.open(path, os.O_RDWR)
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    continue
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)
             finally:
@@ -75,7 +78,7 @@ def _new_file(folder: Path) -> tuple[int, str]:
     Between its making and its locking another writer may take it for abandoned: then it has no name any more.
     """
     while True:
-        handle, made = tempfile.mkstemp(prefix=".", suffix=SUFFIX, dir=folder)
+        handle, made = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=folder)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:

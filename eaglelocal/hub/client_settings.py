@@ -7,10 +7,14 @@ imported, or looks like a hub that does not answer, and is tried again in vain. 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import io
+import ipaddress
+import logging
 import os
 import ssl
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +33,9 @@ HEADERS = ("HF_HUB_USER_AGENT_ORIGIN",)
 PROXY_SCHEMES = ("http", "https", "all")  # the client opens all that are set, whatever the hub's own scheme is
 PROXY_KINDS = ("http", "https", "socks5", "socks5h")
 SOCKS_PACKAGE = "socksio"
+KEY_LOG = "SSLKEYLOGFILE"
+TRANSFER, VERBOSITY = "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_VERBOSITY"
+LEVELS = ("debug", "info", "warning", "error", "critical")
 MAX_SHOWN_CHARS = 80
 
 
@@ -56,16 +63,35 @@ def check_settings(environ: Environ, *, connects: bool = True) -> None:
         check(environ)
 
 
+def idle_settings(environ: Environ = os.environ) -> list[str]:
+    """A line for each variable that is set and does nothing, by name: the client's own words about it are not shown."""
+    found = []
+    if environ.get(TRANSFER, "").upper() in ("1", "ON", "YES", "TRUE"):
+        found.append(f"{TRANSFER} does nothing: the hub's client no longer uses hf_transfer")
+    level = environ.get(VERBOSITY, "")
+    if level and level not in LEVELS:
+        found.append(f"{VERBOSITY} is {_shown(level)} and does nothing: it is none of {', '.join(LEVELS)}")
+    return found
+
+
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """The client warns of variables that do nothing here, and prints why it cannot be imported, on stdout."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    """The client warns and logs of variables that do nothing here, and prints why it cannot be imported."""
+    unread, disabled = io.StringIO(), logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread):
         warnings.simplefilter("ignore")
-        yield
+        logging.disable()
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+    for handler in logging.getLogger("huggingface_hub").handlers:  # made meanwhile: what it logs later is heard
+        if isinstance(handler, logging.StreamHandler) and handler.stream is unread:
+            handler.setStream(sys.stderr)
 
 
 def _unforeseen(problem: Exception, environ: Environ) -> UsageError:
-    names = [name for name in environ if name.startswith(("HF_", "HUGGING", "SSL_")) or name.lower().endswith("_proxy")]
+    names = [name for name in environ if name.startswith(("HF_", "HUGGING", "SSL")) or name.lower().endswith("_proxy")]
     what = str(problem).strip().split("\n")[0] or type(problem).__name__
     hint = f"look at {', '.join(sorted(names))}" if names else "pip install --upgrade huggingface_hub"
     return UsageError(f"the hub's client cannot be used with what is set here: {what}", hint=hint)
@@ -80,9 +106,23 @@ def check_endpoint(environ: Environ) -> None:
         raise UsageError(f"{ENDPOINT} is set and empty", hint=f"unset {ENDPOINT}")
     why = _why_no_address(value, ("http", "https"))
     if why:
-        example = f"https://{value}" if "://" not in value and not _why_no_address(f"https://{value}") else ""
-        hint = f"export {ENDPOINT}={example or 'https://huggingface.co'}, or unset it"
-        raise UsageError(f"{ENDPOINT} is {_shown(value)}, which is no address of a hub: {why}", hint=hint)
+        hint = f"export {ENDPOINT}={_with_scheme(value) or 'https://huggingface.co'}, or unset it"
+        raise UsageError(f"{ENDPOINT} is {_shown(masked(value))}, which is no address of a hub: {why}", hint=hint)
+
+
+def _with_scheme(value: str) -> str:
+    """The address that was probably meant; empty where the scheme is not what is missing, or a password is in it."""
+    address = f"https://{value}"
+    if "://" in value or "@" in value or _why_no_address(address):
+        return ""
+    return f"http://{value}" if _is_loopback(urlsplit(address).hostname or "") else address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def check_timeouts(environ: Environ) -> None:
@@ -134,11 +174,35 @@ def _check_proxy(name: str, value: str) -> None:
         raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}, or unset {name}")
 
 
+def check_key_log(environ: Environ) -> None:
+    """Whatever reads certificates opens this file, too, and fails of it. It is not made here."""
+    path = environ.get(KEY_LOG)
+    if not path:
+        return
+    try:
+        _check_appendable(path)
+    except (OSError, ValueError) as problem:
+        what = problem.strerror if isinstance(problem, OSError) else str(problem)
+        message = f"{KEY_LOG} is {_shown(path)}, which cannot be written: {what}"
+        raise UsageError(message, hint=f"unset {KEY_LOG}") from problem
+
+
+def _check_appendable(path: str) -> None:
+    """Raises OSError where it is a folder, a pipe that nobody reads, or in no folder that takes files."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+    except FileNotFoundError:
+        folder = os.path.dirname(os.path.realpath(path))
+        os.stat(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
+
+
 def check_certificates(environ: Environ) -> None:
     """SSL_CERT_DIR counts only where SSL_CERT_FILE is not set."""
     if file := environ.get("SSL_CERT_FILE"):
         try:
-            ssl.create_default_context(cafile=file)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
             message = f"SSL_CERT_FILE is {_shown(file)}, from which no certificates can be read: {what}"
@@ -209,6 +273,8 @@ def _why_no_address(value: str, schemes: tuple[str, ...] = ("http", "https")) ->
         parts = urlsplit(value)
         return _why_no_parts(parts, schemes)
     except ValueError as problem:
+        if "@" in value:  # what it complains of may be a piece of the password
+            return "its parts cannot be told apart; in a password / is %2F, : is %3A, @ is %40"
         return str(problem)[:1].lower() + str(problem)[1:]
 
 
@@ -225,7 +291,7 @@ def masked(address: str) -> str:
     """The address without the password that it may hold."""
     head, at, host = address.rpartition("@")
     scheme, sign, _ = head.partition("://")
-    return f"{scheme}{sign}***@{host}" if at else address
+    return f"{scheme if sign else ''}{sign}***@{host}" if at else address
 
 
 def _shown(value: str) -> str:
@@ -235,6 +301,7 @@ def _shown(value: str) -> str:
 IMPORT_CHECKS: tuple[Callable[[Environ], None], ...] = (check_endpoint, check_timeouts)
 CONNECTION_CHECKS: tuple[Callable[[Environ], None], ...] = (
     check_proxies,
+    check_key_log,
     check_certificates,
     check_token,
     check_folders,

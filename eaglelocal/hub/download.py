@@ -17,7 +17,7 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.cache import MAIN, repo_folder
@@ -276,6 +276,7 @@ def _link(blob: Path, pointer: Path) -> None:
         os.symlink(os.path.relpath(blob, pointer.parent), pointer)
     except OSError:
         os.replace(blob, pointer)
+    sync_folder(pointer.parent)
 
 
 def _write_ref(order: Order, cache: Path) -> None:

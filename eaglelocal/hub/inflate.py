@@ -129,7 +129,8 @@ def _tidy(folder: Path) -> None:
 
 def _remove_partial(folder: Path) -> None:
     for path in folder.glob(_PARTIALS):
-        path.unlink(missing_ok=True)
+        if path.is_file():  # a folder of that name is none of ours
+            path.unlink(missing_ok=True)
 
 
 def _check_disk(blueprint: Blueprint, reference: DemoSize, free_bytes: int) -> None:

@@ -37,6 +37,7 @@ TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
 PROBLEMS = (HttpError, OSError, ValueError, KeyError, TypeError, TokenError)
 LONGEST_WAIT_S = 60.0
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+_PASSWORD = re.compile(r"://[^/@\s]+@")
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _TELLING = (401, 403, 404)
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -124,14 +125,14 @@ def brief(problem: Exception) -> str:
         return "the hub asks for fewer requests"
     if status is not None:
         return f"the hub answered with an error ({status})"
-    what = _ERRNO.sub("", str(problem).strip().split("\n")[0])
+    what = _PASSWORD.sub("://***@", _ERRNO.sub("", str(problem).strip().split("\n")[0]))
     return f"the connection to {host()}{_by_proxy(os.environ)} failed: {what or type(problem).__name__}"
 
 
 def _by_proxy(environ: Mapping[str, str]) -> str:
     """The variable that sends the connection through a proxy, which may be what does not answer; empty: none does."""
     parts = urlsplit(constants.ENDPOINT)
-    if proxy_bypass(parts.netloc):
+    if proxy_bypass(host()):
         return ""
     named = (proxy_variable(environ, scheme) for scheme in (parts.scheme, "all"))
     return next((f" through {name}={masked(value)}" for name, value in named if value), "")
@@ -181,7 +182,7 @@ def _refused(problem: HfHubHTTPError, repo: str) -> EagleLocalError:
 def _unwelcome(status: int, repo: str) -> EagleLocalError:
     if status == 401:
         what = "the hub does not know your token" if get_token() else f"{repo} needs a token"
-        return DownloadError(f"{what} (401)", hint=f"get one at {constants.ENDPOINT}/settings/tokens and set HF_TOKEN")
+        return DownloadError(f"{what} (401)", hint=f"get one at {_address()}/settings/tokens and set HF_TOKEN")
     if status == 403:
         return DownloadError(
             f"your account may not read {repo} (403)" if get_token() else f"{repo} cannot be read by everyone (403)",
@@ -198,16 +199,22 @@ def gated(repo: str) -> EagleLocalError:
         )
     return DownloadError(
         f"{repo} is gated: its licence must be accepted first",
-        hint=f"accept it at {page(repo)}, then set HF_TOKEN to a token from {constants.ENDPOINT}/settings/tokens",
+        hint=f"accept it at {page(repo)}, then set HF_TOKEN to a token from {_address()}/settings/tokens",
     )
 
 
 def page(repo: str) -> str:
-    return f"{constants.ENDPOINT}/{repo}"
+    return f"{_address()}/{repo}"
+
+
+def _address() -> str:
+    """The hub's, without the name and the password that may stand before its host."""
+    parts = urlsplit(constants.ENDPOINT)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def host() -> str:
-    return urlsplit(constants.ENDPOINT).netloc or constants.ENDPOINT
+    return urlsplit(_address()).netloc or _address()
 
 
 def is_missing(error: EagleLocalError) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
@@ -163,9 +164,11 @@ def write_key(path: Path) -> None:
 def keys_of(path: Path) -> list[tuple[str, str]]:
     """Lines of `name: key`, or a key alone; empty lines and # comments are skipped."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the key file {path} cannot be read: {error}") from error
+        lines = read_text_file(path).splitlines()
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
+    except FaultInLine as error:
+        raise UsageError(f"the key file {place_of(path, error)}: {error}") from error
     found: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.talk import picture_store
@@ -85,6 +86,7 @@ def delete(folder: Path, name: str) -> None:
     pictures = picture_store.named_in(path)
     try:
         path.unlink()
+        sync_folder(folder)
         picture_store.drop(folder, pictures)
     except OSError as problem:
         raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
@@ -131,9 +133,11 @@ def load(folder: Path, name: str) -> Conversation:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
-        content = join_in_json(read_json(path.read_text(encoding="utf-8")))
+        content = join_in_json(read_json(read_text_file(path)))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
+    except FaultInLine as problem:
+        raise UsageError(f"{path} is not a conversation: line {problem.line}: {problem}") from problem
     except ValueError as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
     return _from_json(content, path)

@@ -5,6 +5,7 @@ Answers stay as the model wrote them; questions become quotes, so that a heading
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TextIO
@@ -12,6 +13,8 @@ from typing import TextIO
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk.conversation import Conversation, Turn
+
+MAX_NAME_BYTES = 255  # what file systems take
 
 
 def as_markdown(conversation: Conversation, *, target: str) -> str:
@@ -41,7 +44,22 @@ def export(conversation: Conversation, name: str, *, target: str) -> Path:
     except ValueError as problem:  # a zero byte
         raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
+        if misnamed := _why_no_name(path, problem):
+            raise UsageError(misnamed[0], hint=misnamed[1]) from None
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def _why_no_name(path: Path, problem: OSError) -> tuple[str, str] | None:
+    """What is wrong with the name itself, and a hint. None: it is the disk."""
+    if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
+        return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
+    if problem.errno != errno.ENAMETOOLONG:
+        return None
+    longest = max(len(os.fsencode(part)) for part in path.parts)
+    if longest > MAX_NAME_BYTES:
+        size = f"{longest} bytes, of {MAX_NAME_BYTES} that a file name may have"
+        return f"the name is too long: {size}", "/export a shorter name"
+    return f"the path is too long: {len(os.fsencode(path))} bytes", "/export a shorter name"
 
 
 def _write(file: TextIO, path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from eaglelocal.core.folders import sync_folder
 from eaglelocal.core.picture_kinds import MAX_PICTURE_BYTES, MAX_PICTURES
 from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import UsageError
@@ -62,6 +63,8 @@ def drop(folder: Path, digests: set[str]) -> None:
         for digest in left:
             with suppress(OSError):
                 (folder / FOLDER / digest).unlink()
+        if left:
+            sync_folder(folder / FOLDER)
 
 
 def _read(folder: Path, name: str, digest: str) -> Picture:

@@ -5,6 +5,7 @@ Whoever reads them says so as of any other damage, or passes it over. Nothing he
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from eaglelocal import calibrations
 from eaglelocal.bench import prompts
 from eaglelocal.catalog.table import Table
+from eaglelocal.cli import bench
 from eaglelocal.client import running
 from eaglelocal.client.http_stream import StreamedAnswer, refusal
 from eaglelocal.client.servers.connection import Reply
@@ -23,6 +25,7 @@ from eaglelocal.errors import EngineError, ModelFileError, UsageError
 from eaglelocal.hub import pulled_drafts
 from eaglelocal.hub.heads import folder as head_folder
 from eaglelocal.probe import apple
+from eaglelocal.server.access import keys_of
 from eaglelocal.server.api.reading import as_json
 from eaglelocal.server.api.responses_memory import Recent
 from eaglelocal.server.errors import Problem
@@ -64,6 +67,13 @@ def load_conversation(text: str, folder: Path) -> object:
     return conversation_file.load(folder, "talk")
 
 
+BEFORE = [
+    "",
+    "# [[\n",
+    "a = '''[[\n[['''\n",
+    'a = """[\\"""[\n[""""' + '"\n',
+    'a = [\'[\', "[\\"["]\n',
+]
 REFUSED: dict[str, tuple[Callable[[str, Path], object], type[Exception]]] = {
     "settings": (load_settings, UsageError),
     "profile": (lambda text, at: Table.of_file(write(at, f"a = {text}")), UsageError),
@@ -109,6 +119,43 @@ def test_a_deep_line_of_a_prompts_file_is_told_with_its_number(name: str, tmp_pa
     path = write(tmp_path, f"What is an owl?\n{DEEP[name]}\n", "prompts.jsonl")
     with pytest.raises(UsageError, match=r"prompts\.jsonl, line 2: nested deeper than 64 levels"):
         prompts.from_file(path)
+
+
+@pytest.mark.parametrize("levels", [64, 500, 3000])
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_deep_setting_is_told_with_its_line(before: str, levels: int, tmp_path: Path) -> None:
+    text = f"{before}[table]\nx = {'[' * levels}\n{']' * levels}\n"
+    path = write(tmp_path, text, "config.toml")
+    line = before.count("\n") + 2
+    with pytest.raises(UsageError, match=rf"config\.toml, line {line}: nested deeper than 64 levels$"):
+        Settings.load({}, {}, path)
+    with pytest.raises(UsageError, match=rf"config\.toml, line {line}: nested deeper than 64 levels$"):
+        Table.of_file(path)
+
+
+def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> None:
+    path = write(tmp_path, f"b = 1\na{'.a' * 70} = 1\n", "config.toml")
+    with pytest.raises(UsageError, match=r"config\.toml: a is nested deeper than 64 levels$"):
+        Settings.load({}, {}, path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: Settings.load({}, {}, path),
+        Table.of_file,
+        prompts.from_file,
+        bench.read_key,
+        keys_of,
+        lambda path: conversation_file.load(path.parent, path.stem),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_a_latin_1_letter_is_told_with_its_line(mark: bytes, read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(mark + b"# one\r\n# two\r\na = 'caf\xe9'\n")
+    with pytest.raises(UsageError, match=r"x\.json.*\bline 3: byte 0xe9 is not UTF-8$"):
+        read(path)
 
 
 def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:

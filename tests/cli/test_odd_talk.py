@@ -81,6 +81,16 @@ def test_a_name_that_no_file_may_have_is_refused(talk: Start) -> None:  # noqa: 
     assert conversation_file.names(chat.folder) == ("\u00e9" * 80,)
 
 
+def test_an_export_under_a_name_that_cannot_be_is_told_as_that(talk: Start) -> None:  # noqa: F811
+    chat = talk("hi", "/export ~nosuchuser/x.md", "/export " + "\u00e9" * 300, "/export " + "a/" * 3000)
+    chat.run()
+    said = chat.stderr.getvalue()
+    assert "error: there is no user 'nosuchuser'" in said and "/export ~/NAME.md" in said
+    assert "error: the name is too long: 600 bytes, of 255 that a file name may have" in said
+    assert "error: the path is too long: 5999 bytes" in said and "/export a shorter name" in said
+    assert "ls -ld" not in said
+
+
 def test_an_export_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:  # a limit of the whole process

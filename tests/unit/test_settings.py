@@ -163,7 +163,7 @@ def test_an_empty_variable_is_not_set(config: Path) -> None:
     assert Settings.load({}, {"EAGLELOCAL_TARGET": ""}, config).target is None
 
 
-@pytest.mark.parametrize("data", [b"a = ", b"a = 1\na = 2", b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"a = ", b"a = 1\na = 2"])
 def test_a_file_that_is_no_toml(config: Path, data: bytes) -> None:
     config.write_bytes(data)
     with pytest.raises(UsageError, match=r"config\.toml is not valid TOML"):

@@ -129,19 +129,36 @@ def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str,
         raise refuse(path.name, f"no safetensors file: a header of {length} bytes in a file of {file_bytes}")
     raw = file.read(length)
     try:
-        header = json.loads(raw, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        header = json.loads(raw, object_pairs_hook=_Objects())
+    except RecursionError:
+        raise refuse(path.name, "its header is nested too deeply") from None
+    except _TooManyObjects:
+        raise refuse(path.name, f"more than {MAX_TENSORS} tensors, the limit for a head", hint="") from None
+    except ValueError as error:
         raise refuse(path.name, f"its header is no JSON: {error}") from error
     if not isinstance(header, dict):
         raise refuse(path.name, "its header is no JSON object")
     return header, 8 + length
 
 
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
-    return found
+class _TooManyObjects(Exception):
+    """The rest of the header need not be read."""
+
+
+class _Objects:
+    """Makes dictionaries of a header's objects, each as soon as it is read: one a tensor, the metadata, the whole."""
+
+    def __init__(self) -> None:
+        self._num_objects = 0
+
+    def __call__(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        self._num_objects += 1
+        if self._num_objects > MAX_TENSORS + 2:
+            raise _TooManyObjects
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name is there twice")
+        return found
 
 
 def _tensor(path: Path, name: str, entry: object, data_offset: int, data_bytes: int) -> StoredTensor:

@@ -15,6 +15,9 @@ import pytest
 from eaglelocal.core import whole_file
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.core.whole_file import drop_abandoned, put_in_place, write_whole
+from eaglelocal.hub import download
+from eaglelocal.talk import conversation_file
+from eaglelocal.talk.conversation import Conversation, Turn
 
 WRITER = """
 import os, sys
@@ -172,3 +175,51 @@ def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path: Path, monke
     monkeypatch.setattr(whole_file.tempfile, "mkstemp", swept_once)
     write_whole(tmp_path / "x", "whole")
     assert len(made) == 2 and (tmp_path / "x").read_text() == "whole"
+
+
+def test_files_of_others_stay_whatever_their_suffix(tmp_path: Path) -> None:
+    (tmp_path / ".mine.part").write_text("a download of somebody else")
+    os.mkfifo(tmp_path / ".eaglelocal-pipe.part")
+    (tmp_path / ".eaglelocal-link.part").symlink_to(".mine.part")
+    (tmp_path / ".eaglelocal-folder.part").mkdir()
+    before = set(os.listdir(tmp_path))
+    write_whole(tmp_path / "x", "whole")
+    assert set(os.listdir(tmp_path)) == before | {"x"}
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The inodes of what reaches the disk."""
+    fsync, inodes = os.fsync, []
+
+    def seen(handle: int) -> None:
+        inodes.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    return inodes
+
+
+def inodes_of(*paths: Path) -> list[int]:
+    return [path.stat().st_ino for path in paths]
+
+
+def test_the_first_file_in_a_new_folder_outlives_a_power_cut_with_it(tmp_path: Path, synced: list[int]) -> None:
+    make_folder(tmp_path / "a" / "b")
+    assert synced == inodes_of(tmp_path, tmp_path / "a")
+    make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
+def test_a_conversation_that_is_removed_stays_removed(tmp_path: Path, synced: list[int]) -> None:
+    conversation_file.save(Conversation(turns=[Turn("a", "b")]), tmp_path / "talk.json", target="m")
+    synced.clear()
+    conversation_file.delete(tmp_path, "talk")
+    assert synced == inodes_of(tmp_path)
+
+
+def test_the_name_of_a_download_outlives_a_power_cut(tmp_path: Path, synced: list[int]) -> None:
+    (tmp_path / "blob").write_text("model")
+    download._link(tmp_path / "blob", tmp_path / "snapshots" / "model.gguf")
+    assert (tmp_path / "snapshots" / "model.gguf").read_text() == "model"
+    assert synced == inodes_of(tmp_path, tmp_path / "snapshots")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import certifi
 import pytest
 
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import client_settings
-from eaglelocal.hub.client_settings import check_settings
+from eaglelocal.hub.client_settings import check_settings, idle_settings
 
 UNUSABLE = [
     ("HF_ENDPOINT", "", "unset HF_ENDPOINT"),
     ("HF_ENDPOINT", "hub.example", "export HF_ENDPOINT=https://hub.example"),
-    ("HF_ENDPOINT", "127.0.0.1:8080", "export HF_ENDPOINT=https://127.0.0.1:8080"),
+    ("HF_ENDPOINT", "127.0.0.1:8080", "export HF_ENDPOINT=http://127.0.0.1:8080"),
+    ("HF_ENDPOINT", "localhost:8080", "export HF_ENDPOINT=http://localhost:8080"),
+    ("HF_ENDPOINT", "[::1]:8080", "export HF_ENDPOINT=http://[::1]:8080"),
     ("HF_ENDPOINT", "http://127.0.0.1:99999", "unset it"),
     ("HF_ENDPOINT", "http://[::1", "unset it"),
     ("HF_ENDPOINT", "ftp://hub.example", "unset it"),
@@ -35,6 +39,9 @@ UNUSABLE = [
     ("SSL_CERT_FILE", "/nowhere/at/all.pem", "unset it"),
     ("SSL_CERT_FILE", __file__, "unset it"),
     ("SSL_CERT_DIR", "/nowhere/at/all", "unset SSL_CERT_DIR"),
+    ("SSLKEYLOGFILE", "/nowhere/at/all", "unset SSLKEYLOGFILE"),
+    ("SSLKEYLOGFILE", str(Path(__file__).parent), "unset SSLKEYLOGFILE"),
+    ("SSLKEYLOGFILE", f"{__file__}/x", "unset SSLKEYLOGFILE"),
     ("HF_TOKEN", "hf_\u00e4", "unset it"),
     ("HF_TOKEN", "hf_a\x00b", "unset it"),
     ("HF_HUB_USER_AGENT_ORIGIN", "\u00e4", "unset HF_HUB_USER_AGENT_ORIGIN"),
@@ -81,6 +88,39 @@ def test_a_socks_proxy_needs_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path
     check_settings(environ)
 
 
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "all_proxy"])
+@pytest.mark.parametrize("address", ["htp://{}@h", "{}@h:x", "http://{}@h:99999", "http://{}@:80", "http://{}@h /"])
+@pytest.mark.parametrize("secret", ["me:s3cret", "me:s3cret/s3cret", "me:s3cret@s3cret"])
+def test_a_password_in_an_address_is_never_shown(variable: str, address: str, secret: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=variable) as raised:
+        check_settings({"HF_HOME": str(tmp_path), variable: address.format(secret)})
+    assert "s3cret" not in raised.value.message + raised.value.hint and "***@" in raised.value.message
+
+
+def test_certificates_are_not_blamed_for_the_key_log(tmp_path: Path) -> None:
+    """Python opens the key log with every context that it makes by itself."""
+    certificates = certifi.where()
+    log = tmp_path / "keys"
+    check_settings({"HF_HOME": str(tmp_path), "SSL_CERT_FILE": certificates, "SSLKEYLOGFILE": str(log)})
+    assert not log.exists()
+    with pytest.raises(UsageError, match=r"^SSLKEYLOGFILE is '/nowhere/x', which cannot be written: No such file"):
+        check_settings({"HF_HOME": str(tmp_path), "SSL_CERT_FILE": certificates, "SSLKEYLOGFILE": "/nowhere/x"})
+
+
+def test_a_pipe_is_no_key_log_and_nobody_waits_for_its_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    with pytest.raises(UsageError, match="SSLKEYLOGFILE"):
+        check_settings({"HF_HOME": str(tmp_path), "SSLKEYLOGFILE": str(tmp_path / "keys")})
+
+
+def test_what_is_set_and_does_nothing_is_named() -> None:
+    assert idle_settings({}) == []
+    assert idle_settings({"HF_HUB_VERBOSITY": "debug", "HF_HUB_ENABLE_HF_TRANSFER": "0"}) == []
+    transfer, level = idle_settings({"HF_HUB_VERBOSITY": "loud", "HF_HUB_ENABLE_HF_TRANSFER": "1"})
+    assert transfer.startswith("HF_HUB_ENABLE_HF_TRANSFER does nothing: ")
+    assert level.startswith("HF_HUB_VERBOSITY is 'loud' and does nothing: ")
+
+
 @pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
 def test_a_token_is_never_shown(variable: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=variable) as raised:
@@ -115,7 +155,11 @@ except UsageError as problem:
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("HF_HUB_ENABLE_HF_TRANSFER", "1", ""), ("Http_Proxy", "socks://127.0.0.1:9", "named: the hub's client cannot")],
+    [
+        ("HF_HUB_ENABLE_HF_TRANSFER", "1", ""),
+        ("HF_HUB_VERBOSITY", "loud", ""),
+        ("Http_Proxy", "socks://127.0.0.1:9", "named: the hub's client cannot"),
+    ],
 )
 def test_the_client_is_loaded_without_a_word_of_its_own(name: str, value: str, said: str, tmp_path: Path) -> None:
     """Also where it cannot be, from a variable that no check knows: the hint lists what is set."""
@@ -124,3 +168,33 @@ def test_the_client_is_loaded_without_a_word_of_its_own(name: str, value: str, s
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
     assert done.stdout == "" and done.stderr.startswith(said) and bool(done.stderr) == bool(said)
     assert not said or name in done.stderr
+
+
+LATER = """
+import logging
+from eaglelocal.hub.client_settings import prepare_client
+prepare_client()
+logging.getLogger("huggingface_hub").warning("of a download")
+"""
+
+
+def test_what_the_client_logs_later_is_heard(tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "PATH": ""}
+    command = [sys.executable, "-c", LATER]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert done.stdout == "" and done.stderr == "of a download\n"
+
+
+HOST = """
+import huggingface_hub
+from eaglelocal.hub.troubles import brief, gated, page
+print(page("a/b"), brief(OSError("no http://me:s3cret@127.0.0.1:9/x")), gated("a/b"), gated("a/b").hint)
+"""
+
+
+def test_a_password_of_the_hub_is_in_no_word_about_a_trouble(tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://me:s3cret@127.0.0.1:9/hub"}
+    command = [sys.executable, "-c", HOST]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "http://127.0.0.1:9/hub/a/b the connection to 127.0.0.1:9 failed: no http://***@127.0.0.1:9/x" in done.stdout

@@ -444,7 +444,7 @@ def test_nobody_else_may_write_what_was_fetched_whatever_the_umask(
 def test_what_killed_writers_of_a_reference_left_goes(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     folder = repo_folder(tmp_path, REPO)
     folder.mkdir(parents=True)
-    (folder / ".left.part").write_text("half a comm")
+    (folder / ".eaglelocal-left.part").write_text("half a comm")
     fetched(tmp_path, waits)
     assert sorted(path.name for path in folder.iterdir()) == ["blobs", "refs", "snapshots"]
     assert [path.name for path in (folder / "refs").iterdir()] == ["main"]

@@ -54,7 +54,7 @@ ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
     [
         (b'{"w"', "no JSON"),
         (b"", "a header of 0 bytes"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[" * 100_000, "its header is nested too deeply"),
         ([], "no JSON object"),
         ({"w": 1}, "no entry"),
         ({"w": ENTRY | {"dtype": "F33"}}, "unknown type F33"),
@@ -97,6 +97,14 @@ def test_more_tensors_than_any_head_has_are_refused_by_their_number(tmp_path: Pa
     entries = {f"w{i}": ENTRY for i in range(MAX_TENSORS + 1)}
     with pytest.raises(ModelFileError, match=rf"{MAX_TENSORS + 1} tensors, more than the limit of {MAX_TENSORS}"):
         read_safetensors(raw_file(tmp_path / "x.safetensors", entries, bytes(16)))
+
+
+def test_a_header_is_parsed_no_further_than_its_limit(tmp_path: Path) -> None:
+    """What follows the last tensor that is allowed is not even looked at: it is no JSON here."""
+    entries = json.dumps({f"w{i}": ENTRY for i in range(MAX_TENSORS + 3)}).encode()
+    path = raw_file(tmp_path / "x.safetensors", entries[:-1] + b"?" * 1000, bytes(16))
+    with pytest.raises(ModelFileError, match=f"more than {MAX_TENSORS} tensors, the limit for a head"):
+        read_safetensors(path)
 
 
 def test_a_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
