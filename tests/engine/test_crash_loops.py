@@ -103,6 +103,32 @@ def test_a_request_that_crashed_the_engine_twice_is_refused(caplog: pytest.LogCa
     assert any("request crash 1 was in flight at several crashes" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("number", "is_suspected"),
+    [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGKILL, True), (signal.SIGSEGV, True)],
+)
+def test_who_asks_the_engine_to_end_puts_nothing_under_suspicion(
+    caplog: pytest.LogCaptureFixture, number: signal.Signals, is_suspected: bool
+) -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(2):
+            running = client.stream(ask("forever", f"running {n}"))
+            next(iter(running))
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, number)
+            with pytest.raises(EngineError, match=number.name if number != signal.SIGKILL else "killed"):
+                running.result()
+        again = client.stream(ask("forever", "again"))
+        if is_suspected:
+            with pytest.raises(RequestError, match="refused"):
+                again.result()
+        else:
+            next(iter(again))
+            assert "from outside (signal" in caplog.text
+
+
 def test_among_many_that_are_sent_again_the_culprit_is_found() -> None:
     """Every client repeats what failed: the innocent are answered, the culprit is refused, after few crashes."""
     scripts = ["count 50", "count 60", "count 70", "exit 3"]
