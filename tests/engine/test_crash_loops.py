@@ -80,6 +80,24 @@ def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
+def test_each_process_that_is_killed_is_told_once_also_one_that_was_just_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    killed: list[int] = []
+    with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(first_delay_s=0.01, max_crashes=100)) as client:
+        client.start()
+        for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) * 2:
+            wait_until(lambda: client.pid not in (None, *killed), "the next process")
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, number)
+            killed.append(pid)
+        wait_until(lambda: client.pid not in (None, *killed), "the next process")
+        assert client.stream(ask("count 1", "next")).result().text == "0 "
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    assert [int(Path(line.rpartition("report: ")[2]).stem.rpartition("-")[2]) for line in lines] == killed
+
+
 def test_closing_an_engine_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
     with EngineClient(plan(), builder=BUILDER) as client:
         client.start()
