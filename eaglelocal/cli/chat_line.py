@@ -7,13 +7,14 @@ engine restarts by itself. What nobody foresaw is shown too, and the loop goes o
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.editor import LineDiscarded, LineEditor, read_question, unseen_typing
+from eaglelocal.cli.editor import LineDiscarded, LineEditor, TerminalGone, read_question, unseen_typing
 from eaglelocal.cli.output import Output, OutputClosed
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, as_bug
 from eaglelocal.talk import conversation_file
@@ -25,6 +26,7 @@ from eaglelocal.talk.slash_actions import Desk, Leave, act, copied_line, no_clip
 from eaglelocal.tui import clipboard
 
 INTERRUPTED = 130
+HUNG_UP = 128 + signal.SIGHUP
 
 ReadQuestion = Callable[[], str]
 
@@ -57,7 +59,7 @@ class Loop:
                 return 0
             except Leave:
                 return 0
-            except OutputClosed:
+            except (OutputClosed, TerminalGone):
                 raise
             except Exception as problem:  # whatever it is, what was said is not lost with it
                 self._tell_bug(problem)
@@ -110,6 +112,9 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
         loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
         try:
             return loop.run()
+        except TerminalGone:
+            keep_talk(desk)
+            return HUNG_UP
         except BaseException:  # a bug, a closed terminal, a full disk
             keep_talk(desk)
             raise

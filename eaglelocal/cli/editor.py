@@ -41,8 +41,14 @@ class LineDiscarded(Exception):
     """Ctrl-C threw away what was typed; nobody wants to leave."""
 
 
+class TerminalGone(Exception):
+    """Nobody can type any more: the terminal was closed. A Ctrl-D is an EOFError."""
+
+
 def read_question(read_line: ReadLine) -> str:
-    r"""A question, its lines joined. Raises EOFError, LineDiscarded, and KeyboardInterrupt when nothing was typed.
+    r"""A question, its lines joined.
+
+    Raises EOFError, TerminalGone, LineDiscarded, and KeyboardInterrupt when nothing was typed.
 
     `one line`, `goes on \` + `here`, or a block: `\"""first`, `second`, `third\"""`.
     """
@@ -91,11 +97,20 @@ class LineEditor:
             self._write_history()
 
     def read_line(self, prompt: str) -> str:
+        """Return one line. Raises EOFError at Ctrl-D or the end of a file, TerminalGone, and what `_on_interrupt` does.
+
+        Some line editing tells a closed terminal as the end of a file: then the terminal no longer says it is one.
+        """
+        was_terminal = _types_on_terminal()
         previous = signal.signal(signal.SIGINT, _on_interrupt)
         try:
             return join_surrogates(input(prompt if self._prompt_is_shown else ""))
-        except (OSError, ValueError, RuntimeError) as problem:  # nobody can type any more
-            raise EOFError from problem
+        except (OSError, ValueError, RuntimeError) as problem:
+            raise TerminalGone from problem
+        except EOFError as end:
+            if was_terminal and not _types_on_terminal():
+                raise TerminalGone from end
+            raise
         finally:
             signal.signal(signal.SIGINT, previous)
 
@@ -125,6 +140,13 @@ class LineEditor:
             readline.write_history_file(self._history)
         except OSError:
             return
+
+
+def _types_on_terminal() -> bool:
+    try:
+        return sys.stdin.isatty()
+    except (OSError, ValueError, AttributeError):  # closed, or none
+        return False
 
 
 def _bindings() -> list[str]:

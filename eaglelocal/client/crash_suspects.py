@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import cast
 
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError
@@ -138,12 +140,25 @@ def _feed(digest: hashlib.blake2b, value: object, left_out: tuple[str, ...] = ()
         digest.update(data)
     elif isinstance(value, frozenset):
         _feed(digest, repr(sorted(value)))
-    elif isinstance(value, tuple) and not (value and isinstance(value[0], (int, float))):  # thousands of tokens: repr
+    elif isinstance(value, tuple) and value and isinstance(value[0], (int, float)):
+        _feed_numbers(digest, value)
+    elif isinstance(value, tuple):
         digest.update(b"[%d," % len(value))
         for each in value:
             _feed(digest, each)
     else:
         _feed(digest, repr(value))
+
+
+def _feed_numbers(digest: hashlib.blake2b, values: tuple[object, ...]) -> None:
+    """Feed tokens, of which there may be a million; what begins with a number and is something else is spelled out."""
+    try:
+        data = array("q", cast("tuple[int, ...]", values)).tobytes()
+    except (TypeError, OverflowError):
+        _feed(digest, repr(values))
+    else:
+        digest.update(b"q%d:" % len(data))
+        digest.update(data)
 
 
 def _refusal(error: EagleLocalError) -> RequestError:

@@ -2,11 +2,12 @@
 
 A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it leaves with exactly
 one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
-be ended by the thread that asks for it. Callbacks run outside the lock.
+be ended by the thread that asks for it, or by a timer. Callbacks run outside the lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -22,6 +23,8 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.errors import EagleLocalError, RequestError
 
+LOOK_AGAIN_S = 1.0  # between two looks at suspects that wait for another one
+
 _log = logging.getLogger(__name__)
 _suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; whoever asks again is told anyway
 _suspects_log.addHandler(logging.NullHandler())
@@ -34,27 +37,35 @@ class Recipient(Protocol):
         """False: it is gone, and never saw the command."""
 
 
+class _Asked:
+    """A request and who waits for its events."""
+
+    __slots__ = ("_digest", "on_event", "request")
+
+    def __init__(self, request: AnyRequest, on_event: OnEvent) -> None:
+        self.request, self.on_event = request, on_event
+        self._digest: Digest | None = None
+
+    @property
+    def digest(self) -> Digest:
+        """Hashed when it is first wanted: while no engine has crashed, nobody asks for it."""
+        if self._digest is None:
+            self._digest = digest_of(self.request)
+        return self._digest
+
+
 @dataclass(slots=True)
 class _Sent:
-    """A request that a process has. Not the request itself, for there may be pictures in it."""
+    """A request that a process has."""
 
-    on_event: OnEvent
-    digest: Digest
-    kind: str
-    owner: str
+    asked: _Asked
     sent_at_s: float
     has_started: bool = False
 
-    def in_flight(self, request_id: str) -> InFlight:
-        age_s = time.monotonic() - self.sent_at_s
-        return InFlight(id=request_id, kind=self.kind, age_s=age_s, has_started=self.has_started, owner=self.owner)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    request: AnyRequest
-    on_event: OnEvent
-    digest: Digest
+    def in_flight(self) -> InFlight:
+        request, age_s = self.asked.request, time.monotonic() - self.sent_at_s
+        kind = _kind_of(request)
+        return InFlight(id=request.id, kind=kind, age_s=age_s, has_started=self.has_started, owner=request.owner)
 
 
 class Desk:
@@ -67,9 +78,10 @@ class Desk:
         self._lock = threading.Lock()
         self._recipient: Recipient | None = None
         self._refusal: EagleLocalError | None = refusal  # why a request is not even taken
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _Asked] = {}
         self._sent: dict[str, _Sent] = {}
         self._suspects = CrashSuspects()
+        self._look_again: threading.Timer | None = None  # while suspects wait for another one
         self._spec: Spec | None = None  # for requests without a wish of their own; None: as planned
 
     @property
@@ -89,16 +101,18 @@ class Desk:
     def in_flight(self) -> tuple[InFlight, ...]:
         """What the process has, for the report of a crash."""
         with self._lock:
-            return tuple(sent.in_flight(request_id) for request_id, sent in self._sent.items())
+            return tuple(sent.in_flight() for sent in self._sent.values())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        waiting = _Waiting(request, on_event, digest_of(request))
+        asked = _Asked(request, on_event)
+        if self._suspects:
+            _ = asked.digest  # hashed before the lock is taken
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
-            refusal = self._suspects.refusal(waiting.digest) or (None if self._recipient is not None else self._refusal)
+            refusal = self._accusation(asked) or (None if self._recipient is not None else self._refusal)
             if refusal is None:
-                self._send_or_keep(waiting)
+                self._send_or_keep(asked)
         if refusal is not None:
             self._call(on_event, Failed(request.id, refusal))
 
@@ -123,12 +137,12 @@ class Desk:
             if isinstance(event, (Finished, Failed)):
                 sent = self._sent.pop(event.request_id, None)
                 if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
-                    self._clear(sent.digest)
+                    self._clear(sent.asked)
             else:
                 sent = self._sent.get(event.request_id)
             if sent is not None:
                 sent.has_started = True
-                self._call(sent.on_event, event)
+                self._call(sent.asked.on_event, event)
         if self._waiting:
             self._send_waiting()
 
@@ -150,12 +164,10 @@ class Desk:
         with self._lock:
             self._recipient = None
             sent, self._sent = self._sent, {}
-            guilty = self._suspects.record_crash([one.digest for one in sent.values()], error) if is_crash else None
-        if guilty is not None:
-            ids = ", ".join(request_id for request_id, one in sent.items() if one.digest == guilty)
-            _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
+        if is_crash:
+            self._accuse([one.asked for one in sent.values()], error)
         for request_id, one in sent.items():
-            self._call(one.on_event, Failed(request_id, error))
+            self._call(one.asked.on_event, Failed(request_id, error))
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail what waits and what comes, until a process is ready. One that is ready stays in charge."""
@@ -167,9 +179,21 @@ class Desk:
         for request_id, one in waiting.items():
             self._call(one.on_event, Failed(request_id, error))
 
-    def _clear(self, digest: Digest) -> None:
+    def _accuse(self, asked: list[_Asked], error: EagleLocalError) -> None:
+        digests = [one.digest for one in asked]  # hashed before the lock is taken
         with self._lock:
-            self._suspects.clear(digest)
+            guilty = self._suspects.record_crash(digests, error)
+        if guilty is not None:
+            ids = ", ".join(one.request.id for one in asked if one.digest == guilty)
+            _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
+
+    def _accusation(self, asked: _Asked) -> EagleLocalError | None:
+        return self._suspects.refusal(asked.digest) if self._suspects else None
+
+    def _clear(self, asked: _Asked) -> None:
+        if self._suspects:
+            with self._lock:
+                self._suspects.clear(asked.digest)
 
     def _send_waiting(self) -> None:
         """Send what waits, as far as it may be sent; fail what has been found guilty meanwhile."""
@@ -177,7 +201,7 @@ class Desk:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
             for request_id, one in waiting.items():
-                refusal: EagleLocalError | None = self._suspects.refusal(one.digest)
+                refusal = self._accusation(one)
                 if refusal is None:
                     try:
                         self._send_or_keep(one)
@@ -188,26 +212,46 @@ class Desk:
         for on_event, failed in refused:
             self._call(on_event, failed)
 
-    def _send_or_keep(self, waiting: _Waiting) -> None:
-        running = [(sent.digest, sent.sent_at_s) for sent in list(self._sent.values())] if self._suspects else []
-        if self._recipient is None or self._suspects.must_wait(waiting.digest, running):
-            self._waiting[waiting.request.id] = waiting
+    def _send_or_keep(self, asked: _Asked) -> None:
+        if self._recipient is None:
+            self._waiting[asked.request.id] = asked
+        elif self._must_wait(asked):
+            self._waiting[asked.request.id] = asked
+            self._come_back()
         else:
-            self._send(self._recipient, waiting)
+            self._send(self._recipient, asked)
 
-    def _send(self, recipient: Recipient, waiting: _Waiting) -> None:
-        request = waiting.request
-        # first: the answer may come before send returns
-        self._sent[request.id] = _Sent(
-            waiting.on_event, waiting.digest, _kind_of(request), request.owner, time.monotonic()
-        )
+    def _must_wait(self, asked: _Asked) -> bool:
+        if not self._suspects:
+            return False
+        running = [(sent.asked.digest, sent.sent_at_s) for sent in list(self._sent.values())]
+        return self._suspects.must_wait(asked.digest, running)
+
+    def _come_back(self) -> None:
+        """Look again soon: the wait for another suspect ends by the clock, and there may be no event until then."""
+        if self._look_again is not None:
+            return
+        timer = threading.Timer(LOOK_AGAIN_S, self._look_at_waiting)
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # the system gives no thread: the next event does it
+            timer.start()
+            self._look_again = timer
+
+    def _look_at_waiting(self) -> None:
+        with self._lock:
+            self._look_again = None
+        self._send_waiting()
+
+    def _send(self, recipient: Recipient, asked: _Asked) -> None:
+        request = asked.request
+        self._sent[request.id] = _Sent(asked, time.monotonic())  # first: the answer may come before send returns
         try:
             sent = recipient.send(Submit(request))
         except BaseException:  # too large, or not to be pickled: the caller's to know
             del self._sent[request.id]
             raise
         if not sent and self._sent.pop(request.id, None) is not None:
-            self._waiting[request.id] = waiting  # the loss has not been noticed yet, but will be
+            self._waiting[request.id] = asked  # the loss has not been noticed yet, but will be
 
     def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:

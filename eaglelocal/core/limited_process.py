@@ -123,7 +123,8 @@ class LimitedProcess:
 
     def start(self) -> None:
         """Start the process and open the function beside other work. What fails is told by the first call."""
-        threading.Thread(target=self._start_quietly, name="limited-process", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # the system gives no thread
+            threading.Thread(target=self._start_quietly, name="limited-process", daemon=True).start()
 
     def open(self) -> None:
         """Return when the function is open. Raises as `call` does."""
@@ -167,9 +168,11 @@ class LimitedProcess:
             raise self._refusal.with_traceback(None)
         if self._child is not None and self._child.is_running:
             return self._child
+        if self._is_closed:
+            raise CannotStart("it was closed")
         self._rest()
         child = self._child = _Child(self._function, self._limits)
-        if self._is_closed:
+        if self._is_closed:  # meanwhile
             child.end()
             raise CannotStart("it was closed")
         try:
@@ -303,10 +306,11 @@ class _Watch:
         self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
         self._memory: tuple[int, int] | None = None  # at the start, and what may be taken beside it
         self._ends_at = time.monotonic() + wall_s
-        self._used_before_s = usage_of(pid).cpu_s
+        self._used_before_s: float | None = None  # asked for at the first look: most calls end before
 
     def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
-        self._memory = first_bytes, more_bytes
+        if first_bytes:  # 0: the system does not tell
+            self._memory = first_bytes, more_bytes
 
     def wait(self, fd: int, event: int) -> None:
         """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
@@ -317,6 +321,8 @@ class _Watch:
 
     def _look(self) -> None:
         usage = usage_of(self._pid)
+        if self._used_before_s is None:
+            self._used_before_s = usage.cpu_s
         if usage.cpu_s - self._used_before_s > self._cpu_s:
             raise _ran_for(self._cpu_s)
         if time.monotonic() > self._ends_at:

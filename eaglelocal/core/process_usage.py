@@ -18,7 +18,7 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """Zeros where the process is gone."""
+    """Return zeros where the process is gone, or the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return read_stat(file.read())
@@ -36,8 +36,12 @@ def read_stat(line: bytes) -> Usage:
 
 
 def _ask_ps(pid: int) -> Usage:
-    command = ["ps", "-o", "time=,rss=", "-p", str(pid)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    # An option for each column: on BSD and macOS all that follows a `=` is the heading of that column.
+    command = ["ps", "-o", "time=", "-o", "rss=", "-p", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:  # there is no ps, or no process for it
+        return Usage(0.0, 0)
     return read_ps(done.stdout)
 
 

@@ -17,6 +17,7 @@ _TRACE = re.compile(
     r'^\s|^Traceback |^Fatal Python error|^Current thread 0x|^Thread 0x|^Extension modules: |^ggml_abort|^  File "'
     r"|^libggml|^lib\w+\.so|^\[0x"
 )
+REQUESTS_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # sent by a person or a service manager
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 
@@ -40,6 +41,11 @@ class Ending:
     exit_status: int  # as subprocess gives it: negative is a signal
     last_lines: tuple[str, ...] = ()  # of stderr, oldest first
     ended_for: str = ""
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Was it asked to end, which no request does? SIGKILL may be for the memory that a request took."""
+        return not self.ended_for and -self.exit_status in REQUESTS_TO_END
 
     @property
     def telling_lines(self) -> tuple[str, ...]:
@@ -69,6 +75,8 @@ def _how(exit_status: int, when: str) -> str:
         return f"the engine process was killed{when} (signal 9)"
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
+    if -exit_status in REQUESTS_TO_END:
+        return f"the engine process was ended from outside{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
     if exit_status < 0:
         return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
     return f"the engine process ended{when} (exit status {exit_status})"

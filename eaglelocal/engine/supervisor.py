@@ -97,7 +97,10 @@ class Listener(Protocol):
         """What the process has been asked and has not answered."""
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
-        """The process is gone, or is going. What it was asked fails; what is asked now waits for another one."""
+        """The process is gone, or is going. What it was asked fails; what is asked now waits for another one.
+
+        `is_crash`: what it was asked may be the reason.
+        """
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
         """No process is on its way, for a while or for good: what waits and what comes fails."""
@@ -120,6 +123,11 @@ class _Life:
     @property
     def is_loading(self) -> bool:
         return self.ready_at_s is None
+
+    @property
+    def may_be_of_a_request(self) -> bool:
+        """May what it was asked be why it ended?"""
+        return not (self.is_loading or (self.ending is not None and self.ending.is_from_outside))
 
     def hear(self, events: list[RequestEvent]) -> None:
         if not self.has_answered:
@@ -257,7 +265,7 @@ class Supervisor:
         self._state = "failed" if delay_s is None else "restarting"
         self._restarts += delay_s is not None
         if not life.is_told:
-            self._listener.on_lost(error, is_crash=not life.is_loading)
+            self._listener.on_lost(error, is_crash=life.may_be_of_a_request)
         if never_ran:
             self._listener.on_down(error, for_good=True)
         elif self._crashes >= self._policy.max_crashes:

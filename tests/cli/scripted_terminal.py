@@ -6,6 +6,7 @@ import sys
 
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
+from eaglelocal.cli import editor
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import end_in_order
 from eaglelocal.cli.output import standard_output
@@ -32,6 +33,8 @@ def load(plan: Plan) -> Model:
 
 
 if __name__ == "__main__":
+    if "--no-readline" in sys.argv:
+        editor.readline = None
     session = Session(Garage(plan, load), load(plan(Choice())), SamplingParams())
     end_in_order()
     sys.exit(converse(session, standard_output(), tint=True))

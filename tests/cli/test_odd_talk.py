@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import resource
+import select
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from cli.test_chat_loop import Start, talk  # noqa: F401  # a fixture
-from doubles.pty_program import PtyProgram
+from doubles.pty_program import PATIENCE_S, PtyProgram, search_path
 from doubles.scripted_client import Script, says
 
 from eaglelocal.cli.output import Output
@@ -169,6 +173,53 @@ def test_a_talk_that_is_ended_from_outside_is_kept(tmp_path: Path, number: signa
     assert saved(tmp_path) == {"hi": "the first answer"}
     assert "what was said is kept in" in chat.new.replace("\n", " ")
     assert "/load rescued hi" in chat.new
+
+
+@pytest.mark.parametrize("editing", ["readline", "none"])
+def test_a_talk_whose_terminal_goes_away_is_kept(tmp_path: Path, editing: str) -> None:
+    """Without the signal that a closed terminal sends: under nohup, or where another process leads the session."""
+    ours, theirs = pty.openpty()
+    program = subprocess.Popen(
+        [*PROGRAM, *(["--no-readline"] if editing == "none" else [])],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, **state(tmp_path), "TERM": "xterm", "PYTHONPATH": search_path()},
+    )
+    os.close(theirs)
+    try:
+        read_until(ours, b"> ")
+        os.write(ours, b"hi" + ENTER)
+        read_until(ours, b"41.2 tok/s", b"> ")
+        os.close(ours)
+        assert program.wait(PATIENCE_S) == 129
+    finally:
+        program.kill()
+        program.wait()
+    assert saved(tmp_path) == {"hi": "the first answer"}
+
+
+def test_ctrl_d_keeps_nothing(tmp_path: Path) -> None:
+    with PtyProgram(PROGRAM, state(tmp_path)) as chat:
+        chat.expect("> ")
+        chat.type(b"hi" + ENTER)
+        chat.expect("41.2 tok/s")
+        chat.expect("> ")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+    assert saved(tmp_path) == {}
+
+
+def read_until(fd: int, *words: bytes) -> None:
+    """Read until the terminal has shown these, one behind the other."""
+    shown, ends_at = b"", time.monotonic() + PATIENCE_S
+    for word in words:
+        while word not in shown:
+            assert time.monotonic() < ends_at, shown
+            if select.select([fd], [], [], 0.2)[0]:
+                shown += os.read(fd, 65536)
+        shown = shown.partition(word)[2]
 
 
 def test_a_talk_that_is_saved_or_left_is_not_kept_twice(tmp_path: Path) -> None:

@@ -19,6 +19,11 @@ PATIENCE_S = 60.0
 CONTROL = re.compile(r"\x1b\[[<>=?0-9;:]*[ -/]*[@-~]|\x1b[()][0-9A-B]|\x1b[=>]")
 
 
+def search_path() -> str:
+    """Where a program under test finds itself and the doubles."""
+    return os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+
+
 class PtyProgram:
     """Use as a context manager: leaving ends the program. `end` waits for it to end by itself."""
 
@@ -27,7 +32,6 @@ class PtyProgram:
         self.before = termios.tcgetattr(theirs)
         self._theirs = theirs  # stays open, so that what the program leaves behind can be read
         self._set_size(size)
-        paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
         self.program = subprocess.Popen(
             list(command),
             stdin=theirs,
@@ -35,7 +39,7 @@ class PtyProgram:
             stderr=theirs,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONPATH": paths, **environ},
+            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONPATH": search_path(), **environ},
         )
         self.raw = b""
         self._seen = 0

@@ -80,6 +80,24 @@ def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
+def test_each_process_that_is_killed_is_told_once_also_one_that_was_just_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    killed: list[int] = []
+    with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(first_delay_s=0.01, max_crashes=100)) as client:
+        client.start()
+        for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) * 2:
+            wait_until(lambda: client.pid not in (None, *killed), "the next process")
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, number)
+            killed.append(pid)
+        wait_until(lambda: client.pid not in (None, *killed), "the next process")
+        assert client.stream(ask("count 1", "next")).result().text == "0 "
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    assert [int(Path(line.rpartition("report: ")[2]).stem.rpartition("-")[2]) for line in lines] == killed
+
+
 def test_closing_an_engine_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
     with EngineClient(plan(), builder=BUILDER) as client:
         client.start()
@@ -101,6 +119,32 @@ def test_a_request_that_crashed_the_engine_twice_is_refused(caplog: pytest.LogCa
         assert client.stream(ask("count 2", "other")).result().text == "0 1 "
         assert client.restarts == 2
     assert any("request crash 1 was in flight at several crashes" in one.getMessage() for one in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("number", "is_suspected"),
+    [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGKILL, True), (signal.SIGSEGV, True)],
+)
+def test_who_asks_the_engine_to_end_puts_nothing_under_suspicion(
+    caplog: pytest.LogCaptureFixture, number: signal.Signals, is_suspected: bool
+) -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(2):
+            running = client.stream(ask("forever", f"running {n}"))
+            next(iter(running))
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, number)
+            with pytest.raises(EngineError, match=number.name if number != signal.SIGKILL else "killed"):
+                running.result()
+        again = client.stream(ask("forever", "again"))
+        if is_suspected:
+            with pytest.raises(RequestError, match="refused"):
+                again.result()
+        else:
+            next(iter(again))
+            assert "from outside (signal" in caplog.text
 
 
 def test_among_many_that_are_sent_again_the_culprit_is_found() -> None:

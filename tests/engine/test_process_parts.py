@@ -113,6 +113,7 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
     [
         (Ending(-9), "the engine process was killed (signal 9)"),
         (Ending(-11), "the engine process crashed (signal 11, SIGSEGV)"),
+        (Ending(-15), "the engine process was ended from outside (signal 15, SIGTERM)"),
         (Ending(0), "the engine process ended (exit status 0)"),
         (Ending(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
         (Ending(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),

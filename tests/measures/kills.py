@@ -2,8 +2,10 @@
 
 A death is SIGKILL, SIGSEGV or SIGABRT in turn, at a random moment while eight clients stream. Counted: requests
 without an answer or an error, requests that were refused as if they had crashed it, answers that differ from the one
-given alone, lines of the log and reports that tell of the deaths, seconds until /health is well again. Exits 1 if a
-bound is missed.
+given alone, lines of the log and reports that tell of the deaths, seconds until /health is well again. The supervisor
+writes one line for each process, and its report is named by the process: more lines than kills mean that an engine
+died which was not killed here (for want of memory, by somebody else, or of a fault); those lines are shown. Exits 1 if
+a bound is missed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -26,6 +29,8 @@ from doubles.serve_process import ServeProcess, serve, wait_until_ready
 from doubles.streaming import Streamed, ask, connections
 from measures.household import alone, is_near_tie, questions
 
+from eaglelocal.engine.crash_report import MAX_REPORTS
+
 NUM_CLIENTS = 8
 BACK_WITHIN_S = 10.0
 GAPS_S = (0.2, 4.0)  # of life between two deaths, at random
@@ -35,7 +40,7 @@ HANG_S = 600.0  # a request that takes longer hangs
 
 async def under_load(
     server: ServeProcess, num_kills: int, moments: random.Random
-) -> tuple[list[tuple[int, Streamed]], list[float]]:
+) -> tuple[list[tuple[int, Streamed]], list[float], list[int]]:
     asked, over = questions(12), asyncio.Event()
 
     async def client(connection: httpx.AsyncClient, number: int) -> list[tuple[int, Streamed]]:
@@ -48,12 +53,15 @@ async def under_load(
                 await asyncio.sleep(0.2)
         return got
 
+    killed: list[int] = []
+
     async def killer() -> list[float]:
         back, pid = [], 0
         for number in range(num_kills):
             pid = await asyncio.to_thread(new_pid, server, pid)
             await asyncio.sleep(moments.uniform(*GAPS_S))
             os.kill(pid, SIGNALS[number % len(SIGNALS)])
+            killed.append(pid)
             await asyncio.to_thread(wait_for_other, server, pid)
             back.append(await asyncio.to_thread(wait_until_ready, server))
             print(f"death {number + 1}: back in {back[-1]:.1f} s", flush=True)
@@ -62,7 +70,7 @@ async def under_load(
 
     async with connections(server.url, NUM_CLIENTS) as connection:
         back, *told = await asyncio.gather(killer(), *(client(connection, i) for i in range(NUM_CLIENTS)))
-    return [pair for some in told for pair in some], back
+    return [pair for some in told for pair in some], back, killed
 
 
 def new_pid(server: ServeProcess, old: int) -> int:
@@ -80,6 +88,12 @@ def wait_for_other(server: ServeProcess, pid: int) -> None:
         time.sleep(0.02)
 
 
+def pid_of(death: str) -> int:
+    """Of the process whose end a line of the log tells; 0 where it names no report."""
+    found = re.search(r"report: .*-(\d+)\.txt$", death)
+    return int(found[1]) if found else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="demo")
@@ -91,7 +105,7 @@ def main() -> int:
         log = Path(folder) / "log"
         with serve("--target", chosen.target, log=log) as server:
             single = asyncio.run(alone(server.url, questions(12), ""))
-            told, back = asyncio.run(under_load(server, chosen.kills, random.Random(chosen.seed)))
+            told, back, killed = asyncio.run(under_load(server, chosen.kills, random.Random(chosen.seed)))
             is_alive = server.process.poll() is None and server.health()[0] == 200
         deaths = [line for line in log.read_text().splitlines() if "the engine process" in line and " after " in line]
     complete = [(q, one) for q, one in told if one.is_complete]
@@ -108,12 +122,16 @@ def main() -> int:
         f"{len(reports)} reports; {len(wrong)} differ from the answer given alone ({len(ties)} at near-ties, "
         f"{len(sampled)} sampled); back within {max(back):.1f} s; {'alive' if is_alive else 'LOST'}"
     )
-    if len(deaths) != chosen.kills:
-        print("\n".join(deaths))
+    unforeseen = [line for line in deaths if pid_of(line) not in killed]
+    untold = sorted(set(killed) - {pid_of(line) for line in deaths})
+    for line in unforeseen:
+        print("not killed here:", line)
+    if untold:
+        print("killed, and not in the log:", *untold)
     for one in [one for one in broken if not one.is_done and one.status == 200][:3]:
         print("broken off:", one.error)
     explained = len(ties) + len(sampled) == len(wrong)
-    is_told = len(deaths) == chosen.kills == len(reports)
+    is_told = not untold and len(deaths) == chosen.kills and len(reports) == min(chosen.kills, MAX_REPORTS)
     return 0 if is_alive and not unanswered and explained and is_told and max(back) <= chosen.back_within else 1
 
 

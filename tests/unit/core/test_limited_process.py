@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core import limited_process
+from eaglelocal.core import limited_process, process_usage
 from eaglelocal.core.limited_process import (
     CallRaised,
     CannotStart,
@@ -333,7 +333,71 @@ def test_it_imports_little(process: LimitedProcess) -> None:
     assert not {"numpy", "llama_cpp", "subprocess", "asyncio"} & set(looked["modules"])
 
 
+def test_a_closed_one_starts_no_process(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(limited_process, "_spawn", started.append)
+    process.close()
+    for _ in range(2):
+        with pytest.raises(CannotStart, match="closed"):
+            process.call("text", 1)
+    assert started == []
+
+
+def test_start_is_quiet_where_the_system_gives_no_thread(
+    process: LimitedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as poor:
+        poor.setattr(threading.Thread, "start", refuse)
+        process.start()
+    assert process.call("text", 1) == "x"
+
+
+def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no /proc, each look is a process of its own."""
+    process.open()
+    looks: list[int] = []
+    monkeypatch.setattr(limited_process, "LOOK_S", HANG_S)
+    monkeypatch.setattr(limited_process, "usage_of", looks.append)
+    assert process.call("text", 1) == "x"
+    assert looks == []
+
+
 # ---- what a process takes
+@pytest.fixture
+def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(process_usage, "open", refuse, raising=False)
+    monkeypatch.setattr(process_usage.Path, "exists", lambda path: False)
+
+
+def test_ps_is_asked_for_two_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_proc: None) -> None:
+    """One that reads as BSD does: all behind a `=` is a heading."""
+    ps = tmp_path / "ps"
+    ps.write_text(
+        "#!/bin/sh\n"
+        'for word; do case "$word" in time=*) time=" 1:02.50";; rss=) rss=" 1024";; esac; done\n'
+        'echo "$time$rss"\n'
+    )
+    ps.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert usage_of(os.getpid()) == Usage(62.5, MIB)
+
+
+def test_without_ps_nothing_is_known_and_calls_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_proc: None, process: LimitedProcess
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert usage_of(os.getpid()) == Usage(0.0, 0)
+    assert process.call("text", 1) == "x"
+
+
 def test_usage_is_told_of_this_process() -> None:
     before = usage_of(os.getpid())
     ends_at = time.process_time() + 0.1
