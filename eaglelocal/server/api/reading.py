@@ -313,7 +313,7 @@ def tool_of(given: ToolGiven, index: int) -> Tool:
     if function is None:
         raise Problem(400, "a tool of type function needs a function", parameter=f"tools.{index}.function")
     parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
-    schema = as_json(parameters, f"tools.{function.name}")
+    schema = as_json(parameters, f"tools.{index}.function.parameters")
     return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
 
 
