@@ -17,7 +17,6 @@ from eaglelocal.server.api.schema import (
     STRICT_FORMAT,
     Body,
     CallId,
-    Count,
     Effort,
     Elsewhere,
     JsonSchema,
@@ -163,7 +162,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     model: Name = ""
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # told again as it came
     max_tokens: Any = None  # what is called otherwise here is refused, with its name here
     max_completion_tokens: Any = None
     n_predict: Any = None
