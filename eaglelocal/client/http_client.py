@@ -23,7 +23,7 @@ from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapsh
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
 from eaglelocal.client.port import OnEvent
 from eaglelocal.client.reading import DISCONNECTED
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Tokens
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Tokens
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
@@ -134,12 +134,13 @@ class HttpClient:
         exchange.on_event(last)
 
     def _answer(self, exchange: _Exchange) -> Finished:
-        with contextlib.closing(self._connect()) as connection:
-            response = self._ask(connection, exchange)
-            while data := next(response, ""):
-                pieces = exchange.answer.take(data, time.perf_counter())
-                if pieces:
-                    exchange.on_event(Tokens(exchange.request.id, pieces))
+        try:
+            with contextlib.closing(self._connect()) as connection:
+                response = self._ask(connection, exchange)
+                while data := next(response, ""):
+                    exchange.tell(exchange.answer.take(data, time.perf_counter()))
+        finally:  # however it ends, nothing comes that a half would wait for
+            exchange.tell(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
             raise EngineError(f"{self._url} ended in the middle of an answer")
         return exchange.answer.finished(exchange.request.id)
@@ -219,6 +220,10 @@ class _Exchange:
         self.answer = StreamedAnswer(is_split=request.is_split)
         self.socket: socket.socket | None = None
         self.is_cancelled = False
+
+    def tell(self, pieces: tuple[Piece, ...]) -> None:
+        if pieces:
+            self.on_event(Tokens(self.request.id, pieces))
 
     def hang_up(self) -> None:
         self.is_cancelled = True

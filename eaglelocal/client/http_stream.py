@@ -146,13 +146,18 @@ class StreamedAnswer:
         self.arrivals.append(now)
         return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
 
+    def flush(self, now: float) -> tuple[Piece, ...]:
+        """What waited for a second half when the stream ended, whether or not the server said why it did."""
+        thought, text = self._thought.finish(), self._text.finish()
+        if not (thought or text):
+            return ()
+        self.arrivals.append(now)
+        return (self._piece(thought, text, drafted=False),)
+
     def _joined(self, thought: str, text: str) -> tuple[str, str]:
-        """Halves of characters that came in two chunks are one; at the end of either no second half is waited for."""
+        """Halves of characters that came in two chunks are one; where the answer begins no thought is waited for."""
         thought = self._thought.feed(thought) + (self._thought.finish() if text else "")
-        text = self._text.feed(text)
-        if self.finish_reason:
-            thought, text = thought + self._thought.finish(), text + self._text.finish()
-        return thought, text
+        return thought, self._text.feed(text)
 
     def _piece(self, thought: str, text: str, *, drafted: bool) -> Piece:
         if self.is_split:

@@ -1,7 +1,9 @@
 """Reading JSON that anyone may have written: bounded in depth, and nothing that is no JSON to others.
 
-The only reader of JSON in the package. Python's own takes NaN, and fails by RecursionError where nesting comes near the
-interpreter's limit; what it has read may then be too deep for whoever writes, copies or compares it.
+Whatever is JSON is read here, but for what tests/test_architecture.py names (OWN_READERS): bodies of requests, whose
+NaN is told by its place, headers of safetensors, ends of values, and what our own processes write. Python's own takes
+NaN, and fails by RecursionError where nesting comes near the interpreter's limit; what it has read may then be too deep
+for whoever writes, copies or compares it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ client shows nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -61,9 +62,14 @@ class Problem(Exception):
 
     @property
     def placed_message(self) -> str:
-        """With the place, where there is one text for both."""
-        is_said = self.parameter is None or self.parameter in self.message
+        """With the place, where there is one text for both: in front, unless the text names it as a word."""
+        is_said = self.parameter is None or is_named(self.parameter, self.message)
         return self.message if is_said else f"{self.parameter}: {self.message}"
+
+
+def is_named(name: str, text: str) -> bool:
+    """Is the name there by itself? `n` is not in `answer`, nor `stop` in `stop_sequences`, nor `a` in `a.b`."""
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
 def unsupported(parameter: str, why: str) -> Problem:

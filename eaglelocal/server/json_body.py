@@ -10,7 +10,7 @@ import json
 import math
 import re
 
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.surrogates import join_in_json, join_surrogates
 from eaglelocal.server.errors import Problem
 
 # a half as JSON spells it, and as UTF-8 of itself, which Python's reader lets pass
@@ -26,10 +26,10 @@ def read_body(body: bytes) -> object:
     try:
         value: object = json.loads(body, parse_constant=_refuse)
     except _NotFiniteError as error:
-        place = ".".join(_place_of_constant(json.loads(body)) or ())
+        place = ".".join(place_of_infinity(json.loads(body)) or ())
         what = f"{place or 'the body'}: {error} is no number in JSON"
         raise Problem(400, what, parameter=place or None, code="invalid_json") from None
-    return _joined(value) if _HALVES.search(body) or not _is_utf8(body) else value
+    return join_in_json(value) if _HALVES.search(body) or not _is_utf8(body) else value
 
 
 def _refuse(name: str) -> object:
@@ -41,22 +41,12 @@ def _is_utf8(body: bytes) -> bool:
     return json.detect_encoding(body).startswith("utf-8")
 
 
-def _place_of_constant(value: object) -> list[str] | None:
+def place_of_infinity(value: object) -> list[str] | None:
     """The keys to the first number that is none; None where there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else []
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inside:
-        if (found := _place_of_constant(one)) is not None:
+        if (found := place_of_infinity(one)) is not None:
             return [join_surrogates(str(key)), *found]
     return None
-
-
-def _joined(value: object) -> object:
-    if isinstance(value, str):
-        return join_surrogates(value)
-    if isinstance(value, list):
-        return [_joined(one) for one in value]
-    if isinstance(value, dict):
-        return {join_surrogates(key): _joined(one) for key, one in value.items()}
-    return value

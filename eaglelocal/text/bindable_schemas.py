@@ -16,7 +16,7 @@ from dataclasses import replace
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.schema_parts import Schema, changed
+from eaglelocal.text.schema_parts import Schema, all_parts, changed
 from eaglelocal.text.tool_schemas import schema_of
 
 _DIALECT = re.compile(
@@ -30,7 +30,7 @@ _FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or refers bac
 def tidied(schema: Schema) -> dict[str, object]:
     """Closed, without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
     less = changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
-    return less if any(map(_is_composed, _parts(less))) else changed(less, _closed)
+    return less if any(map(_is_composed, all_parts(less))) else changed(less, _closed)
 
 
 def _says_nothing(key: str, value: object) -> bool:
@@ -56,18 +56,6 @@ def _is_composed(one: Schema) -> bool:
     if not isinstance(every, list) or len(every) > 1:  # one alone is how Pydantic describes a reference
         return True
     return bool(one.keys() & _COMPOSING or ("properties" in one and one.keys() & _BESIDE))
-
-
-def _parts(schema: Schema) -> list[Schema]:
-    """The schema, and each within it."""
-    found: list[Schema] = []
-
-    def note(one: Schema) -> dict[str, object]:
-        found.append(one)
-        return dict(one)
-
-    changed(schema, note)
-    return found
 
 
 # ---- less and less

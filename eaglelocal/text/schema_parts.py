@@ -20,6 +20,15 @@ def parts_of(schema: Schema) -> Iterator[Schema]:
             yield from _schemas_in([*value.values()] if isinstance(value, dict) and key in NAMED_SCHEMAS else value)
 
 
+def all_parts(schema: Schema) -> Iterator[Schema]:
+    """The schema, and each within it, however deep."""
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += parts_of(one)
+
+
 def _schemas_in(value: object) -> Iterator[Schema]:
     if isinstance(value, dict):
         yield value

@@ -12,14 +12,15 @@ references go round in circles stays as it is. Does not know tools.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from urllib.parse import unquote, urldefrag, urljoin
 
-from eaglelocal.text.schema_parts import Schema, changed, parts_of
+from eaglelocal.text.schema_parts import Schema, all_parts, changed, parts_of
 
 REF, DEFINITIONS = "$ref", "$defs"
 LIFTED = f"#/{DEFINITIONS}/"  # how every reference begins that could be followed
 _DEFINING = (DEFINITIONS, "definitions")
+_ANCHORS = ("$anchor", "$dynamicAnchor")  # the latter is one for `$ref` as well
 _OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
 
 
@@ -28,7 +29,7 @@ def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
 
     Those are left out of it, so it admits anything there.
     """
-    if not any(REF in one for one in _all_parts(schema)):
+    if not any(REF in one for one in all_parts(schema)):
         return dict(schema), []
     document = _Document(schema)
     return document.lifted(), document.unknown
@@ -68,14 +69,15 @@ class _Document:
 
     def _named(self, one: Schema, base: str) -> str:
         """Note what this schema is called. Returns the address that references in it begin from."""
-        name, anchor = one.get(self._id), one.get("$anchor")
+        name = one.get(self._id)
         if isinstance(name, str) and name.startswith("#"):  # an anchor, as older drafts have them
             self._anchors[base, name[1:]] = one
         elif isinstance(name, str) and (address := _joined(base, name)) is not None:
             base = address.rstrip("#")
             self._resources[base] = one
-        if isinstance(anchor, str):
-            self._anchors[base, anchor] = one
+        for anchor in (one.get(word) for word in _ANCHORS):
+            if isinstance(anchor, str):
+                self._anchors[base, anchor] = one
         return base
 
     def _place(self, reference: str, base: str) -> tuple[object, str]:
@@ -128,7 +130,7 @@ class _Document:
         def change(one: Schema) -> dict[str, object]:
             if one is not target and id(one) in self._names:
                 return {REF: LIFTED + self._names[id(one)]}
-            less = _without(one, (REF, "$anchor", "$schema", self._id, *_DEFINING))
+            less = _without(one, (REF, *_ANCHORS, "$schema", self._id, *_DEFINING))
             named = self._targets.get(id(one))
             return less if named is None else {REF: LIFTED + named, **less}
 
@@ -157,11 +159,3 @@ def _behind(resource: object, pointer: str) -> object:
 
 def _without(schema: Schema, words: Collection[str]) -> dict[str, object]:
     return {key: value for key, value in schema.items() if key not in words}
-
-
-def _all_parts(schema: Schema) -> Iterator[Schema]:
-    waiting = [schema]
-    while waiting:
-        one = waiting.pop()
-        yield one
-        waiting += parts_of(one)

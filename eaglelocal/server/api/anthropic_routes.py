@@ -25,7 +25,7 @@ from eaglelocal.server.api.exchange import Exchange, Whole, conversation
 from eaglelocal.server.api.json_values import as_json
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, chat_question
-from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
+from eaglelocal.server.api.refused import NO_LOGPROBS, ONE_ANSWER, Words, refuse, renamed, renamed_format
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.routing import BodyRoute
 from eaglelocal.server.api.schema import SamplingGiven
@@ -50,7 +50,9 @@ WORDS = Words(
     stops="stop_sequences",
     foreign={
         **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed("output_config.format", "response_format"),
+        **renamed_format("output_config.format", "output_config", "output_format"),
+        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
+        "chat_template_kwargs": "values of the template are set by thinking and output_config.effort here",
         **renamed("output_config.effort", "reasoning_effort"),
         **renamed("stop_sequences", "stop"),
         "n": ONE_ANSWER,
@@ -78,6 +80,7 @@ async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response
         "stream": body.stream,
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences or None,
+        "continue_final_message": body.continue_final_message,
     }
     question, names = read(body, sampled, serving, owner)
     name = serving.models.name_of(question.model)

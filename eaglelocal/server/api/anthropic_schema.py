@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from eaglelocal.server.api.foreign_items import as_text, is_of_server_tool
 from eaglelocal.server.api.schema import (
+    CONTINUED,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
@@ -16,13 +17,13 @@ from eaglelocal.server.api.schema import (
     Body,
     CallId,
     Count,
+    Elsewhere,
     Finite,
     Name,
     SamplingGiven,
     Stop,
     Text,
     ToolName,
-    Unsupported,
     Word,
 )
 
@@ -109,11 +110,12 @@ class CountBody(Body):
     response_format: Any = None  # what is called otherwise here is refused, with its name here
     reasoning_effort: Any = None
     chat_template: Any = None
+    functions: Any = None
     lora: Any = None
     truncate_prompt_tokens: Any = None
 
 
-class MessagesBody(CountBody, SamplingGiven, Unsupported):
+class MessagesBody(CountBody, SamplingGiven, Elsewhere):
     """POST /v1/messages. What Anthropic does not know and chats do (`seed`, `min_p`, penalties) is obeyed too."""
 
     max_tokens: Count
@@ -123,6 +125,9 @@ class MessagesBody(CountBody, SamplingGiven, Unsupported):
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     stop: Any = None  # what is called otherwise here is refused, with its name here
     max_completion_tokens: Any = None
-    max_output_tokens: Any = None
     n_predict: Any = None
     n: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    chat_template_kwargs: Any = None
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None

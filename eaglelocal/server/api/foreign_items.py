@@ -31,6 +31,7 @@ ANSWERED = {  # calls whose results are items of their own: the field that says 
 }
 ENCRYPTED = ("encrypted_content", "encrypted_index")
 UNREAD = frozenset(("type", "id", "status", "cache_control", *ENCRYPTED, "created_by", "acknowledged_safety_checks"))
+OF_SERVERS = ("server_tool_use", "mcp_tool_use", "container_upload", "search_result", "compaction")  # Anthropic's
 FILES = ("result", "image_url", "partial_image_b64", "data")  # in base64, which a model cannot read
 PARTS = ("input_text", "output_text", "text", "input_image", "input_file")
 _PICTURE = "computer_screenshot"
@@ -39,7 +40,7 @@ _PICTURE = "computer_screenshot"
 def is_foreign(type: object) -> bool:
     if not isinstance(type, str) or type in ("function_call", "function_call_output"):
         return False
-    return type in SKIPPED or type in SAID or type.endswith(("_call", "_call_output"))
+    return type in SKIPPED or type in SAID or type.endswith(("_call", "_output"))
 
 
 def as_known(item: Values) -> dict[str, Any]:
@@ -47,9 +48,11 @@ def as_known(item: Values) -> dict[str, Any]:
     kind: str = item["type"]
     if kind in SKIPPED:
         return {"type": "reasoning"}
-    if kind.endswith("_call_output"):
+    if kind.endswith("_output"):
+        if not item.get("call_id"):  # it is of no call that the model made
+            return _text(kind, item)
         known = {"type": "function_call_output", "call_id": item.get("call_id")}
-        return known | {"output": _output(item.get("output"))}
+        return known | {"output": _output(item.get("output", item.get("tools")))}
     if kind in ANSWERED and (item.get("call_id") or kind == "custom_tool_call"):
         return _call(kind, item)
     return _text(kind, item)
@@ -60,7 +63,7 @@ def is_of_server_tool(type: object) -> bool:
     """Of a tool that Anthropic runs, in a session that was begun there."""
     if not isinstance(type, str) or type == "tool_result":
         return False
-    return type in ("server_tool_use", "mcp_tool_use", "container_upload") or type.endswith("_tool_result")
+    return type in OF_SERVERS or type.endswith("_tool_result")
 
 
 def as_text(block: Values) -> dict[str, Any]:

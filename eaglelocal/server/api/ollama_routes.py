@@ -37,7 +37,7 @@ from eaglelocal.server.api.ollama_schema import (
 from eaglelocal.server.api.ollama_teller import NDJSON, OllamaTeller, Shape, as_message, as_response, head, nanoseconds
 from eaglelocal.server.api.openai_routes import Owner, There
 from eaglelocal.server.api.reading import Question, chat_question, completion_question, embed_request, new_id
-from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
+from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed, renamed_format
 from eaglelocal.server.api.routing import JsonRoute
 from eaglelocal.server.api.schema import CompletionBody, SamplingGiven
 from eaglelocal.server.api.translation import Names, as_chat
@@ -64,7 +64,8 @@ WORDS = Words(
     weights="options.logit_bias",
     foreign={
         **renamed("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed("format", "response_format"),
+        **renamed("options.stop", "stop_sequences"),
+        **renamed_format("format", "format"),
         "n": ONE_ANSWER,
     },
 )

@@ -18,12 +18,12 @@ from eaglelocal.server.api.schema import (
     MAX_TRANSLATED_TOOLS,
     Body,
     CallId,
+    Elsewhere,
     FunctionGiven,
     Limit,
     Name,
     SamplingGiven,
     Text,
-    Unsupported,
     Word,
     clipped,
 )
@@ -32,14 +32,12 @@ Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 NO_TIME = (0, "0", "0s", "0m")
 
 
-class ElsewhereGiven(Unsupported):
+class ElsewhereGiven(Elsewhere):
     """What other APIs understand, in the body or among its options: refused, with its name here where it has one."""
 
     max_completion_tokens: Any = None
-    max_output_tokens: Any = None
     n_predict: Any = None
     n: Any = None
-    response_format: Any = None
     chat_template: Any = None
 
 

@@ -62,11 +62,7 @@ class Question:
 
 def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Question:
     refuse(body)
-    if any(modality != "text" for modality in body.modalities or ()):
-        raise unsupported("modalities", "only text comes out of this server")
     params = params_of(body, defaults)
-    if body.function_call not in (None, "none", "auto"):
-        raise unsupported("function_call", "function_call is called tool_choice now")
     if body.top_logprobs and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
@@ -317,7 +313,7 @@ def tool_of(given: ToolGiven, index: int) -> Tool:
     if function is None:
         raise Problem(400, "a tool of type function needs a function", parameter=f"tools.{index}.function")
     parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
-    schema = as_json(parameters, f"tools.{function.name}")
+    schema = as_json(parameters, f"tools.{index}.function.parameters")
     return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
 
 

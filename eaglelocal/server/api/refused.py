@@ -17,6 +17,7 @@ REFUSED = {  # in the words of the route
     **dict.fromkeys(("allowed_token_ids", "bad_words"), "tokens are favoured or forbidden by {weights} here"),
     "audio": "audio is out of scope here",
     "chat_template": "this server uses the model's own chat template",
+    "function_call": "function_call is called tool_choice now",
     "functions": "functions are called tools now",
     "include_stop_str_in_output": "a stop string is never told here",
     "logits_processors": "no code of callers runs here",
@@ -26,6 +27,7 @@ REFUSED = {  # in the words of the route
     "min_keep": "filters keep at least one token here, no more",
     "post_sampling_probs": "log-probabilities are told of the model's own distribution here",
     "use_beam_search": "this server searches no beams",
+    "modalities": "only text comes out of this server",
     "min_tokens": "answers have no least length here; ignore_eos lets them go on to {limit}",
     "prompt_logprobs": "log-probabilities are told of the answer only",
     **dict.fromkeys(("stop_token_ids", "stop_regex"), "answers are ended by texts here: {stops}"),
@@ -34,6 +36,9 @@ REFUSED = {  # in the words of the route
 }
 NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and what is empty
 ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # than nothing
+FORMATS = ("response_format", "format", "output_format", "text_format", "text", "output_config")
+WITH_A_FORMAT = ("text", "output_config")  # fields with more in them, which says nothing here
+NO_LOGPROBS = "log-probabilities are told by /v1/chat/completions and /v1/completions"
 ONE_ANSWER = "one answer is made here; ask again for another"
 
 
@@ -51,12 +56,25 @@ class Words:
     foreign: Mapping[str, str] = field(default_factory=dict)
 
 
-CHAT = Words()
-
-
 def renamed(name: str, *others: str) -> dict[str, str]:
     """Foreign names of one field, whose reason is its own name."""
     return dict.fromkeys(others, f"it is called {name} here")
+
+
+def renamed_format(name: str, *obeyed: str) -> dict[str, str]:
+    """Foreign names of the answer's format: all but the fields of the route."""
+    foreign = [other for other in FORMATS if other not in obeyed]
+    within = dict.fromkeys(WITH_A_FORMAT, f"the format in it is called {name} here")
+    return {other: within.get(other, f"it is called {name} here") for other in foreign}
+
+
+CHAT = Words(
+    foreign={
+        **renamed("max_tokens", "max_output_tokens"),
+        **renamed("stop", "stop_sequences"),
+        **renamed_format("response_format", "response_format"),
+    }
+)
 
 
 def refuse(body: Body, words: Words = CHAT, *, within: str = "") -> None:
@@ -77,7 +95,13 @@ def is_off(name: str, value: object) -> bool:
         return False
     if name == "n" and value == 1:
         return True
-    if name == "response_format" and isinstance(value, dict) and value.get("type") == "text":
+    if name in WITH_A_FORMAT:
+        value = value.get("format") if isinstance(value, dict) else None
+    if name in FORMATS and isinstance(value, dict) and value.get("type") == "text":
+        return True
+    if name == "function_call" and value in ("none", "auto"):
+        return True
+    if name == "modalities" and isinstance(value, list) and all(one == "text" for one in value):
         return True
     is_negative = isinstance(value, int | float) and value < 0
     return not value or (is_negative and name in NEGATIVE_IS_OFF)

@@ -15,7 +15,7 @@ from eaglelocal.server.api.content import is_data
 from eaglelocal.server.api.exchange import Conversation, Exchange, Talk, Wire
 from eaglelocal.server.api.openai_routes import Owner, There, owner_of
 from eaglelocal.server.api.reading import Question, chat_question, content_of, text_of, url_of
-from eaglelocal.server.api.refused import ONE_ANSWER, Words, refuse, renamed
+from eaglelocal.server.api.refused import NO_LOGPROBS, ONE_ANSWER, Words, refuse, renamed, renamed_format
 from eaglelocal.server.api.replies import STREAMED
 from eaglelocal.server.api.responses_memory import MAX_BYTES, Memory
 from eaglelocal.server.api.responses_schema import (
@@ -54,7 +54,9 @@ WORDS = Words(
     limit="max_output_tokens",
     foreign={
         **renamed("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
-        **renamed("text.format", "response_format"),
+        **renamed("stop", "stop_sequences"),
+        **renamed_format("text.format", "text"),
+        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
         **renamed("reasoning.effort", "reasoning_effort"),
         "n": ONE_ANSWER,
     },
@@ -146,8 +148,10 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "tool_choice": body.tool_choice,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
         "response_format": format_of(body.text),
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "continue_final_message": body.continue_final_message,
     }
-    functions = body.functions
+    functions = body.functions_by_name
     if isinstance(body.tool_choice, NamedTool):
         chat["tool_choice"] = choice_of(body.tool_choice, meant_names(functions))
     if body.tools is not None:

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_serializer, model_validato
 
 from eaglelocal.server.api.foreign_items import as_known, is_foreign
 from eaglelocal.server.api.schema import (
+    CONTINUED,
     MAX_ALLOWED,
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -16,15 +17,14 @@ from eaglelocal.server.api.schema import (
     STRICT_FORMAT,
     Body,
     CallId,
-    Count,
     Effort,
+    Elsewhere,
     JsonSchema,
     Name,
     Parts,
     SamplingGiven,
     Text,
     ToolName,
-    Unsupported,
     Word,
 )
 from eaglelocal.server.errors import Problem
@@ -156,26 +156,29 @@ class Reasoning(Body):
     effort: Effort | None = None
 
 
-class ResponsesBody(SamplingGiven, Unsupported):
+class ResponsesBody(SamplingGiven, Elsewhere):
     """POST /v1/responses"""
 
     model: Name = ""
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # told again as it came
     max_tokens: Any = None  # what is called otherwise here is refused, with its name here
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None
-    response_format: Any = None
     reasoning_effort: Any = None
     chat_template: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
     stream: bool | None = None
     tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextGiven | None = None
     reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[Name, Any] | None = None  # as chats have them
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     previous_response_id: Name | None = None
     store: bool | None = None
     conversation: Any = None
@@ -184,7 +187,7 @@ class ResponsesBody(SamplingGiven, Unsupported):
     metadata: dict[Name, Text] | None = None  # told again as it came, so it must be what JSON can spell
 
     @property
-    def functions(self) -> Functions:
+    def functions_by_name(self) -> Functions:
         """The tools that can be called, each with its namespace, by the name under which the model knows it.
 
         Raises Problem where two that differ have one name.

@@ -72,7 +72,7 @@ class ResponsesTeller:
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
-        self._functions = body.functions
+        self._functions = body.functions_by_name
         self._created_at = int(time.time())  # some clients read whole numbers only
         self._done: list[Event] = []  # items
         self._open: OpenItem | OpenCall | None = None

@@ -239,8 +239,14 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
+
+
 class SamplingGiven(Body):
-    """What OpenAI's endpoints and llama.cpp's users say about sampling; None: as the server was started."""
+    """What OpenAI's endpoints and llama.cpp's users say about how an answer is made; None: as the server was started.
+
+    Routes of all shapes obey it.
+    """
 
     temperature: Annotated[float, Finite, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
@@ -256,6 +262,8 @@ class SamplingGiven(Body):
     seed: Seed | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
+    cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
 
 
 class UnsupportedInPrompts(Body):
@@ -275,6 +283,8 @@ class Unsupported(UnsupportedInPrompts):
     dry_multiplier: Any = None
     dynatemp_range: Any = None
     ebnf: Any = None
+    function_call: Any = None
+    functions: Any = None
     grammar: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
@@ -286,6 +296,7 @@ class Unsupported(UnsupportedInPrompts):
     min_keep: Any = None
     min_tokens: Any = None
     mirostat: Any = None
+    modalities: Any = None
     post_sampling_probs: Any = None
     prompt_logprobs: Any = None
     regex: Any = None
@@ -298,10 +309,23 @@ class Unsupported(UnsupportedInPrompts):
     xtc_probability: Any = None
 
 
-CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
+class Elsewhere(Unsupported):
+    """Also what one API or another calls the answer's format, its limit and its stops.
+
+    A route refuses those that have another name there, with that name; its own it describes itself.
+    """
+
+    format: Any = None
+    max_output_tokens: Any = None
+    output_config: Any = None
+    output_format: Any = None
+    response_format: Any = None
+    stop_sequences: Any = None
+    text: Any = None
+    text_format: Any = None
 
 
-class Asked(SamplingGiven, Unsupported):
+class Asked(SamplingGiven, Elsewhere):
     """What chat and plain completions share."""
 
     model: Name = ""
@@ -312,8 +336,6 @@ class Asked(SamplingGiven, Unsupported):
     max_completion_tokens: Limit | None = None  # the same; it counts where both are there
     n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
-    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
-    cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
     user: Any = None  # forgotten
 
 
@@ -339,10 +361,7 @@ class ChatBody(Asked):
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     chat_template_kwargs: dict[Name, Any] | None = None
     tell_drafted: bool | None = None  # ours: streams say of each chunk whether its tokens were drafted
-    modalities: list[str] | None = None
     chat_template: Any = None
-    functions: Any = None
-    function_call: Any = None
 
 
 class CompletionBody(Asked):

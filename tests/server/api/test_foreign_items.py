@@ -54,6 +54,7 @@ OUTPUTS: dict[str, tuple[object, str]] = {
         [{"type": "input_text", "text": "a"}, {"type": "input_audio", "data": "x"}],
         '[{"type": "input_text", "text": "a"}, {"type": "input_audio", "data": "..."}]',
     ),
+    "tool_search_output": (None, ""),
     "y_call_output": ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}], "ab"),
 }
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -63,6 +64,7 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
     "image_generation_call": ({"result": "iVBORw0KGgo" * 1000, "revised_prompt": "an owl"}, "an owl"),
     "mcp_call": ({"name": "read", "arguments": '{"path": "a"}', "output": "text", "server_label": "files"}, "files"),
     "mcp_approval_request": ({"name": "read", "server_label": "files"}, "read"),
+    "tool_search_output": ({"tools": [{"type": "function", "name": "owls"}]}, "owls"),
     "tool_search_call": ({"arguments": {"query": "owls"}}, "owls"),
 }
 
@@ -146,6 +148,18 @@ def test_what_anthropic_s_own_tools_did_is_told_as_a_text(actor: Server) -> None
     assert answer.status_code == 200, answer.text
     content = json.loads(answer.json()["content"][0]["text"])["messages"][1]["content"]
     assert '"query": "owls"' in content and "Owls are birds." in content and "gAAAA" not in content
+
+
+def test_blocks_of_searches_and_compactions_are_told_as_texts(actor: Server) -> None:
+    found = {"type": "search_result", "source": "https://example.com", "title": "Owls", "content": [{"type": "text"}]}
+    kept = {"type": "compaction", "content": "We spoke of birds."}
+    for role, block, read in (("assistant", kept, "We spoke of birds."), ("user", found, "https://example.com")):
+        turns = [{"role": role, "content": [block]}, {"role": "user", "content": "show"}]
+        asked = {"messages": turns, "max_tokens": 9}
+        answer = actor.http.post("/v1/messages", json=asked)
+        assert answer.status_code == 200, answer.text
+        content = json.loads(answer.json()["content"][0]["text"])["messages"][0]["content"]
+        assert content.startswith(f"[{block['type']}: ") and read in content
 
 
 values = st.recursive(

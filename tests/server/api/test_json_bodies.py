@@ -207,3 +207,21 @@ def test_a_limit_of_a_plain_completion_is_obeyed_under_either_name(typist: Serve
 def test_the_type_that_the_value_has_says_what_is_wrong(actor: Server, path: str, field: str, said: str) -> None:
     status, told = post(actor, path, ANSWERED[path] % field)
     assert status == 400 and said in message_in(told), told
+
+
+@pytest.mark.parametrize(
+    ("more", "parameter"),
+    [
+        (
+            '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": [1, 1e999]}}}]',
+            "tools.0.function.parameters.enum.1",
+        ),
+        ('"chat_template_kwargs": {"a": -1e999}', "chat_template_kwargs.a"),
+    ],
+)
+def test_a_number_without_end_is_refused_by_its_place(actor: Server, more: str, parameter: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "say x"}}], {more}}}'
+    answer = actor.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, parameter)
+    assert error["message"].startswith(f"{parameter}: ") and "Error" not in error["message"]

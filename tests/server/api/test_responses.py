@@ -379,3 +379,9 @@ def test_a_response_that_fails_in_the_stream_says_so_at_last(script: str) -> Non
     assert response.error is not None
     assert (response.error.code, response.error.message) == ("server_error", error.message)
     assert (response.output[0].status, response.output_text) == ("incomplete", "so far")
+
+
+def test_a_limit_beyond_any_context_is_told_again_as_it_came(actor: Server) -> None:
+    asked = {"input": "say x", "max_output_tokens": 2**31 - 1}
+    answer = actor.http.post("/v1/responses", json=asked).json()
+    assert (answer["status"], answer["max_output_tokens"]) == ("completed", 2**31 - 1)

@@ -5,6 +5,7 @@ Routes of every shape, for what one of them refuses must not be 200 at another."
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from doubles.running_server import Server
 from eaglelocal.core.constraint import Syntax
 from eaglelocal.server.api.formats import constraint_of
 from eaglelocal.server.api.refused import REFUSED
-from eaglelocal.server.api.schema import ResponseFormat, Unsupported
+from eaglelocal.server.api.schema import Elsewhere, ResponseFormat, Unsupported
 from eaglelocal.server.errors import Problem
 
 MESSAGES = [{"role": "user", "content": "say x"}]
@@ -29,7 +30,29 @@ BODIES: dict[str, dict[str, Any]] = {
     "/apply-template": {"messages": MESSAGES},
 }
 OLLAMA = ("/api/chat", "/api/generate")
-SOMETHING = {"min_keep": 3, "adaptive_target": 0.5, "json_schema": "a text"}  # elsewhere a number above zero will do
+JSON_FORMAT = {"format": {"type": "json_object"}}
+SOMETHING: dict[str, Any] = {  # elsewhere a number above zero will do
+    "min_keep": 3,
+    "adaptive_target": 0.5,
+    "json_schema": "a text",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "modalities": ["text", "audio"],
+    "text": JSON_FORMAT,
+    "output_config": JSON_FORMAT,
+}
+OWN = {  # of the names that only some routes know
+    "/v1/responses": ("text", "max_output_tokens"),
+    "/v1/messages": ("output_config", "output_format", "stop_sequences"),
+    "/api/chat": ("format",),
+    "/api/generate": ("format",),
+}
+FOREIGN = (
+    *((path, name) for path in BODIES for name in Elsewhere.model_fields if name not in OWN.get(path, ())),
+    *((path, name) for path in ("/v1/responses", "/v1/messages") for name in ("logprobs", "top_logprobs")),
+    ("/v1/messages", "chat_template_kwargs"),
+)
+NO_CHATS = ("/v1/responses", "/v1/messages", *OLLAMA)  # which call response_format otherwise
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
@@ -39,7 +62,7 @@ def post(server: Server, path: str, asked: dict[str, Any]) -> tuple[int, Any]:
 
 
 def refusal(told: Any) -> tuple[str, str]:
-    """Parameter and message. Shapes that have one text for both begin with the parameter, unless it is in the text."""
+    """Parameter and message. Shapes that have one text for both begin with the parameter, unless the text names it."""
     error = told["error"]
     if isinstance(error, dict) and "param" in error:
         return error["param"], error["message"]
@@ -49,15 +72,35 @@ def refusal(told: Any) -> tuple[str, str]:
 
 def is_blamed(told: Any, parameter: str) -> bool:
     blamed, message = refusal(told)
-    return blamed == parameter or ("param" not in told["error"] and parameter.removeprefix("options.") in message)
+    is_in_text = re.search(rf"(?<![\w.-]){re.escape(parameter)}(?![\w-]|\.\w)", message) is not None
+    return blamed == parameter or ("param" not in told["error"] and is_in_text)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "message", "placed"),
+    [
+        ("n", "one answer is made here", "n: one answer is made here"),
+        ("stop", "it is called stop_sequences here", "stop: it is called stop_sequences here"),
+        ("stop", "it is called options.stop here", "stop: it is called options.stop here"),
+        ("a", "a.b is wanted", "a: a.b is wanted"),
+        ("seed", "seed: a number is wanted", "seed: a number is wanted"),
+        ("functions", "it has functions.", "it has functions."),
+        ("system", "beside raw no system", "beside raw no system"),
+    ],
+)
+def test_a_text_without_a_field_beside_it_names_the_field(parameter: str, message: str, placed: str) -> None:
+    problem = Problem(400, message, parameter=parameter)
+    assert problem.ollama_body() == {"error": placed}
+    assert problem.anthropic_body() == {"type": "error", "error": {"type": problem.type, "message": placed}}
 
 
 def test_every_unsupported_field_has_a_reason() -> None:
     assert set(Unsupported.model_fields) <= set(REFUSED)
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("name", sorted(Unsupported.model_fields))
+@pytest.mark.parametrize(
+    ("path", "name"), [one for one in FOREIGN if one[1] != "response_format" or one[0] in NO_CHATS]
+)
 def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: str) -> None:
     status, told = post(actor, path, BODIES[path] | {name: SOMETHING.get(name, 2)})
     assert status == 400 and is_blamed(told, name), told
@@ -93,6 +136,17 @@ def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: s
         ("/api/chat", "response_format", {"type": "json_object"}, "format"),
         ("/api/chat", "max_completion_tokens", 5, "options.num_predict"),
         ("/api/chat", "n", 2, "one answer"),
+        ("/v1/chat/completions", "format", "json", "response_format"),
+        ("/v1/chat/completions", "text", JSON_FORMAT, "response_format"),
+        ("/v1/chat/completions", "max_output_tokens", 5, "max_tokens"),
+        ("/v1/chat/completions", "stop_sequences", ["a"], "stop"),
+        ("/v1/responses", "format", {"type": "json_object"}, "text.format"),
+        ("/v1/responses", "text_format", {"type": "json_object"}, "text.format"),
+        ("/v1/responses", "functions", [{"name": "f"}], "tools"),
+        ("/v1/messages", "text", JSON_FORMAT, "output_config.format"),
+        ("/v1/messages", "function_call", {"name": "f"}, "tool_choice"),
+        ("/api/chat", "modalities", ["audio"], "only text"),
+        ("/api/chat", "stop_sequences", ["a"], "options.stop"),
         ("/api/generate", "n_predict", 5, "options.num_predict"),
         ("/v1/embeddings", "truncate_prompt_tokens", 5, "read whole"),
         ("/v1/embeddings", "lora", "x", "LoRA"),
@@ -116,9 +170,20 @@ def test_the_field_that_is_meant_is_named(actor: Server, path: str, name: str, v
     assert is_blamed(told, name)
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", *OLLAMA])
+OFF = {
+    "functions": [],
+    "function_call": "auto",
+    "modalities": ["text"],
+    "logprobs": False,
+    "top_logprobs": 0,
+    "cache_prompt": True,
+    "text_format": {"type": "text"},
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", *OLLAMA])
 def test_what_is_switched_off_is_answered(actor: Server, path: str) -> None:
-    for off in ({"n": 1, "min_tokens": 0, "mirostat": 0}, {"response_format": {"type": "text"}}, {"n": None}):
+    for off in ({"n": 1, "min_tokens": 0, "mirostat": 0}, {"response_format": {"type": "text"}}, {"n": None}, OFF):
         status, told = post(actor, path, BODIES[path] | off)
         assert status == 200, told
 
@@ -128,6 +193,26 @@ def test_messages_obey_what_chats_do(actor: Server) -> None:
     assert post(actor, "/v1/messages", BODIES["/v1/messages"] | asked)[0] == 200
     for name, value in (("seed", "x"), ("min_p", 2), ("logit_bias", {"x": 1})):
         assert post(actor, "/v1/messages", BODIES["/v1/messages"] | {name: value})[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_text_of_another_api_that_binds_nothing_is_answered(actor: Server, path: str) -> None:
+    for off in ({"format": {"type": "text"}}, {"verbosity": "low"}, "x"):
+        assert post(actor, path, BODIES[path] | {"text": off})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat"])
+def test_drafting_and_the_cache_are_steered_by_every_shape(actor: Server, path: str) -> None:
+    def steered(**more: object) -> dict[str, Any]:
+        return BODIES[path] | ({"options": more} if path == "/api/chat" else more)
+
+    for name, value in (("spec", 99), ("cache_prompt", 2)):
+        status, told = post(actor, path, steered(**{name: value}))
+        assert status == 400 and name in json.dumps(told), told
+    asked = json.loads(json.dumps(steered(spec="off", cache_prompt=False)).replace("say x", "show"))
+    status, told = post(actor, path, asked)
+    shown = json.dumps(told).replace("\\", "")
+    assert status == 200 and '"reuses_cache": false' in shown and '"drafting": "off"' in shown, shown
 
 
 @pytest.mark.parametrize("path", OLLAMA)

@@ -78,6 +78,11 @@ CASES: dict[str, tuple[Values, tuple[Values, ...], tuple[Values, ...]]] = {
         ({"a": 1},),
         ({"a": None},),
     ),
+    "an anchor that is dynamic as well": (
+        thing(a={"$ref": "#here"}) | {"$defs": {"x": INTEGER | {"$dynamicAnchor": "here"}}},
+        ({"a": 1},),
+        ({"a": None},),
+    ),
     "an anchor": (
         thing(a={"$ref": "#here"}) | {"$defs": {"x": INTEGER | {"$anchor": "here"}}},
         ({"a": 1},),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
+from doubles.loopback_server import Script
+from doubles.loopback_server import serving as serving_words
 from doubles.pages_server import Page, llama_pages, serving
 
+from eaglelocal.client.answer import stream
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.client.http_stream import StreamedAnswer, message_of, speculation_of
 from eaglelocal.client.servers.connection import Reply
+from eaglelocal.core.events import Tokens
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.errors import EngineError
 
 EAGLE, HALF = "\U0001f985", "\ufffd"
 
@@ -21,7 +28,7 @@ def chunk(reason: str | None = None, **delta: str) -> str:
 def answer(*chunks: str, is_split: bool = True) -> tuple[str, str]:
     """(thoughts, text)"""
     streamed = StreamedAnswer(is_split=is_split)
-    pieces = [piece for each in chunks for piece in streamed.take(each, 1.0)]
+    pieces = [*(piece for each in chunks for piece in streamed.take(each, 1.0)), *streamed.flush(1.0)]
     for piece in pieces:
         f"{piece.text}{piece.reasoning}".encode()
     return "".join(piece.reasoning for piece in pieces), "".join(piece.text for piece in pieces)
@@ -39,8 +46,22 @@ def answer(*chunks: str, is_split: bool = True) -> tuple[str, str]:
     ],
 )
 def test_halves_of_two_chunks_are_one_character(parts: tuple[str, ...], text: str) -> None:
-    assert answer(*(chunk(content=part) for part in parts), chunk("stop")) == ("", text)
-    assert answer(*(chunk(reasoning_content=part) for part in parts), chunk("stop")) == (text, "")
+    for last in ([], [chunk("stop")]):
+        assert answer(*(chunk(content=part) for part in parts), *last) == ("", text)
+        assert answer(*(chunk(reasoning_content=part) for part in parts), *last) == (text, "")
+        assert answer(*last, *(chunk(content=part) for part in parts)) == ("", text)
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_half_a_character_at_the_end_of_a_stream_is_told(is_ended: bool) -> None:
+    words = [{"choices": [{"delta": {"content": "a\ud83e"}}]}, *([json.loads(chunk("stop"))] if is_ended else [])]
+    texts: list[str] = []
+    with serving_words(Script(words)) as url, HttpClient(url) as client:
+        client.start()
+        with contextlib.suppress(EngineError):
+            for event in stream(client, ChatRequest(id="x", messages=(Message("user", "a"),))):
+                texts += [piece.text for piece in event.pieces] if isinstance(event, Tokens) else []
+    assert "".join(texts) == f"a{HALF}"
 
 
 def test_half_a_thought_does_not_wait_for_the_answer() -> None:
