@@ -29,6 +29,7 @@ _SCALARS = {
     "boolean": '("true" | "false")',
     "null": '"null"',
 }
+_OF_SCALARS = ("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
@@ -202,7 +203,12 @@ class _Rules:
             return f'"[" ({item} ("," {item})*)? "]"'
         if kind == "string":
             return self._gemma_text(self._texts(schema))
-        return _SCALARS.get(kind, self._gemma_anything())
+        return self._gemma_scalar(kind, schema) if kind in _SCALARS else self._gemma_anything()
+
+    def _gemma_scalar(self, kind: str, schema: Schema) -> str:
+        """Numbers and truth values are written as in JSON; what else is said of them is bound as there."""
+        said = {word: schema[word] for word in _OF_SCALARS if word in schema}
+        return self._json({"type": kind, **said}) if said else _SCALARS[kind]
 
     def _gemma_text(self, texts: Sequence[str]) -> str:
         quote = self._written(QUOTE)

@@ -21,6 +21,7 @@ REF, DEFINITIONS = "$ref", "$defs"
 LIFTED = f"#/{DEFINITIONS}/"  # how every reference begins that could be followed
 _DEFINING = (DEFINITIONS, "definitions")
 _ANCHORS = ("$anchor", "$dynamicAnchor")  # the latter is one for `$ref` as well
+_DYNAMIC = ("$dynamicRef", "$recursiveRef")
 _OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
 
 
@@ -29,10 +30,19 @@ def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
 
     Those are left out of it, so it admits anything there.
     """
+    if any(word in one for one in all_parts(schema) for word in _DYNAMIC):
+        schema = changed(schema, _static)
     if not any(REF in one for one in all_parts(schema)):
         return dict(schema), []
     document = _Document(schema)
     return document.lifted(), document.unknown
+
+
+def _static(one: Schema) -> dict[str, object]:
+    """A dynamic reference as a plain one: in a schema that nobody extends both name the same."""
+    dynamic = next((one[word] for word in _DYNAMIC if word in one), None)
+    rest = {key: value for key, value in one.items() if key not in _DYNAMIC}
+    return rest if dynamic is None or REF in rest else {**rest, REF: dynamic}
 
 
 class _Document:

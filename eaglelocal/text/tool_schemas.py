@@ -32,7 +32,7 @@ def bound_schema(tool: Tool) -> Schema:
 
 def _lifted(tool: Tool) -> tuple[Schema, list[str]]:
     schema = schema_of(tool)
-    return lifted(schema) if f'"{REF}"' in tool.parameters else (schema, [])
+    return lifted(schema) if 'Ref"' in tool.parameters or f'"{REF}"' in tool.parameters else (schema, [])
 
 
 def schema_of(tool: Tool | None) -> Schema:
@@ -95,13 +95,30 @@ def _kinds(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | Non
 
 
 def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
-    """A schema, or what its reference names; anything fits what cannot be found."""
+    """A schema, or what its reference names, with the properties of all parts that it must fit.
+
+    Anything fits what cannot be found.
+    """
     if not isinstance(schema, dict):
         return {}
     reference = schema.get(REF)
-    if not isinstance(reference, str):
+    if isinstance(reference, str):
+        return resolved(_target(reference, root), root, hops - 1) if hops else {}
+    every = schema.get("allOf")
+    if not isinstance(every, list) or not hops:
         return schema
-    return resolved(_target(reference, root), root, hops - 1) if hops else {}
+    return _merged(schema, [resolved(one, root, hops - 1) for one in every])
+
+
+def _merged(schema: Schema, parts: list[Schema]) -> Schema:
+    """An object that names its properties in several places, as one; any other schema as it is."""
+    if not any(isinstance(part.get("properties"), dict) for part in parts):
+        return schema
+    made = {key: value for key, value in schema.items() if key != "allOf"}
+    every = [*parts, made]
+    named = [properties for part in every if isinstance(properties := part.get("properties"), dict)]
+    must = [key for part in every if isinstance(required := part.get("required"), list) for key in required]
+    return {"type": "object", **made, "properties": {k: v for one in named for k, v in one.items()}, "required": must}
 
 
 def _target(reference: str, root: Schema) -> object:

@@ -83,6 +83,26 @@ CASES: dict[str, tuple[Values, tuple[Values, ...], tuple[Values, ...]]] = {
         ({"a": 1},),
         ({"a": None},),
     ),
+    "a dynamic reference": (
+        thing(a={"$dynamicRef": "#here"}) | {"$defs": {"x": INTEGER | {"$dynamicAnchor": "here"}}},
+        ({"a": 1},),
+        ({"a": None},),
+    ),
+    "a recursive reference": (
+        OPEN | {"properties": {"v": INTEGER, "kid": {"$recursiveRef": "#"}}, "required": ["v"]},
+        ({"v": 1}, {"v": 1, "kid": {"v": 2}}),
+        ({"v": 1, "kid": {}}, {"v": 1, "kid": 3}),
+    ),
+    "all of one at the root": (
+        {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": thing(a=INTEGER)}},
+        ({"a": 1},),
+        ({"a": None},),
+    ),
+    "one of few numbers": (
+        thing(v={"enum": [1, 2], "type": "integer"}, kid={"anyOf": [{"type": "null"}, {"$ref": "#"}]}),
+        ({"v": 1, "kid": None}, {"v": 1, "kid": {"v": 2, "kid": None}}),
+        ({"v": 3, "kid": None}, {"v": 1, "kid": {"v": 3, "kid": None}}),
+    ),
     "an anchor": (
         thing(a={"$ref": "#here"}) | {"$defs": {"x": INTEGER | {"$anchor": "here"}}},
         ({"a": 1},),
