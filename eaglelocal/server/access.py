@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder
-from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
@@ -168,7 +168,7 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
     except FaultInLine as error:
-        raise UsageError(f"the key file {place_of(path, error)}: {error}") from error
+        raise UsageError(f"the key file {path} cannot be read: line {error.line}: {error}") from error
     found: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):

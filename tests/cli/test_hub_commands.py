@@ -365,6 +365,7 @@ def test_offline(person: Person) -> None:
         ("HF_HUB_DOWNLOAD_TIMEOUT", "30s"),
         ("ALL_PROXY", "socks://127.0.0.1:9"),
         ("SSL_CERT_FILE", "/nowhere/at/all.pem"),
+        ("SSLKEYLOGFILE", "/nowhere/at/all"),
         ("HF_TOKEN", "hf_\u00e4"),
         ("HF_OIDC_RESOURCE", "x"),
     ],
@@ -374,6 +375,13 @@ def test_a_setting_of_this_machine_is_named_and_the_hub_is_not_blamed(person: Pe
     assert done.returncode == 2 and done.stdout == "" and name in done.stderr, done.stderr
     assert not any(words in done.stderr for words in ("bug", "trying again", "as a hub does", "Warning"))
     assert person.hub.asked == []
+
+
+def test_what_is_set_and_does_nothing_is_named_once(person: Person) -> None:
+    done = person.runs("pull", GUIDE, "--yes", HF_HUB_VERBOSITY="loud", HF_HUB_ENABLE_HF_TRANSFER="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("HF_HUB_VERBOSITY") == done.stderr.count("HF_HUB_ENABLE_HF_TRANSFER") == 1
+    assert "Unknown option" not in done.stderr and "Warning" not in done.stderr
 
 
 def test_a_proxy_that_does_not_answer_is_named(person: Person) -> None:
