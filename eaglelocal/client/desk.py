@@ -12,13 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_of
 from eaglelocal.client.port import OnEvent
 from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
-from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.errors import EagleLocalError, RequestError
@@ -48,10 +48,20 @@ class _Asked:
 
     @property
     def digest(self) -> Digest:
-        """Hashed when it is first wanted: while no engine has crashed, nobody asks for it."""
+        """Hashed when it is first wanted: while no engine has crashed, only one with pictures is."""
         if self._digest is None:
             self._digest = digest_of(self.request)
         return self._digest
+
+    @property
+    def has_pictures(self) -> bool:
+        return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
+
+    def drop_pictures(self) -> None:
+        """Forget what may be tens of megabytes, once the process has it; the digest remembers."""
+        if isinstance(self.request, ChatRequest) and self.has_pictures:
+            _ = self.digest
+            self.request = replace(self.request, messages=())
 
 
 @dataclass(slots=True)
@@ -105,7 +115,7 @@ class Desk:
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         asked = _Asked(request, on_event)
-        if self._suspects:
+        if self._suspects or asked.has_pictures:
             _ = asked.digest  # hashed before the lock is taken
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
@@ -252,6 +262,8 @@ class Desk:
             raise
         if not sent and self._sent.pop(request.id, None) is not None:
             self._waiting[request.id] = asked  # the loss has not been noticed yet, but will be
+        if sent:
+            asked.drop_pictures()
 
     def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:

@@ -12,8 +12,13 @@ from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 # strings and comments are passed over: brackets in them open nothing
+# also one that does not end, for else each quote in it would begin another to be looked for
 _TOKEN = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'|#[^\n]*|[\[\]{}]", re.DOTALL
+    r'"""(?:[^\\]|\\(?:.|\Z))*?(?:"{3,5}|\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]|\\[^\n]?)*+"?'
+    r"|'[^'\n]*+'?|#[^\n]*|[\[\]{}]",
+    re.DOTALL,
 )
 
 
