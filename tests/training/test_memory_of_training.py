@@ -227,7 +227,7 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
 def test_a_step_keeps_no_more_than_was_reckoned(school: School, tokens: int, chains: int) -> None:
     plan = Unrolling(chains=chains)
-    pupil = pupil_of(school, words_of(school, None), max_context=tokens)
+    pupil = pupil_of(school, words_of(school, None), max_context=tokens).to_learn_on("cpu")
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
