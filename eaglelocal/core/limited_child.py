@@ -28,6 +28,7 @@ from typing import BinaryIO, cast
 from eaglelocal.errors import EagleLocalError, RequestError
 
 MAX_ERROR_CHARS = 2000
+NICENESS = 10  # what reads anyone's input leaves the processor to the answers of others
 SPARE_S = 2  # of the processor: the parent, which says more, ends a call sooner
 RESERVE_BYTES = 1024 * 1024  # given back where there is no more memory, to say so
 HEAD = struct.Struct("<BQ")  # the kind of a message and its length
@@ -167,6 +168,8 @@ def send(replies: BinaryIO, message: Message) -> None:
 
 def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -> None:
     _reset_signals()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     requests, replies = take_over_pipes()
     module, _, name = function.partition(":")
