@@ -98,7 +98,7 @@ class LlamaConstraints:
         return self._found(constraint)
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
-        """At the beginning of an answer."""
+        """Return a matcher of its own for an answer that begins."""
         return self._found(constraint).prototype.deep_copy()
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ def refusal_of(constraint: Constraint, problem: str) -> RequestError:
 
 
 class ConstrainedSampler:
-    """What a chain draws among the tokens that a grammar admits.
+    """Draws with a chain among the tokens that a grammar admits.
 
     end_token  drawn where no token fits, to end the answer; `problem` then says why
     """
@@ -240,7 +240,7 @@ class ConstrainedSampler:
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """As llguidance takes it. Raises RequestError for what is too large or no JSON."""
+    """Return the grammar in llguidance's own form. Raises RequestError for what is too large or no JSON."""
     size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
     if size_bytes > MAX_SOURCE_BYTES:
         raise RequestError(f"the {noun(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
@@ -301,7 +301,7 @@ _PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # in 
 
 
 def reason_in(text: str) -> str:
-    """What llguidance objects to, in one line: the rest of what it says is the grammar.
+    """Return what llguidance objects to, in one line: the rest of what it says is the grammar.
 
     at 6(9): failed to compile JSON schema: regex parse error:
          ^(?=a)
@@ -314,7 +314,7 @@ def reason_in(text: str) -> str:
 
 
 def shortened(reason: str) -> str:
-    """Without the middle, where a long grammar is quoted."""
+    """Return the reason without its middle, where a long grammar is quoted."""
     if len(reason) <= MAX_REASON_CHARS:
         return reason
     return f"{reason[: MAX_REASON_CHARS // 3]}...{reason[-MAX_REASON_CHARS * 2 // 3 :]}"

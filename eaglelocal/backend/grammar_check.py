@@ -57,7 +57,7 @@ def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 class _ByteVocabulary:
-    """As llguidance wants one: behind the model's own ids, a token for each byte."""
+    """Implements what llguidance wants of a vocabulary: the model's own ids, and behind them a token for each byte."""
 
     bos_token_id = None
 
