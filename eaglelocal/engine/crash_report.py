@@ -33,7 +33,8 @@ _KNOWN_LINE = re.compile(
 )
 _FRAME = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
 _EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
-_UNFORESEEN = re.compile(r"(the engine failed[^:]*: \w+): .*", re.DOTALL)  # see process.py: the rest is anyone's text
+# what as_engine_error says of an error nobody foresaw: the rest is anyone's text
+_UNFORESEEN = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
