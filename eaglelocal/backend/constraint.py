@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLTokenizer
 
-from eaglelocal.backend.grammar_check import NO_ANSWER, OPENER, compiled
+from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compiled
 from eaglelocal.backend.hot import NONE_FITS
 from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
@@ -48,13 +48,15 @@ MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # of the processor: what each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
-CHECK_LIMITS = Limits(cpu_s=1.0, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+CHECK_LIMITS = Limits(cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+NEEDS_TIME = f"that takes more than {CHECK_LIMITS.cpu_s:g} s"
 NEEDS_MEMORY = f"that takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB"
 # What the signals mean that a grammar can cause: the stack has ended, or Rust was refused memory.
 CRASHES: dict[int, str] = {
     signal.SIGSEGV: "it is nested, or refers from one part to the next, too deeply",
     signal.SIGBUS: "it is nested, or refers from one part to the next, too deeply",
     signal.SIGABRT: NEEDS_MEMORY,
+    signal.SIGPROF: NEEDS_TIME,
 }
 
 
@@ -148,9 +150,12 @@ class LlamaConstraints:
         """Return what is wrong with it. Raises TooComplexError, ResourceError where nothing can be checked now."""
         for _ in range(2):  # somebody else may have ended the process
             try:
-                return str(self._check_process().call(grammar))
+                found = self._check_process().call(grammar)
+                if isinstance(found, int):
+                    raise ProcessDied(-found)
+                return str(found)
             except TookTooLong as error:
-                raise too_complex(constraint, f"that takes more than {CHECK_LIMITS.cpu_s:g} s") from error
+                raise too_complex(constraint, NEEDS_TIME) from error
             except TookTooMuchMemory as error:
                 raise too_complex(constraint, NEEDS_MEMORY) from error
             except ProcessDied as error:

@@ -2,20 +2,31 @@
 
 llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, one of a
 hundred kilobytes ends the process. What it costs depends on the grammar, hardly on the vocabulary, so the vocabulary
-here is single bytes, and the special tokens that grammars name. Imports llguidance alone, no llama.cpp.
+here is single bytes, and the special tokens that grammars name. A large grammar is compiled in a fork of the process:
+those that overflow the stack are large, and a fresh process takes thirty times as long as a fork. Imports llguidance
+alone, no llama.cpp.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from typing import Never
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 OPENER = f"{__name__}:open_check"
+MIN_FORK_CHARS = 8192
+CPU_S = 1.0  # of the processor, for one grammar
+SOON_S = 0.05  # what honest grammars take; then the processor is left to answers
 STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have several times as much (engine/input_queue.py)
 NO_ANSWER = "no answer"
 _NUM_BYTES = 256
+_RAISED, _NO_MEMORY = 1, 2  # exit statuses of a fork
 
 
 def parser_limits() -> LLParserLimits:
@@ -25,8 +36,8 @@ def parser_limits() -> LLParserLimits:
     )
 
 
-def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str]:
-    """Return the check over a vocabulary of this size.
+def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str | int]:
+    """Return the check over a vocabulary of this size: what `problem_of` says, or the signal that ended a fork.
 
     special  the tokens that a grammar may name, with their texts
     ends     the tokens that end an answer
@@ -34,8 +45,12 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
     tokenizer = LLTokenizer(TokenizerWrapper(_ByteVocabulary(num_tokens, special, ends)))
     threading.stack_size(STACK_BYTES)
 
-    def check(grammar: str) -> str:
-        return _in_thread(lambda: problem_of(grammar, tokenizer))
+    def check(grammar: str) -> str | int:
+        def compile_it() -> str:
+            return _in_thread(lambda: problem_of(grammar, tokenizer))
+
+        # Linux alone bounds a fork's memory, by the limit that it inherits.
+        return _in_fork(compile_it) if len(grammar) >= MIN_FORK_CHARS and sys.platform == "linux" else compile_it()
 
     return check
 
@@ -73,6 +88,43 @@ class _ByteVocabulary:
         return [self._first_byte + byte for byte in raw]
 
 
+def _in_fork(call: Callable[[], str]) -> str | int:
+    """Return its text, or the number of the signal that ended it. Raises RuntimeError, MemoryError."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _run_forked(call, writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status)
+    if (code := os.waitstatus_to_exitcode(status)) == _NO_MEMORY:
+        raise MemoryError
+    if code:
+        raise RuntimeError(said.decode())
+    return said.decode()
+
+
+def _run_forked(call: Callable[[], str], writing: int) -> Never:
+    """Write what it returns, or what it raised, and end with a status. Longer than CPU_S: SIGPROF ends it."""
+    status = _RAISED
+    try:
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # also where the process that forked is gone
+        try:
+            said, status = call(), 0
+        except MemoryError:
+            said, status = "", _NO_MEMORY
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        with open(writing, "wb") as pipe:
+            pipe.write(said.encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
 def _in_thread(call: Callable[[], str]) -> str:
     """Run it on the small stack."""
     outcome: list[str | BaseException] = []
@@ -85,6 +137,9 @@ def _in_thread(call: Callable[[], str]) -> str:
 
     thread = threading.Thread(target=run)
     thread.start()
+    thread.join(SOON_S)
+    if thread.is_alive():
+        _run_when_idle(thread)
     thread.join()
     (found,) = outcome
     if isinstance(found, MemoryError):
@@ -92,3 +147,10 @@ def _in_thread(call: Callable[[], str]) -> str:
     if isinstance(found, BaseException):
         raise RuntimeError(f"{type(found).__name__}: {found}") from found
     return found
+
+
+def _run_when_idle(thread: threading.Thread) -> None:
+    """Give the thread only what others leave of the processor, and let any of them interrupt it at once."""
+    if hasattr(os, "SCHED_IDLE") and thread.native_id is not None:  # Linux
+        with contextlib.suppress(OSError):  # it may have ended, or this may be forbidden
+            os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))

@@ -24,7 +24,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError
 
 INPUT_WAIT_S = 0.05  # of a step that has nothing to do but to wait for a request; commands are obeyed between steps
 STACK_BYTES = 32 * 1024 * 1024  # address space; what compiles grammars recurses
-NICENESS = 5  # answers come first
+NICENESS = 10  # answers come first
 # Python's own 5 ms would be waited for at each native call of a step, while another thread runs Python code.
 SWITCH_INTERVAL_S = 0.0005
 

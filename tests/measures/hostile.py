@@ -1,8 +1,9 @@
 """Somebody streams while others attack: python tests/measures/hostile.py [--target REF] [--count N] [--templates N]
 
-Gaps between the chunks of the one who streams, while all is quiet and while N constraints of an adversary are asked by
-a few at once, with as many hostile chat templates rendered beside as wanted: median, 99th percentile, longest, and
-their ratios. Whether the engine is still the same process, and what became of the requests.
+Gaps between the chunks of the one who streams: while N constraints of an adversary are asked by a few at once, with as
+many hostile chat templates rendered beside as wanted; then for as long while all is quiet; then while as many honest
+requests are answered as hostile ones were, for those share the steps too. Quantiles and their ratios, what became of
+the requests, and whether the engine is still the same process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 
@@ -27,8 +29,9 @@ from doubles.streaming import Json, connections
 
 from eaglelocal.core.constraint import Constraint, Syntax
 
-QUIET_S = 30.0
-QUANTILES = (0.5, 0.99, 1.0)
+WARM_UP_S = 30.0
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+HONEST: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "ignore_eos": True}
 
 
 def bystander(number: int) -> Json:
@@ -87,6 +90,16 @@ async def render(seeds: list[int], outcomes: Counter[str]) -> None:
         outcomes["honest render behind it"] += told["honest"] == "hello"
 
 
+async def be_honest(connection: httpx.AsyncClient, number: int, duration_s: float) -> None:
+    """As many plain requests as were answered, over the same time."""
+
+    async def ask(index: int) -> None:
+        await asyncio.sleep(duration_s * index / number)
+        await connection.post("/v1/chat/completions", json=HONEST, timeout=300)
+
+    await asyncio.gather(*map(ask, range(number)))
+
+
 async def measured(url: str, count: int, num_templates: int, num_attackers: int, seed: int) -> None:
     random = Random(seed)
     constraints = [hostile(random) for _ in range(count)]
@@ -95,24 +108,34 @@ async def measured(url: str, count: int, num_templates: int, num_attackers: int,
         before = (await connection.get("/v1/snapshot")).json()
         is_over, stamps = asyncio.Event(), list[float]()
         streaming = asyncio.create_task(stream(connection, stamps, is_over))
-        await asyncio.sleep(QUIET_S)
-        quiet, began_at = gaps(stamps), time.perf_counter()
-        stamps.clear()
-        attackers = [attack(connection, constraints, outcomes) for _ in range(num_attackers)]
-        attackers.append(render(list(range(num_templates)), outcomes))
         watching = asyncio.create_task(tell_progress(constraints, count))
-        await asyncio.gather(*attackers)
+
+        async def gaps_while(work: Awaitable[object]) -> list[float]:
+            stamps.clear()
+            await work
+            return gaps(stamps)
+
+        async def be_attacked() -> None:
+            attackers = [attack(connection, constraints, outcomes) for _ in range(num_attackers)]
+            await asyncio.gather(*attackers, render(list(range(num_templates)), outcomes))
+
+        await gaps_while(asyncio.sleep(WARM_UP_S))
+        began_at = time.perf_counter()
+        attacked = await gaps_while(be_attacked())
+        duration_s = time.perf_counter() - began_at
+        quiet = await gaps_while(asyncio.sleep(duration_s))
+        honest = await gaps_while(be_honest(connection, outcomes["200"], duration_s))
         watching.cancel()
         is_over.set()
         await streaming
         after = (await connection.get("/v1/snapshot")).json()
-    busy = gaps(stamps)
-    print(f"{count} constraints in {time.perf_counter() - began_at:.0f} s: {dict(outcomes)}")
-    for name, values in (("quiet", quiet), ("attacked", busy)):
+    print(f"{count} constraints in {duration_s:.0f} s: {dict(outcomes)}")
+    for name, values in (("quiet", quiet), ("honest", honest), ("attacked", attacked)):
+        found = [of(values, quantile) for quantile in QUANTILES]
         print(
-            f"{name:<9}{len(values):>7} gaps, ms: " + ", ".join(f"{of(values, q) * 1e3:.1f}" for q in (0.5, 0.99, 1.0))
+            f"{name:<9}{len(values):>7} gaps, ms: {', '.join(f'{value * 1e3:6.1f}' for value in found)}"
+            f"  of quiet: {', '.join(f'{a / of(quiet, q):.2f}' for a, q in zip(found, QUANTILES, strict=True))}"
         )
-    print("ratios   " + ", ".join(f"{of(busy, q) / of(quiet, q):.2f}" for q in (0.5, 0.99, 1.0)))
     print(f"engine   {'the same process' if before['engine']['pid'] == after['engine']['pid'] else 'ANOTHER PROCESS'}")
 
 
