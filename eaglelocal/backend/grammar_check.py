@@ -9,7 +9,6 @@ alone, no llama.cpp.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -22,7 +21,6 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 OPENER = f"{__name__}:open_check"
 MIN_FORK_CHARS = 8192
 CPU_S = 1.0  # of the processor, for one grammar
-SOON_S = 0.05  # what honest grammars take; then the processor is left to answers
 STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have several times as much (engine/input_queue.py)
 NO_ANSWER = "no answer"
 _NUM_BYTES = 256
@@ -137,9 +135,6 @@ def _in_thread(call: Callable[[], str]) -> str:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(SOON_S)
-    if thread.is_alive():
-        _run_when_idle(thread)
     thread.join()
     (found,) = outcome
     if isinstance(found, MemoryError):
@@ -147,10 +142,3 @@ def _in_thread(call: Callable[[], str]) -> str:
     if isinstance(found, BaseException):
         raise RuntimeError(f"{type(found).__name__}: {found}") from found
     return found
-
-
-def _run_when_idle(thread: threading.Thread) -> None:
-    """Give the thread only what others leave of the processor, and let any of them interrupt it at once."""
-    if hasattr(os, "SCHED_IDLE") and thread.native_id is not None:  # Linux
-        with contextlib.suppress(OSError):  # it may have ended, or this may be forbidden
-            os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))

@@ -23,7 +23,7 @@ from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, finish
 from eaglelocal.cli.joining import key_of
-from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
+from eaglelocal.cli.loading import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
@@ -240,8 +240,8 @@ def read_key(file: Path | None) -> str:
 def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
     """Loaded for `auto`, which allows every mode a request."""
     slots = max(*wanted.levels, slots_of(settings))
-    wish = dataclasses.replace(wish_of(settings, Choice()), spec="auto", parallel=slots)
-    plan = make_plan(wish, output)
+    options = dataclasses.replace(options_of(settings, Choice()), spec="auto", parallel=slots)
+    plan = plan_run(options, output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
     return plan

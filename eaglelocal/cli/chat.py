@@ -20,17 +20,17 @@ from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
 from eaglelocal.cli.joining import joined_model, spec_of
 from eaglelocal.cli.loading import (
-    find_files,
+    decide,
     load_model,
-    make_plan,
+    options_of,
+    plan_run,
     sampling_of,
     settings_of,
-    settle,
     slots_of,
-    wish_of,
+    write_plan,
 )
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -150,17 +150,18 @@ def open_session(
     is_brief  it is over after one answer
     """
 
-    def for_chat(plan: Plan) -> Plan:
-        return replace(plan, is_brief=is_brief, cache_ram=settings.cache_ram)
+    def options(chosen: Choice) -> RunOptions:
+        said = options_of(settings, chosen, parallel=slots_of(settings))
+        return replace(said, is_brief=is_brief, cache_ram=settings.cache_ram)
 
     joined = joined_model(settings, voice) if choice.target is None else None
     model = joined
     if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
-        first = settle(wish_of(settings, choice, parallel=slots_of(settings)), voice)
+        first = decide(options(choice), voice)
         settings = replace(settings, target=first.target)
-        model = load_model(for_chat(find_files(first, voice)), voice)
+        model = load_model(write_plan(first, voice), voice)
     garage = Garage(
-        plan=lambda choice: for_chat(make_plan(wish_of(settings, choice, parallel=slots_of(settings)), voice)),
+        plan=lambda choice: plan_run(options(choice), voice),
         load=lambda plan: load_model(plan, voice),
     )
     return Session(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import make_plan, settings_of, start_engine, wish_of
+from eaglelocal.cli.loading import options_of, plan_run, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
@@ -161,12 +161,12 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, Trial
     from eaglelocal.gguf.lighter import AS_IN_FILE
 
-    asked = wish_of(settings, Choice())
+    asked = options_of(settings, Choice())
     as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)
-    wish = dataclasses.replace(as_file, mmproj="none", parallel=1)
+    options = dataclasses.replace(as_file, mmproj="none", parallel=1)
 
     def open_engine(_: Path) -> ChatClient:
-        client, _info = start_engine(make_plan(wish, output), output)
+        client, _info = start_engine(plan_run(options, output), output)
         return client
 
     progress = output.progress()

@@ -1,4 +1,4 @@
-"""From flags to a model that is ready: settings, wish, plan, engine. Every command that runs a model begins here.
+"""From flags to a model that is ready: settings, options, plan, engine. Every command that runs a model begins here.
 
 Nothing heavy is imported before a model is needed.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.task import Task
 from eaglelocal.errors import UsageError
@@ -22,7 +23,7 @@ from eaglelocal.talk.voice import Voice
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
-    from eaglelocal.hub.wish import Wish
+    from eaglelocal.planning.decision import Decision
 
 ENGINE, EMBEDDER = "eaglelocal.assembly:build", "eaglelocal.embedder:build"
 NOT_SETTINGS = frozenset(
@@ -48,15 +49,16 @@ def sampling_of(settings: Settings) -> SamplingParams:
     )
 
 
-def wish_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> Wish:
-    """The settings, with what was chosen while chatting. What was named beside a first target is its own."""
-    from eaglelocal.hub.wish import Wish
+def options_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> RunOptions:
+    """Return the options of a run: the settings, with what was chosen while chatting.
 
-    draft = choice.draft or ("auto" if choice.target and settings.draft != "none" else settings.draft)
+    What the settings name beside their target (a draft, a projector) belongs to that target alone.
+    """
+    draft = choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft)
     spec = settings.spec if choice.spec is None else choice.spec
-    return Wish(
+    return RunOptions(
         target=choice.target or settings.target,
-        mmproj="auto" if choice.target and settings.mmproj != "none" else settings.mmproj,
+        mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
         draft=draft,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
@@ -77,28 +79,28 @@ def slots_of(settings: Settings) -> int:
     return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
 
 
-def make_plan(wish: Wish, voice: Voice) -> Plan:
-    """The wish as planned for this machine, and its files."""
-    return find_files(settle(wish, voice), voice)
+def plan_run(options: RunOptions, voice: Voice) -> Plan:
+    """Return the plan of a run on this machine, with its files on disk."""
+    return write_plan(decide(options, voice), voice)
 
 
-def settle(wish: Wish, voice: Voice) -> Wish:
-    """What is open, the target above all, as planned; what was decided is said."""
-    from eaglelocal.as_planned import as_planned
+def decide(options: RunOptions, voice: Voice) -> Decision:
+    """Return what is decided where the options leave it open, and say what was."""
+    from eaglelocal.planning.autoplan import autoplan
 
-    settled = as_planned(wish)
-    if settled.note:
-        voice.aside(f"as planned: {settled.note}")
-    return settled.wish
+    decision = autoplan(options)
+    if decision.note:
+        voice.aside(f"as planned: {decision.note}")
+    return decision
 
 
-def find_files(wish: Wish, voice: Voice) -> Plan:
-    """The inflated embedded model is written now if it is not there."""
-    from eaglelocal.hub.resolve import resolve
+def write_plan(decision: Decision, voice: Voice) -> Plan:
+    """Return the plan. The inflated embedded model is written now if it is not there."""
+    from eaglelocal.planning.resolve import make_plan
 
     progress = voice.progress()
     try:
-        return resolve(wish, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
+        return make_plan(decision, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
     finally:
         progress.finish()
 

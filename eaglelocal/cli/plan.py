@@ -15,8 +15,7 @@ from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
-    from eaglelocal.hub.wish import Wish
-    from eaglelocal.planner.goals import Goal
+    from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planner.machine import Rig
     from eaglelocal.planner.plan import Outcome
 
@@ -68,8 +67,8 @@ def plan(
 
     output = standard_output()
     given = {name: context.params[name] for name in OF_SETTINGS}
-    wish = wish_for(target, given, is_elsewhere=machine is not None)
-    outcome = planned(wish, goal_named(goal), machine, ram_gib=ram)
+    options = options_for(target, given, goal=checked_goal(goal), is_elsewhere=machine is not None)
+    outcome = planned(options, machine, ram_gib=ram)
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -79,40 +78,40 @@ def plan(
         raise nothing_fits(outcome)
 
 
-def planned(wish: Wish, goal: Goal, machine: str | None, *, ram_gib: float | None = None) -> Outcome:
-    """Raises UsageError, ModelFileError or IncompatibleError."""
-    from eaglelocal.as_planned import asked_by
+def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None = None) -> Outcome:
+    """Return what the search found. Raises UsageError, ModelFileError or IncompatibleError."""
     from eaglelocal.catalog.catalog import load
-    from eaglelocal.cli.planning import candidates
-    from eaglelocal.measured import measured_costs
     from eaglelocal.planner.plan import plan as decide
+    from eaglelocal.planning.candidates import candidates
+    from eaglelocal.planning.measured_costs import measured_costs
 
-    catalog, asked = load(), replace(asked_by(wish), goal=goal)
+    catalog = load()
     rig = None if machine is None and ram_gib is None else there(machine, catalog, ram_gib)
-    found = candidates(wish, catalog)
+    found = candidates(options, catalog)
     rig = rig or here(catalog)
-    return decide(found, rig, asked, measured=measured_costs(found, rig))
+    return decide(found, rig, options, measured=measured_costs(found, rig))
 
 
-def wish_for(target: str | None, given: Mapping[str, Any], *, is_elsewhere: bool) -> Wish:
-    """As `chat` would be asked; what the settings say of this machine's GPUs is not said of another's."""
-    from eaglelocal.cli.loading import settings_of, wish_of
+def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
+    """Return the options that `chat` would have; for another machine without what the settings say of GPUs here."""
+    from eaglelocal.cli.loading import options_of, settings_of
     from eaglelocal.talk.session import Choice
 
     settings = settings_of(given)
-    wish = replace(wish_of(settings, Choice(), parallel=settings.parallel or 1), target=target)
+    options = replace(options_of(settings, Choice(), parallel=settings.parallel or 1), target=target, goal=goal)
     if not is_elsewhere:
-        return wish
+        return options
     return replace(
-        wish,
-        gpu_layers=wish.gpu_layers if given["gpu_layers"] is not None else None,
-        n_cpu_moe=wish.n_cpu_moe if given["n_cpu_moe"] is not None else None,
+        options,
+        gpu_layers=options.gpu_layers if given["gpu_layers"] is not None else None,
+        n_cpu_moe=options.n_cpu_moe if given["n_cpu_moe"] is not None else None,
         device=given["device"],
-        split=wish.split if given["split"] is not None else "layer",
+        split=options.split if given["split"] is not None else "layer",
     )
 
 
-def goal_named(name: str) -> Goal:
+def checked_goal(name: str) -> str:
+    """Return the name of a goal. Raises UsageError on another."""
     from eaglelocal.planner.goals import GOALS
 
     if name not in GOALS:
@@ -120,7 +119,7 @@ def goal_named(name: str) -> Goal:
         raise UsageError(
             f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=f"did you mean {close}?" if close else ""
         )
-    return GOALS[name]
+    return name
 
 
 def here(catalog: Catalog) -> Rig:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglelocal.backend.fit import Load
 from eaglelocal.catalog.drafts import NGRAM
-from eaglelocal.planner.asked import Asked
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planner.options import lookup
 from eaglelocal.planner.plan import Outcome
 from eaglelocal.planner.reasons import reasons
@@ -30,7 +30,7 @@ def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[st
         *wrapped("machine  ", outcome.rig.name),
         *wrapped("plan     ", f"{way.option.reference}, {draft_text(way)}"),
         *wrapped("         ", setup_text(outcome, way)),
-        *wrapped("speed    ", speed_text(way, outcome.asked.num_slots)),
+        *wrapped("speed    ", speed_text(way, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.weighed.used),
         *wrapped("         ", sum_text(chosen)),
@@ -55,7 +55,7 @@ def draft_text(way: Way) -> str:
 
 
 def setup_text(outcome: Outcome, way: Way) -> str:
-    slots = outcome.asked.num_slots
+    slots = outcome.options.parallel
     tokens = f"{way.setup.n_ctx} token{'' if way.setup.n_ctx == 1 else 's'}"
     context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
     return f"{context}, cache {way.setup.kv_type}{layers_text(outcome, way)}"
@@ -135,18 +135,18 @@ def name_of(rejected: Rejected) -> str:
 
 
 def command_lines(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
-    found = commands(outcome.asked, chosen)
+    found = commands(outcome.options, chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
             yield from continued(f"{label:<9}", found[key] or "")
 
 
-def commands(asked: Asked, chosen: Chosen) -> dict[str, str | None]:
+def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
     """What to type; None where there is nothing to do."""
     way = chosen.way
     reference = shlex.quote(way.option.reference)
-    command = "chat" if asked.num_slots == 1 else "serve"
-    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(asked, way)])
+    command = "chat" if options.parallel == 1 else "serve"
+    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, way)])
     if way.option.is_here and way.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
     pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
@@ -155,36 +155,36 @@ def commands(asked: Asked, chosen: Chosen) -> dict[str, str | None]:
     return {"pull": pull, "import": head, "run": run}
 
 
-def run_flags(asked: Asked, way: Way) -> Iterator[str]:
+def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
     """What makes a run the one that was planned."""
     yield f"--ctx {way.setup.n_ctx}"
-    if way.setup.kv_type != "f16" or asked.kv_type is not None:
+    if way.setup.kv_type != "f16" or options.kv_type is not None:
         yield f"--kv-type {way.setup.kv_type}"
     if way.gpu_layers is not None:
         yield f"--gpu-layers {way.gpu_layers}"
-    if way.n_cpu_moe or asked.n_cpu_moe is not None:
+    if way.n_cpu_moe or options.n_cpu_moe is not None:
         yield f"--n-cpu-moe {way.n_cpu_moe}"
-    if draft := draft_flag(asked, way):
+    if draft := draft_flag(options, way):
         yield f"--draft {shlex.quote(draft)}"
-    if asked.mmproj != "auto":
-        yield f"--mmproj {shlex.quote(asked.mmproj)}"
-    if asked.num_slots > 1:
-        yield f"--parallel {asked.num_slots}"
-    if asked.device is not None:
-        yield f"--device {shlex.quote(asked.device)}"
-    if asked.split_text != "layer":
-        yield f"--split {asked.split_text}"
-    if asked.flash_attention != "auto":
-        yield f"--flash-attn {asked.flash_attention}"
+    if options.mmproj != "auto":
+        yield f"--mmproj {shlex.quote(options.mmproj)}"
+    if options.parallel > 1:
+        yield f"--parallel {options.parallel}"
+    if options.device is not None:
+        yield f"--device {shlex.quote(options.device)}"
+    if options.split != "layer":
+        yield f"--split {options.split}"
+    if options.flash_attn != "auto":
+        yield f"--flash-attn {options.flash_attn}"
 
 
-def draft_flag(asked: Asked, way: Way) -> str:
+def draft_flag(options: RunOptions, way: Way) -> str:
     """Empty where `auto` takes what was planned."""
     shape = way.option.shape
     if way.draft.needs_naming:
         return way.draft.id
     if way.draft.shape is not None:
-        return asked.named_draft if way.option.is_here else ""
+        return options.draft if options.names_draft and way.option.is_here else ""
     return way.draft.kind if lookup(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
 
 
@@ -215,7 +215,7 @@ def outcome_object(outcome: Outcome) -> dict[str, object]:
     chosen = outcome.chosen
     return {
         "machine": outcome.rig.name,
-        "goal": outcome.asked.goal.name,
+        "goal": outcome.options.goal,
         "devices": [
             {
                 "device": device.name,
@@ -241,7 +241,7 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
         "draft_kind": way.draft.kind,
         "num_draft_tokens": way.prediction.num_draft_tokens,
         "ctx": way.setup.n_ctx,
-        "parallel": outcome.asked.num_slots,
+        "parallel": outcome.options.parallel,
         "kv_type": way.setup.kv_type,
         "gpu_layers": way.gpu_layers,
         "n_cpu_moe": way.n_cpu_moe,
@@ -268,7 +268,7 @@ def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
         "score": way.score,
         "terms": {term.value: worth for term, worth in way.terms.items()},
         "reasons": list(reasons(outcome, chosen)),
-        "commands": commands(outcome.asked, chosen),
+        "commands": commands(outcome.options, chosen),
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.cli.plan import goal_named, planned, wish_for
+from eaglelocal.cli.plan import options_for, planned
 from eaglelocal.errors import UsageError
 
 GOAL = "balanced"
@@ -32,10 +32,10 @@ def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
         return None
     catalog = load()
     catalog.target(parsed.id)
-    wish = wish_for(target, {}, is_elsewhere=False)
-    wanted = "none" if "none" in (draft, wish.draft) else "auto"
+    options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
+    wanted = "none" if "none" in (draft, options.draft) else "auto"
     try:
-        outcome = planned(replace(wish, draft=wanted), goal_named(GOAL), None)
+        outcome = planned(replace(options, draft=wanted), None)
     except UsageError as problem:  # a GPU in the settings that is not here: no reason to fetch nothing
         return Planned(problem=problem.message)
     if outcome.chosen is None:

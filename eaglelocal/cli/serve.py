@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import (
-    find_files,
-    sampling_of,
-    settings_of,
-    start_engine,
-    wish_of,
-)
+from eaglelocal.cli.loading import options_of, sampling_of, settings_of, start_engine, write_plan
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.plan import Plan
 from eaglelocal.settings import Settings
@@ -29,9 +23,9 @@ from eaglelocal.talk.report import model_line
 from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
-    from eaglelocal.as_planned import Settled
     from eaglelocal.cli.serve_screen import ServeScreen
-    from eaglelocal.hub.wish import Wish
+    from eaglelocal.core.run_options import RunOptions
+    from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
     from eaglelocal.server.models import Models
     from eaglelocal.server.residents import Loaded
@@ -124,16 +118,16 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         names=names_of((*settings.allowed_hosts, settings.host)),
         origins=origins_of(settings.cors_origins),
     )
-    wishes = wishes_of(settings, output)
+    decisions = decide_all(settings, output)
     listening = bound(settings.host, settings.port)
     page = bound_page(settings, access, output) if web else None
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
-    serving = serving_of(settings, wishes, access, output)
+    serving = serving_of(settings, decisions, access, output)
     said = Said(output, serving, status, address=listening.getsockname()[:2])
     said.starting(keys=[name for name, _ in named.by_name])
     host, port = listening.getsockname()[:2]
-    server = this_server(host, port, target=next(iter(wishes)), api_key=own_key)
+    server = this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
     def on_ready(loaded: Loaded) -> None:
         announce(dataclasses.replace(server, target=loaded.info.target))
@@ -150,59 +144,62 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         said.ended()
 
 
-def wishes_of(settings: Settings, output: Output) -> dict[str, Wish]:
-    """By the name under which each model is asked for, settled; the first is to be loaded first."""
-    from eaglelocal.together import side_by_side
+def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
+    """Return what is decided for each model, by the name under which it is asked for; the first is loaded first."""
+    from eaglelocal.planning.coresidency import side_by_side
 
-    first = settle_first(settings)
-    asked = wish_of(settings, Choice(), parallel=first.wish.parallel)
-    others = {name: wish_of(settings, Choice(target=name), parallel=asked.parallel) for name in settings.models}
-    others.pop(str(first.wish.target), None)
-    first, settled = side_by_side(first, asked, others, most=settings.max_loaded or None)
-    found = {str(first.wish.target): first} | settled
-    for name, one in found.items():
+    first = decide_first(settings)
+    parallel = first.options.parallel
+    others = {name: server_options(settings, Choice(target=name), parallel) for name in settings.models}
+    others.pop(first.target, None)
+    first, beside = side_by_side(first, others, most=settings.max_loaded or None)
+    decisions = {first.target: first} | beside
+    for name, one in decisions.items():
         if note := note_of_first(one, settings) if one is first else one.note:
             output.aside(f"as planned: {f'{name}: ' * (one is not first)}{note}")
-    return {name: one.wish for name, one in found.items()}
+    return decisions
 
 
-def settle_first(settings: Settings) -> Settled:
-    """Fewer answers at once, where nobody said how many, rather than a model that does not fit, or a smaller one."""
-    from eaglelocal.as_planned import as_planned
+def server_options(settings: Settings, choice: Choice, parallel: int) -> RunOptions:
+    options = options_of(settings, choice, parallel=parallel)
+    return dataclasses.replace(options, binds_answers=True, cache_ram=settings.cache_ram)
+
+
+def decide_first(settings: Settings) -> Decision:
+    """Decide for fewer answers at once, where nobody said how many, rather than for a model that does not fit."""
+    from eaglelocal.planning.autoplan import autoplan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
-    settled = as_planned(wish_of(settings, Choice(), parallel=most))
+    decision = autoplan(server_options(settings, Choice(), most))
     for num_slots in fewer:
-        if settled.fits:
+        if decision.fits:
             break
-        other = as_planned(wish_of(settings, Choice(), parallel=num_slots))
-        settled = other if other.fits else settled
-    return settled
+        other = autoplan(server_options(settings, Choice(), num_slots))
+        decision = other if other.fits else decision
+    return decision
 
 
-def note_of_first(settled: Settled, settings: Settings) -> str:
-    num_slots = settled.wish.parallel
+def note_of_first(decision: Decision, settings: Settings) -> str:
+    num_slots = decision.options.parallel
     fewer = f"{num_slots} at once, for want of memory" * (num_slots < (settings.parallel or DEFAULT_PARALLEL))
-    return "; ".join(filter(None, [settled.note, fewer]))
+    return "; ".join(filter(None, [decision.note, fewer]))
 
 
-def plans_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> dict[str, Plan]:
-    """What is missing of any of them is found now, not when somebody asks for it."""
-    plans = {name: find_files(wish, output) for name, wish in wishes.items()}
-    ram = settings.cache_ram
-    return {name: dataclasses.replace(plan, binds_answers=True, cache_ram=ram) for name, plan in plans.items()}
+def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
+    """Return the plan of each model: what is missing of any is found now, not when somebody asks for it."""
+    return {name: write_plan(decision, output) for name, decision in decisions.items()}
 
 
-def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, output: Output) -> Serving:
+def serving_of(settings: Settings, decisions: dict[str, Decision], access: Access, output: Output) -> Serving:
     from eaglelocal.server.admission import Admission
     from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.serving import Limits, Serving
 
     limits = Limits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return Serving(
-        models=models_of(wishes, settings, output),
+        models=models_of(decisions, settings, output),
         admission=Admission(
-            num_slots=next(iter(wishes.values())).parallel,
+            num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
             # the key of this machine's own `chat` counts: who sits there gets in, however much the others ask
             is_shared=len(access.keys.by_name) > 1,
@@ -213,17 +210,17 @@ def serving_of(settings: Settings, wishes: dict[str, Wish], access: Access, outp
     )
 
 
-def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Models:
+def models_of(decisions: dict[str, Decision], settings: Settings, output: Output) -> Models:
+    from eaglelocal.planning.coresidency import Household
     from eaglelocal.server.models import Models
     from eaglelocal.server.residents import Opened
-    from eaglelocal.together import Household
 
     plans: dict[str, Plan] = {}
     household = Household(most=settings.max_loaded or None)
 
     def load(name: str) -> Opened:
         if not plans:
-            plans.update(plans_of(wishes, settings, output))
+            plans.update(plans_of(decisions, output))
             household.reckon(plans)
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
@@ -232,7 +229,7 @@ def models_of(wishes: dict[str, Wish], settings: Settings, output: Output) -> Mo
         return Opened(client, info)
 
     return Models(
-        list(wishes),
+        list(decisions),
         load,
         idle_s=settings.idle_unload,
         aliases=settings.alias,

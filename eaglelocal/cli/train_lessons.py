@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli.import_head import asked_place, find
-from eaglelocal.cli.loading import make_plan, wish_of
+from eaglelocal.cli.loading import options_of, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import UsageError
 from eaglelocal.talk.session import Choice
@@ -46,9 +46,9 @@ class Lessons:
         """`draft` as --draft takes it; a head just as its file has it."""
         from eaglelocal.gguf.lighter import AS_IN_FILE
 
-        wish = wish_of(self.settings, Choice(), parallel=parallel)
-        wish = dataclasses.replace(wish, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
-        return make_plan(wish, self.output)
+        options = options_of(self.settings, Choice(), parallel=parallel)
+        options = dataclasses.replace(options, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
+        return plan_run(options, self.output)
 
     def reading_plan(self) -> Plan:
         """Of the target, as it reads beside learning."""
@@ -124,10 +124,10 @@ def path_of(school: School, kind: str, out: str | None) -> Path:
 
 def check_there_is_room(lessons: Lessons) -> None:
     """Before the target is asked anything. Raises ResourceError with the sum."""
-    from eaglelocal.as_planned import this_rig
     from eaglelocal.catalog.catalog import load
     from eaglelocal.gguf.shape import shape_of
     from eaglelocal.planner.memory import estimate, safe_rooms
+    from eaglelocal.planning.autoplan import this_rig
     from eaglelocal.probe.probe import free_bytes
     from eaglelocal.training.lessons import Unrolling
     from eaglelocal.training.room import check_disk, check_room, need_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import load_model, make_plan, settings_of, slots_of, wish_of
+from eaglelocal.cli.loading import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
@@ -77,8 +77,8 @@ def tune(
 
 def plan_of(settings: Settings, output: Output) -> Plan:
     """Without what reads images: no step of it is measured."""
-    wish = wish_of(settings, Choice(), parallel=slots_of(settings))
-    return make_plan(dataclasses.replace(wish, mmproj="none"), output)
+    options = options_of(settings, Choice(), parallel=slots_of(settings))
+    return plan_run(dataclasses.replace(options, mmproj="none"), output)
 
 
 def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts:

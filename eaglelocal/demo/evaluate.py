@@ -18,11 +18,11 @@ from itertools import islice
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.conversation import Task, is_right
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 SEED = 2026
 MAX_TOKENS = 400
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     asked = parser.parse_args()
     plan = resolve(
-        Wish(target=asked.target, spec=asked.draft_tokens, parallel=4, threads=asked.threads),
+        RunOptions(target=asked.target, spec=asked.draft_tokens, parallel=4, threads=asked.threads),
         on_progress=lambda fraction, what: None,
     )
     with EngineClient(plan) as client:

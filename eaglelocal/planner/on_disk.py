@@ -9,21 +9,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.planner.asked import Asked
-from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planner.goals import COMFORTABLE_CTX
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.plan import kv_types_for, plan, scale_for
 from eaglelocal.planner.way import Way, gib, offload_text
 from eaglelocal.planner.weighing import Setup
 
-AS_USUAL = Asked(goal=GOALS["balanced"])
+AS_USUAL = RunOptions()
 
 
 def best_on_disk(
-    options: Sequence[Option],
+    candidates: Sequence[Option],
     rig: Rig,
-    asked: Asked = AS_USUAL,
+    options: RunOptions = AS_USUAL,
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
 ) -> Way | None:
@@ -31,12 +31,12 @@ def best_on_disk(
 
     measured  what decodes really cost here, by the reference of an option
     """
-    here = [option for option in options if option.is_here]
-    chosen = plan(here, rig, asked, measured=measured).chosen
-    return None if chosen is None else with_plain_cache(with_its_draft(chosen.way, rig, asked), rig, asked)
+    here = [option for option in candidates if option.is_here]
+    chosen = plan(here, rig, options, measured=measured).chosen
+    return None if chosen is None else with_plain_cache(with_its_draft(chosen.way, rig, options), rig, options)
 
 
-def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
+def with_its_draft(way: Way, rig: Rig, options: RunOptions) -> Way:
     """A draft that is here is loaded where it costs no more than context beyond what is comfortable.
 
     Whether it pays is measured, not predicted; but no layer leaves the GPU for it, and no cache falls below q8_0.
@@ -45,10 +45,10 @@ def with_its_draft(way: Way, rig: Rig, asked: Asked) -> Way:
     if way.draft.shape is not None or draft is None:
         return way
     alone = dataclasses.replace(way.option, drafts=(draft,))
-    layers = asked.gpu_layers if way.gpu_layers is None else way.gpu_layers
-    for kv_type in dict.fromkeys((way.setup.kv_type, *(each for each in kv_types_for(asked) if each == "q8_0"))):
+    layers = options.gpu_layers if way.gpu_layers is None else way.gpu_layers
+    for kv_type in dict.fromkeys((way.setup.kv_type, *(each for each in kv_types_for(options) if each == "q8_0"))):
         alike = dataclasses.replace(
-            asked, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=way.n_cpu_moe, named_draft=draft.id
+            options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=way.n_cpu_moe, draft=draft.id
         )
         chosen = plan([alone], rig, alike).chosen
         if chosen is not None and is_comfortable(chosen.way, way):
@@ -66,22 +66,22 @@ def comfortable(way: Way) -> Setup:
     return dataclasses.replace(way.setup, n_ctx=min(way.setup.n_ctx, COMFORTABLE_CTX))
 
 
-def with_plain_cache(way: Way, rig: Rig, asked: Asked) -> Way:
+def with_plain_cache(way: Way, rig: Rig, options: RunOptions) -> Way:
     """A quantized cache is for want of memory, not for a little speed: where f16 fits in its place, that is taken."""
-    if asked.kv_type is not None:
+    if options.kv_type is not None:
         return way
     plain = dataclasses.replace(way.setup, kv_type="f16")
-    fits = scale_for(rig, asked).weigh(way.option, way.draft, plain, way.offload).fits
+    fits = scale_for(rig, options).weigh(way.option, way.draft, plain, way.offload).fits
     return dataclasses.replace(way, setup=plain) if fits else way
 
 
-def why_without(way: Way, rig: Rig, asked: Asked) -> str:
+def why_without(way: Way, rig: Rig, options: RunOptions) -> str:
     """Why the draft that is here is not taken; empty where it is, or where there is none."""
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
         return ""
     setup = comfortable(way)
-    worst = scale_for(rig, asked).weigh(way.option, draft, setup, way.offload).worst
+    worst = scale_for(rig, options).weigh(way.option, draft, setup, way.offload).worst
     beside = offload_text(way) or f"{setup.n_ctx} tokens"
     lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"

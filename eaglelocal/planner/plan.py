@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.drafts import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.hazards import graph_problem
-from eaglelocal.planner.asked import Asked, rig_with
-from eaglelocal.planner.goals import COMFORTABLE_CTX, Comfort, terms
+from eaglelocal.planner.devices import rig_with
+from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
 from eaglelocal.planner.machine import Rig
 from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import WHOLE, Offload
@@ -24,7 +25,7 @@ from eaglelocal.planner.way import Chosen, Rejected, Way, gib
 from eaglelocal.planner.weighing import Scale, Setup, Weighed, fits_gpus
 from eaglelocal.planner.why import why_lower, why_not_fits
 
-CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # where none is asked for
+CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # tried in this order where none is given
 KV_TYPES = ("f16", "q8_0", "q4_0")
 
 
@@ -33,7 +34,7 @@ class Outcome:
     """`rejected`: the nearest to being chosen first."""
 
     rig: Rig
-    asked: Asked
+    options: RunOptions
     chosen: Chosen | None
     rejected: tuple[Rejected, ...]
 
@@ -45,56 +46,56 @@ class Outcome:
 
 
 def plan(
-    options: Sequence[Option], rig: Rig, asked: Asked, *, measured: Mapping[str, MeasuredCosts] | None = None
+    candidates: Sequence[Option], rig: Rig, options: RunOptions, *, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> Outcome:
     """`measured`: what decodes really cost here, by the reference of an option.
 
-    Raises UsageError where GPUs are asked for that the rig does not have.
+    Raises UsageError where the options name GPUs that the machine does not have.
     """
-    search = _Search(rig, asked, measured or {})
-    chosen = search.run(options)
-    rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(options)]
-    return Outcome(rig=rig_with(rig, asked), asked=asked, chosen=chosen, rejected=tuple(rejected))
+    search = _Search(rig, options, measured or {})
+    chosen = search.run(candidates)
+    rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(candidates)]
+    return Outcome(rig=rig_with(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
 
 
-def scale_for(rig: Rig, asked: Asked, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
-    """Raises UsageError where GPUs are asked for that the rig does not have."""
+def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
+    """Raises UsageError where the options name GPUs that the machine does not have."""
     return Scale(
-        rig_with(rig, asked),
-        num_slots=asked.num_slots,
+        rig_with(rig, options),
+        num_slots=options.parallel,
         measured=measured or {},
-        shares=asked.shares,
-        flash_attention=asked.flash_attention,
+        shares=options.shares,
+        flash_attention=options.flash_attn,
     )
 
 
-def setups_for(option: Option, asked: Asked) -> tuple[Setup, ...]:
+def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
     """Contexts, cache types and windows to try, roomiest first; never beyond what the model was trained for."""
-    most = min(option.max_context or max(CONTEXTS), asked.most_ctx or max(CONTEXTS))
-    contexts = (asked.ctx,) if asked.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
+    most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
+    contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
     windows = (True, False) if option.shape.has_windows else (True,)
     return tuple(
         Setup(n_ctx=ctx, kv_type=kv_type, whole_windows=whole)
         for ctx in contexts
-        for kv_type in kv_types_for(asked)
-        if not problem_of_graph(option, asked, kv_type)
+        for kv_type in kv_types_for(options)
+        if not problem_of_graph(option, options, kv_type)
         for whole in windows
     )
 
 
-def problem_of_graph(option: Option, asked: Asked, kv_type: str) -> str:
+def problem_of_graph(option: Option, options: RunOptions, kv_type: str) -> str:
     """Why llama.cpp would abort with such a cache; empty where it does not.
 
     Only one slot is sure to: whether two share a cache depends on where layers will lie.
     """
-    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=asked.num_slots)
+    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
 
 
-def kv_types_for(asked: Asked) -> tuple[str, ...]:
+def kv_types_for(options: RunOptions) -> tuple[str, ...]:
     """As asked; only flash attention reads a quantized cache."""
-    if asked.kv_type is not None:
-        return (asked.kv_type,)
-    return KV_TYPES[:1] if asked.flash_attention == "off" else KV_TYPES
+    if options.kv_type is not None:
+        return (options.kv_type,)
+    return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
 
 
 def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
@@ -108,9 +109,9 @@ def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
         yield tuple(setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
 
 
-def is_too_long(option: Option, asked: Asked) -> bool:
-    """Is more context asked for than the model was trained for?"""
-    return bool(asked.ctx and option.max_context and asked.ctx > option.max_context)
+def is_too_long(option: Option, options: RunOptions) -> bool:
+    """Return whether --ctx is more than the model was trained for."""
+    return bool(options.ctx and option.max_context and options.ctx > option.max_context)
 
 
 @dataclass(order=True, slots=True)
@@ -125,15 +126,15 @@ class _Node:
 
 
 class _Search:
-    def __init__(self, rig: Rig, asked: Asked, measured: Mapping[str, MeasuredCosts]) -> None:
-        self._scale = scale_for(rig, asked, measured)
-        self._asked = asked
+    def __init__(self, rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
+        self._scale = scale_for(rig, options, measured)
+        self._options, self._goal = options, GOALS[options.goal]
         self._heap: list[_Node] = []
         self._order = 0
         self.rejected: list[Rejected] = []
 
-    def run(self, options: Sequence[Option]) -> Chosen | None:
-        too_large = [option for option in options if not self._push_bounds(option)]
+    def run(self, candidates: Sequence[Option]) -> Chosen | None:
+        too_large = [option for option in candidates if not self._push_bounds(option)]
         while self._heap:
             node = heapq.heappop(self._heap)
             if node.weighed is not None:
@@ -154,45 +155,45 @@ class _Search:
                 continue  # a lookup of no token is what drafts nothing
             if is_bound and way.offload.is_whole and self._scale.lacks_gpu_bytes(way.option):
                 way = self._at_best(way) or way
-            reason = self._why_idle(way) or why_lower(way, chosen.way, self._asked.goal, is_bound=is_bound)
+            reason = self._why_idle(way) or why_lower(way, chosen.way, self._goal, is_bound=is_bound)
             yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
 
     # ---- inside
     @property
     def _may_split(self) -> bool:
-        return self._scale.has_gpus and self._asked.gpu_layers is None
+        return self._scale.has_gpus and self._options.gpu_layers is None
 
     def _may_part(self, option: Option) -> bool:
         """May experts lie elsewhere than the rest of their layers?"""
-        is_open = self._asked.n_cpu_moe is None and self._asked.gpu_layers != 0
+        is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
         return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
 
     def _offload(self, option: Option) -> Offload:
-        """As asked, else all on the GPUs."""
+        """Return the layers that the options put on the GPUs; all, where they say nothing."""
         if not self._scale.has_gpus:
             return WHOLE
-        blocks, asked = option.shape.n_layer + option.shape.n_layer_ahead, self._asked
-        layers = None if asked.gpu_layers is None or asked.gpu_layers > blocks else asked.gpu_layers
-        return Offload(layers, asked.n_cpu_moe or 0)
+        blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
+        layers = None if options.gpu_layers is None or options.gpu_layers > blocks else options.gpu_layers
+        return Offload(layers, options.n_cpu_moe or 0)
 
     def _push_bounds(self, option: Option) -> bool:
         """False: not even its weights fit."""
-        if is_too_long(option, self._asked):
-            reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._asked.ctx}"
+        if is_too_long(option, self._options):
+            reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
-        if self._asked.kv_type and (problem := problem_of_graph(option, self._asked, self._asked.kv_type)):
+        if self._options.kv_type and (problem := problem_of_graph(option, self._options, self._options.kv_type)):
             reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
-        if problem := option.shape.experts_problem(self._asked.n_cpu_moe or 0):
-            reason = f"{problem}, --n-cpu-moe asks for {self._asked.n_cpu_moe}"
+        if problem := option.shape.experts_problem(self._options.n_cpu_moe or 0):
+            reason = f"{problem}, --n-cpu-moe asks for {self._options.n_cpu_moe}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
         free = self._scale.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
-        roomiest, *_ = setups_for(option, self._asked)
+        roomiest, *_ = setups_for(option, self._options)
         for draft in option.drafts:
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
@@ -210,7 +211,7 @@ class _Search:
             offload=offload,
             prediction=prediction,
             terms=terms(
-                self._asked.goal,
+                self._goal,
                 quality_b=option.quality_b,
                 age_worth=option.age.worth,
                 tok_s=prediction.spec_tok_s,
@@ -226,7 +227,7 @@ class _Search:
 
     def _try_at_once(self, bound: Way) -> None:
         """With the layers that were asked for; else with all where they are quickest: on the GPUs, if there are any."""
-        setups = setups_for(bound.option, self._asked)
+        setups = setups_for(bound.option, self._options)
         smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
         if smallest.fits:
             self._push_roomiest(bound, setups)
@@ -237,12 +238,12 @@ class _Search:
 
     def _at_best(self, whole: Way) -> Way | None:
         """The better of what could be with a part in main memory; None: all must be as it was asked for."""
-        option, draft, asked = whole.option, whole.draft, self._offload(whole.option)
+        option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
         offloads = []
         if self._may_split:
-            offloads.append(self._scale.layers_at_best(option, draft, asked.n_cpu_moe))
+            offloads.append(self._scale.layers_at_best(option, draft, fixed.n_cpu_moe))
         if self._may_part(option):
-            offloads.append(self._scale.experts_at_best(option, draft, asked.gpu_layers))
+            offloads.append(self._scale.experts_at_best(option, draft, fixed.gpu_layers))
         ways = [self._way(option, draft, whole.setup, offload) for offload in offloads]
         return max(ways, key=lambda way: way.score, default=None)
 
@@ -259,7 +260,7 @@ class _Search:
         """What the GPUs cannot take stays in main memory; a small cache leaves room for more of it."""
         option, draft = bound.option, bound.draft
         tried = []
-        for group in small_setups(setups_for(option, self._asked)):
+        for group in small_setups(setups_for(option, self._options)):
             split = [each for setup in group for each in self._splits(option, draft, setup)]
             found = [(way, weighed) for way, weighed in split if weighed.fits]
             if found:
@@ -269,10 +270,10 @@ class _Search:
 
     def _splits(self, option: Option, draft: DraftWay, setup: Setup) -> Iterator[tuple[Way, Weighed]]:
         """With whole layers in main memory, and with experts: of all layers, before whole ones follow."""
-        scale, asked = self._scale, self._offload(option)
-        found = [scale.best_split(option, draft, setup, asked.n_cpu_moe)] if self._may_split else []
+        scale, fixed = self._scale, self._offload(option)
+        found = [scale.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
         if self._may_part(option):
-            offload, weighed = scale.best_experts(option, draft, setup, asked.gpu_layers)
+            offload, weighed = scale.best_experts(option, draft, setup, fixed.gpu_layers)
             if self._may_split and not fits_gpus(weighed):
                 offload, weighed = scale.best_split(option, draft, setup, offload.n_cpu_moe)
             found.append((offload, weighed))
@@ -286,7 +287,7 @@ class _Search:
         return self._push(way, weighed=weighed)
 
     def _why_idle(self, way: Way) -> str:
-        return DOES_NOT_PAY if way.drafts_nothing and not self._asked.named_draft else ""
+        return DOES_NOT_PAY if way.drafts_nothing and not self._options.names_draft else ""
 
     def _miss(self, way: Way, weighed: Weighed) -> None:
         reason = why_not_fits(way, weighed)
@@ -299,7 +300,7 @@ class _Search:
 
     def _nearest_of(self, option: Option) -> Rejected:
         """Weighed where it comes nearest to fitting, for nothing else did."""
-        draft, setup = option.drafts[-1], setups_for(option, self._asked)[-1]
+        draft, setup = option.drafts[-1], setups_for(option, self._options)[-1]
         splits = self._splits(option, draft, setup)
         way, weighed = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
         if way is None or weighed is None:
@@ -314,10 +315,10 @@ DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepte
 NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",))
 
 
-def unusable(options: Sequence[Option]) -> Iterator[Rejected]:
+def unusable(candidates: Sequence[Option]) -> Iterator[Rejected]:
     """Drafts that cannot be used, once for each target."""
     seen: set[tuple[str, str]] = set()
-    for option in options:
+    for option in candidates:
         for draft in option.unusable:
             if (option.target, draft.id) not in seen:
                 seen.add((option.target, draft.id))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from eaglelocal.catalog.machines import METAL
 from eaglelocal.planner.age import Age
+from eaglelocal.planner.goals import GOALS
 from eaglelocal.planner.plan import Outcome
 from eaglelocal.planner.way import Chosen
 
@@ -25,7 +26,7 @@ def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
 
 
 def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
-    goal, way = outcome.asked.goal, chosen.way
+    goal, way = GOALS[outcome.options.goal], chosen.way
     quality = f"answers as of {way.option.quality_b:.1f} B parameters{age_text(way.option.age)}"
     speed = way.prediction.spec_tok_s
     if speed < goal.pace:
@@ -43,18 +44,18 @@ def age_text(age: Age) -> str:
 
 def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
     """Where not all are on the GPU."""
-    way, asked = chosen.way, outcome.asked
+    way, options = chosen.way, outcome.options
     if way.offload.is_whole:
         return
     layers = way.option.shape.n_layer
     memory = f" ({outcome.rig.assumed}, as assumed)" if outcome.rig.assumed else ""
     if way.gpu_layers is not None:
-        why = "are on the GPU, as asked" if asked.gpu_layers is not None else "fit the GPU"
+        why = "are on the GPU, as asked" if options.gpu_layers is not None else "fit the GPU"
         yield f"{way.gpu_layers} of {layers + 1} layers {why}; the others run from main memory{memory}, prompts slowly"
     if way.n_cpu_moe:
-        why = ", as asked," if asked.n_cpu_moe is not None else ""
+        why = ", as asked," if options.n_cpu_moe is not None else ""
         yield f"the experts of {way.n_cpu_moe} of {layers} layers{why} run from main memory{memory}, prompts slowly"
-    if asked.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
+    if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
         yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
 
 
@@ -80,8 +81,8 @@ def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
 
 
 def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
-    way, asked = chosen.way, outcome.asked
-    if asked.kv_type is not None:
+    way, options = chosen.way, outcome.options
+    if options.kv_type is not None:
         yield f"the cache is {way.setup.kv_type}, as asked"
     elif way.setup.kv_type != "f16":
         yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"

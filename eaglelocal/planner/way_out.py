@@ -11,7 +11,7 @@ from itertools import islice
 
 from eaglelocal.backend.fit import RAM, Load
 from eaglelocal.catalog.machines import GIB
-from eaglelocal.planner.asked import Asked
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planner.machine import Rig, with_ram
 from eaglelocal.planner.plan import KV_TYPES, Outcome, is_too_long, plan
 from eaglelocal.planner.way import Chosen, Rejected, Way, gib
@@ -32,7 +32,7 @@ def nothing_fits(outcome: Outcome) -> tuple[str, str]:
     assumed = outcome.rig.assumed if load.room.device == RAM else ""
     message = (
         f"nothing fits {outcome.rig.name}: the nearest, {name_of(miss)}, needs {gib(load.total)} on {load.room.device} "
-        f"{with_setup(miss.way, outcome.asked)} where {gib(load.room.free_bytes or 0)} may be used"
+        f"{with_setup(miss.way, outcome.options)} where {gib(load.room.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
     ways = [*_freed(load, outcome.rig), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
@@ -46,19 +46,19 @@ def name_of(rejected: Rejected) -> str:
     return f"{rejected.option.target} {rejected.option.quant}".strip()
 
 
-def with_setup(way: Way, asked: Asked) -> str:
-    slots = f"{asked.num_slots} x " if asked.num_slots > 1 else ""
+def with_setup(way: Way, options: RunOptions) -> str:
+    slots = f"{options.parallel} x " if options.parallel > 1 else ""
     return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{lies_text(way, 'and')}"
 
 
 def _too_long(outcome: Outcome) -> tuple[str, str] | None:
     """Where more context is asked for than anything was trained for."""
-    long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.asked)]
+    long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.options)]
     if not long:
         return None
     most = max(long, key=lambda option: option.max_context)
     is_one = all(option.target == most.target for option in long)
-    message = f"--ctx {outcome.asked.ctx} is too much: {most.target} was trained for {most.max_context} tokens"
+    message = f"--ctx {outcome.options.ctx} is too much: {most.target} was trained for {most.max_context} tokens"
     return message + ("" if is_one else ", the most of all"), f"--ctx {most.max_context}"
 
 
@@ -79,31 +79,33 @@ def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
     """Beside the cards of a machine of the catalogue, whose owner may have more than was assumed."""
     held = outcome.rig.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
-    fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.asked).chosen)
+    fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen)
     yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 
 
 def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
     """What a person may ask for instead so that this option fits, the least loss first; each by itself."""
-    asked = outcome.asked
+    options = outcome.options
 
-    def planned(other: Asked) -> Chosen | None:
+    def planned(other: RunOptions) -> Chosen | None:
         return plan([miss.option], outcome.rig, other).chosen
 
-    if asked.gpu_layers is not None and (chosen := planned(replace(asked, gpu_layers=None))):
+    if options.gpu_layers is not None and (chosen := planned(replace(options, gpu_layers=None))):
         layers = chosen.way.gpu_layers
         yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
-    if asked.n_cpu_moe is not None and (chosen := planned(replace(asked, n_cpu_moe=None))):
+    if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
         count = chosen.way.n_cpu_moe
         yield f"--n-cpu-moe {count}" if count else "no --n-cpu-moe"
-    if asked.kv_type is not None:
-        smaller = (each for each in KV_TYPES[KV_TYPES.index(asked.kv_type) + 1 :] if asked.flash_attention != "off")
-        yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(asked, kv_type=each))), 1)
-    n_ctx = asked.ctx or (miss.way.setup.n_ctx if miss.way else 0)
-    steps = most_that(lambda count: planned(replace(asked, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP)
+    if options.kv_type is not None:
+        smaller = (each for each in KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :] if options.flash_attn != "off")
+        yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
+    n_ctx = options.ctx or (miss.way.setup.n_ctx if miss.way else 0)
+    steps = most_that(
+        lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP
+    )
     if steps:
         yield f"--ctx {steps * CTX_STEP}"
-    slots = most_that(lambda count: planned(replace(asked, num_slots=count)) is not None, asked.num_slots - 1)
+    slots = most_that(lambda count: planned(replace(options, parallel=count)) is not None, options.parallel - 1)
     if slots:
         yield f"--parallel {slots}"
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import eaglelocal.as_planned
-from eaglelocal.as_planned import Settled
-from eaglelocal.cli.serve import note_of_first, settle_first
-from eaglelocal.hub.wish import Wish
+import eaglelocal.planning.autoplan
+from eaglelocal.cli.serve import decide_first, note_of_first
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planning.decision import Decision
 from eaglelocal.settings import Settings
 
 
@@ -33,13 +32,13 @@ def test_fewer_answers_at_once_rather_than_another_model(
     target: str,
     said: str,
 ) -> None:
-    def as_planned(wish: Wish) -> Settled:
-        if wish.parallel <= room:
-            return Settled(replace(wish, target="best"))
-        return Settled(replace(wish, target="demo"), "nothing fits", fits=False)
+    def autoplan(options: RunOptions) -> Decision:
+        if options.parallel <= room:
+            return Decision(options, chosen="best")
+        return Decision(options, chosen="demo", intro="nothing fits", fits=False)
 
-    monkeypatch.setattr(eaglelocal.as_planned, "as_planned", as_planned)
+    monkeypatch.setattr(eaglelocal.planning.autoplan, "autoplan", autoplan)
     settings = Settings.load(flags, {}, tmp_path / "none.toml")
-    settled = settle_first(settings)
-    assert (settled.wish.parallel, settled.wish.target) == (num_slots, target)
-    assert note_of_first(settled, settings) == said
+    decision = decide_first(settings)
+    assert (decision.options.parallel, decision.target) == (num_slots, target)
+    assert note_of_first(decision, settings) == said

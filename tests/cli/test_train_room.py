@@ -11,7 +11,6 @@ pytest.importorskip("torch")
 
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal import as_planned
 from eaglelocal.catalog.catalog import load
 from eaglelocal.cli import train_lessons
 from eaglelocal.cli.import_head import find
@@ -19,6 +18,7 @@ from eaglelocal.cli.loading import settings_of
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planner.machine import Rig
+from eaglelocal.planning import autoplan
 from eaglelocal.training.pupil import School
 
 MIB = 2**20
@@ -35,15 +35,15 @@ def lessons_of(folder: Path) -> train_lessons.Lessons:
 
 
 def rig_with(free_bytes: int) -> Rig:
-    here = as_planned.this_rig(load())
+    here = autoplan.this_rig(load())
     return replace(here, host=replace(here.host, free_bytes=free_bytes))
 
 
 def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lessons = lessons_of(tmp_path)
     little, plenty = rig_with(700 * MIB), rig_with(4000 * MIB)
-    monkeypatch.setattr(as_planned, "this_rig", lambda catalog: plenty)
+    monkeypatch.setattr(autoplan, "this_rig", lambda catalog: plenty)
     train_lessons.check_there_is_room(lessons)
-    monkeypatch.setattr(as_planned, "this_rig", lambda catalog: little)
+    monkeypatch.setattr(autoplan, "this_rig", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"learning takes .* of the target, and 188 MiB may be used in RAM"):
         train_lessons.check_there_is_room(lessons)

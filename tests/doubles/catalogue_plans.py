@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eaglelocal.backend.fit import RAM, load_of
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.planner.asked import Asked
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planner.goals import GOALS, Comfort, score
 from eaglelocal.planner.machine import Device, Rig, rig_of_known
 from eaglelocal.planner.memory import estimate, safe_rooms
@@ -41,14 +41,14 @@ def rig(name: str) -> Rig:
 
 @cache
 def planned(machine: str, goal: str = "balanced") -> Outcome:
-    return plan(every_option(), rig(machine), Asked(goal=GOALS[goal]))
+    return plan(every_option(), rig(machine), RunOptions(goal=goal))
 
 
 def check_fits(outcome: Outcome) -> None:
     """Weighed once more, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
     way = outcome.chosen.way
-    scale = scale_for(outcome.rig, outcome.asked)
+    scale = scale_for(outcome.rig, outcome.options)
     settled = scale.plan_of(way.option, way.draft, way.setup, way.offload)
     rooms = safe_rooms(outcome.rig.rooms)
     buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)

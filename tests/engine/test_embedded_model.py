@@ -18,12 +18,12 @@ from doubles.rig import drive
 from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.intake import Intake
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 BOUND = 0.05  # of the logits' gap, bfloat16 weights
 QUESTIONS = {
@@ -36,7 +36,7 @@ Report = Callable[[str, object], None]
 
 
 def plan_of(**changes: object) -> Plan:
-    plan = resolve(Wish(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
     return dataclasses.replace(plan, threads=1, n_batch=128, **changes)  # type: ignore[arg-type]
 
 

@@ -12,10 +12,10 @@ from doubles.hostile_grammars import hostile
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, RequestError
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 NUM_CONSTRAINTS, NUM_ATTACKERS = 10_000, 3
 QUESTION = (Message("user", "What is acceptance length?"),)
@@ -62,7 +62,9 @@ def attack(client: EngineClient, numbers: range, seed: int, outcomes: Counter[st
 
 @pytest.mark.slow
 def test_ten_thousand_hostile_constraints_lose_no_engine() -> None:
-    plan = resolve(Wish(target="demo@native", parallel=NUM_ATTACKERS + 1), on_progress=lambda fraction, what: None)
+    plan = resolve(
+        RunOptions(target="demo@native", parallel=NUM_ATTACKERS + 1), on_progress=lambda fraction, what: None
+    )
     outcomes: Counter[str] = Counter()
     with EngineClient(plan) as client:
         client.start()

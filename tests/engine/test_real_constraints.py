@@ -21,12 +21,12 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, ChatRequest, Message, fixed
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, joined
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import RequestError
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 SCHEMA = {
     "type": "object",
@@ -63,7 +63,7 @@ PARAMS = {
 
 
 def plan_of(**changes: object) -> Plan:
-    plan = resolve(Wish(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
     return replace(plan, threads=1, n_batch=128, **changes)  # type: ignore[arg-type]
 
 

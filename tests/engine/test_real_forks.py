@@ -21,12 +21,12 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.intake import Intake
 from eaglelocal.errors import EngineError
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 TEXT = [int(token) for token in np.random.default_rng(0).integers(0, 256, 200)]
@@ -161,7 +161,7 @@ def chats(engine: Engine, system: str, questions: Sequence[str]) -> list[ChatReq
 @pytest.mark.parametrize("slots", [2, 3])
 def test_the_embedded_model_reads_a_system_prompt_once(slots: int) -> None:
     """With its head, which drafts behind what was copied as well as behind what it computed."""
-    plan = resolve(Wish(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native", spec=4), on_progress=lambda fraction, what: None)
     plan = dataclasses.replace(plan, threads=1, n_batch=128)
     questions = ("What is acceptance length?", "Which port does the server use?", "What is 347 + 285?")[:slots]
     engine = build(dataclasses.replace(plan, num_slots=slots), lambda _: None)

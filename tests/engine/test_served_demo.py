@@ -10,9 +10,9 @@ import openai
 import pytest
 from doubles.running_server import Server, Setup, served
 
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is acceptance length?"}]
 CITY: dict[str, Any] = {
@@ -26,7 +26,7 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "description": 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Server]:
-    plan = resolve(Wish(target="demo@native", parallel=2), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native", parallel=2), on_progress=lambda fraction, what: None)
     defaults = SamplingParams(temperature=0.0, max_tokens=64)
     with served(Setup(plans={"demo": plan}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
         yield server

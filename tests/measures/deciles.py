@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from eaglelocal.assembly import build
 from eaglelocal.bench.prompts import built_in
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 from eaglelocal.speculation.acceptance import Acceptance
 
 POINTS, MIN_WEIGHT = 0.03, 100
@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    wish = Wish(target=asked.target, threads=asked.threads)
+    wish = RunOptions(target=asked.target, threads=asked.threads)
     engine = build(resolve(wish, on_progress=lambda fraction, what: None), lambda _: None)
     try:
         noted = note(engine, asked.prompts, asked.temperature)

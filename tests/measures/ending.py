@@ -24,11 +24,11 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
+from eaglelocal.core.run_options import RunOptions
 
 if sys.argv[2] == "real":
-    client = EngineClient(resolve(Wish(target="demo@native"), on_progress=lambda fraction, what: None))
+    client = EngineClient(resolve(RunOptions(target="demo@native"), on_progress=lambda fraction, what: None))
 else:
     client = EngineClient(plan(), builder=BUILDER)
 client.start()

@@ -27,8 +27,8 @@ import numpy as np
 from gguf import GGUFReader
 
 from eaglelocal.bench.prompts import built_in
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planning.resolve import resolve
 
 ROOT = Path(__file__).parent.parent.parent
 LEAST, SKIP, MAX_TOKENS = 0.95, 64, 128
@@ -92,7 +92,7 @@ def measure(name: str, case: Case, size: str, num_pairs: int, folder: Path) -> b
         "--temperature", str(case.temperature),
     ]  # fmt: skip
     if case.shuffles_head:
-        head = resolve(Wish(target=target, draft_type="file"), on_progress=print).draft
+        head = resolve(RunOptions(target=target, draft_type="file"), on_progress=print).draft
         assert head is not None
         command += ["--draft", str(shuffled(head, folder / "shuffled.gguf")), "--draft-type", "file"]
     told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])

@@ -13,9 +13,9 @@ import psutil
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 MIB = 2**20
 QUESTIONS = ("What is acceptance length?", "What is 347 + 285?", "Write a function that adds two numbers.")
@@ -24,7 +24,7 @@ PEAK_BOUND, GROWTH_BOUND = 0.10, 0.02
 
 
 def engine(target: str) -> EngineClient:
-    return EngineClient(resolve(Wish(target=target), on_progress=lambda fraction, what: None))
+    return EngineClient(resolve(RunOptions(target=target), on_progress=lambda fraction, what: None))
 
 
 def ask(client: EngineClient, number: int, max_tokens: int) -> None:

@@ -22,8 +22,8 @@ from eaglelocal.backend.library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.huge_pages import TUNABLES, tunables
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planning.resolve import resolve
 from eaglelocal.probe.threads import usable_threads
 
 SIZES = (1, 4, 8)
@@ -64,7 +64,7 @@ def medians(contexts: Mapping[str, LlamaContext], rounds: int) -> dict[tuple[str
 
 
 def measure(target: str, rounds: int) -> None:
-    path = resolve(Wish(target=target), on_progress=lambda fraction, what: None).target
+    path = resolve(RunOptions(target=target), on_progress=lambda fraction, what: None).target
     with contextlib.ExitStack() as around:
         found = {name: opened(path, placement, around) for name, placement in WAYS.items()}
         contexts = {name: context for name, (context, _) in found.items()}

@@ -26,11 +26,11 @@ from doubles.simulation import LOOKUP, DraftCosts, curve
 from eaglelocal.assembly import build
 from eaglelocal.bench.prompts import Prompt, built_in
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
 from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.mind import Drafters
@@ -112,7 +112,7 @@ def main() -> int:
     asked = parser.parse_args()
     prompts = built_in(SIX_KINDS, asked.prompts)
     random.Random(1).shuffle(prompts)
-    plan = resolve(Wish(target="demo@native", threads=1), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native", threads=1), on_progress=lambda fraction, what: None)
     engine = build(plan, lambda _: None)
     trial = Trial(engine, prompts, asked.max_tokens)
     sys.stdout.write(f"{'':<14}{'fixed':>10}{'auto':>8}{'share':>8}{'noisy':>8}{'kept':>8}\n")

@@ -21,15 +21,15 @@ from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.catalog import load
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import rig_of
 from eaglelocal.planner.options import option_of_file
 from eaglelocal.planner.speed import curve_of, predict
+from eaglelocal.planning.resolve import resolve
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
 from eaglelocal.probe.probe import probe
@@ -109,7 +109,7 @@ def generated(client: EngineClient, number: int) -> float:
 
 
 def measured_row(reference: str, num_rounds: int, machine: Machine) -> Row:
-    wish = Wish(target=reference, draft="none", spec="off", threads=machine.cpu.usable_threads)
+    wish = RunOptions(target=reference, draft="none", spec="off", threads=machine.cpu.usable_threads)
     plan = resolve(wish, on_progress=lambda fraction, what: None)
     with EngineClient(plan) as client:
         client.start()

@@ -20,9 +20,9 @@ from doubles.random_models import write_target
 
 from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.engine.warming import Warming
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 SORTED, IN_TURN = [3] * 8 + [5] * 8, [3, 5] * 8
 MORE_CHANGES = 14  # of IN_TURN than of SORTED
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=None)
     asked = parser.parse_args()
     for target in asked.targets:
-        wish = Wish(target=target, threads=asked.threads)
+        wish = RunOptions(target=target, threads=asked.threads)
         measure(target, resolve(wish, on_progress=lambda fraction, what: None), asked.pairs)
     if not asked.targets:
         with tempfile.TemporaryDirectory() as folder:

@@ -20,9 +20,9 @@ from eaglelocal.bench.prompts import Prompt, built_in
 from eaglelocal.bench.statistics import bounded_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import AUTO, OFF, Message, Spec
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=48)
 CONTEXT, LONG_WORDS = 2048, 900
@@ -35,7 +35,7 @@ def behind_text(prompt: Prompt, number: int) -> Prompt:
 
 
 def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) -> None:
-    plan = resolve(Wish(target=reference), on_progress=lambda share, what: None)
+    plan = resolve(RunOptions(target=reference), on_progress=lambda share, what: None)
     plan = replace(plan, num_slots=num_slots, n_ctx=CONTEXT)
     trees, chains = (EngineClient(replace(plan, unified=unified)) for unified in (True, False))
     kinds = len({prompt.category for prompt in built_in([], 1)})

@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 TIMEOUT_S = 10.0
@@ -127,6 +127,6 @@ def test_the_embedded_model_answers_as_documented(embedded: Plan) -> None:
 
 @pytest.fixture
 def embedded() -> Iterator[Plan]:
-    plan = resolve(Wish(target="demo", parallel=4), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo", parallel=4), on_progress=lambda fraction, what: None)
     assert Path(plan.target).exists()
     yield plan

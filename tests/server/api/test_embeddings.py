@@ -11,9 +11,9 @@ from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
 from eaglelocal.cli.loading import EMBEDDER
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.task import Task
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 
 def test_a_vector_of_each_text_in_their_order(actor: Server) -> None:
@@ -55,7 +55,7 @@ def test_a_model_that_talks_makes_none(typist: Server) -> None:
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real BERT with random weights."""
     path = write_bert(tmp_path_factory.mktemp("bert") / "bert.gguf")
-    plan = resolve(Wish(target=str(path)), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target=str(path)), on_progress=lambda fraction, what: None)
     assert plan.task is Task.EMBEDDING
     with served(Setup(plans={"bert": plan}, builder=EMBEDDER)) as server:
         yield server

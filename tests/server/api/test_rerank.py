@@ -9,9 +9,9 @@ from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
 from eaglelocal.cli.loading import EMBEDDER
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.task import Task
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 ASKED = {"query": "word0", "documents": ["word1", "word2 word3", "word4", "word1"]}
 
@@ -19,7 +19,7 @@ ASKED = {"query": "word0", "documents": ["word1", "word2 word3", "word4", "word1
 @pytest.fixture(scope="module")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = write_bert(tmp_path_factory.mktemp("rank") / "rank.gguf", pooling=4, classifies=True)
-    plan = resolve(Wish(target=str(path)), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target=str(path)), on_progress=lambda fraction, what: None)
     assert plan.task is Task.RANK
     with served(Setup(plans={"rank": plan}, builder=EMBEDDER)) as server:
         yield server

@@ -25,11 +25,11 @@ from eaglelocal.bench.identity import (
 from eaglelocal.bench.prompts import Prompt
 from eaglelocal.core.events import Piece
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.resolve import resolve
 from eaglelocal.hub.targets import demo_sources
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 BOUND = 0.05
 CHAT = Prompt("x", (Message("user", "hi"),))
@@ -141,5 +141,5 @@ def test_bounds_by_weights_and_cache(weights: str, kv_type: str, bound: float) -
 
 def test_the_weights_of_the_embedded_model() -> None:
     assert weight_type(read_header(demo_sources()[0])) == "BF16"
-    plan = resolve(Wish(target="demo@native"), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="demo@native"), on_progress=lambda fraction, what: None)
     assert tie_bound_of(plan) == 0.05

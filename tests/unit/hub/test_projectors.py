@@ -8,10 +8,10 @@ import pytest
 from doubles.hub_models import WIDTH, model_bytes
 from doubles.projectors import projector_bytes
 
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.hub.projector_names import models_in, named, plain, whose
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 GOOD = projector_bytes(width=WIDTH)
 UNCLEAR = "no images: whether {} is this model's is not clear; --mmproj FILE takes it"
@@ -72,7 +72,7 @@ def test_models_are_counted_without_their_quantizations_and_drafts() -> None:
 
 
 def resolved(target: Path, mmproj: str = "auto") -> tuple[str | None, str]:
-    plan = resolve(Wish(target=str(target), mmproj=mmproj), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target=str(target), mmproj=mmproj), on_progress=lambda fraction, what: None)
     return plan.projector.name if plan.projector else None, plan.projector_note
 
 
@@ -124,12 +124,12 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        (Wish(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
-        (Wish(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder, and drafts nothing"),
+        (RunOptions(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
+        (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder, and drafts nothing"),
     ],
 )
 def test_a_projector_in_another_place_is_sent_to_its_own(
-    wish: Wish, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wish: RunOptions, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.gguf").write_bytes(model_bytes())
@@ -145,5 +145,5 @@ def test_in_a_hubs_cache_the_whole_snapshot_counts(tmp_path: Path, monkeypatch: 
     (snapshot / "Q8_0").mkdir(parents=True)
     (snapshot / "Q8_0" / "tiny-Q8_0.gguf").write_bytes(model_bytes())
     (snapshot / "mmproj-F16.gguf").write_bytes(GOOD)
-    plan = resolve(Wish(target="u/tiny-GGUF"), on_progress=lambda fraction, what: None)
+    plan = resolve(RunOptions(target="u/tiny-GGUF"), on_progress=lambda fraction, what: None)
     assert plan.projector == snapshot / "mmproj-F16.gguf"

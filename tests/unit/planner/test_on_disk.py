@@ -52,7 +52,7 @@ def test_what_fits_and_answers_quickly_enough(options: dict[str, Option]) -> Non
 
 def test_many_slots_and_long_contexts_need_their_room(options: dict[str, Option]) -> None:
     assert best(options, processor(13), ctx=4096) == "qwen3-8b"
-    assert best(options, processor(13), ctx=16384, num_slots=16) == "qwen3-0.6b"
+    assert best(options, processor(13), ctx=16384, parallel=16) == "qwen3-0.6b"
 
 
 def test_only_what_is_here_counts(options: dict[str, Option]) -> None:

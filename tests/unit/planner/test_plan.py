@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.obstacles import obstacle
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.pair import branch_problem
-from eaglelocal.planner.asked import Asked
 from eaglelocal.planner.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planner.jobs import PLANNED_ROLLBACK
 from eaglelocal.planner.options import DraftWay, Option
@@ -46,7 +46,7 @@ goals = st.sampled_from(sorted(GOALS))
 def test_what_is_chosen_always_fits(
     ram_gib: float, gpus: tuple[float, ...], goal: str, ctx: int | None, num_slots: int
 ) -> None:
-    outcome = plan(some_options(), machine_of(ram_gib, gpus), Asked(goal=GOALS[goal], ctx=ctx, num_slots=num_slots))
+    outcome = plan(some_options(), machine_of(ram_gib, gpus), RunOptions(goal=goal, ctx=ctx, parallel=num_slots))
     if outcome.chosen is not None:
         check_fits(outcome)
         assert ctx is None or outcome.chosen.way.setup.n_ctx == ctx
@@ -60,7 +60,7 @@ def test_what_is_chosen_always_fits(
 @settings(max_examples=12, deadline=None)
 @given(memory, st.floats(0.5, 90.0), goals, st.floats(0.0, 40.0), st.booleans())
 def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, more: float, on_card: bool) -> None:
-    asked = Asked(goal=GOALS[goal])
+    asked = RunOptions(goal=goal)
     small = plan(some_options(), machine_of(ram_gib, (gpu_gib,)), asked)
     large = plan(some_options(), machine_of(ram_gib + more * (not on_card), (gpu_gib + more * on_card,)), asked)
     if small.chosen is not None:
@@ -76,7 +76,7 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
     comfortable."""
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
-    asked, machine = Asked(goal=GOALS["balanced"]), machine_of(ram_gib, gpus)
+    asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
     scale, best = Scale(machine, num_slots=1, measured={}), float("-inf")
     for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
         value = score_of(scale, each, draft, setup, offload)
@@ -86,7 +86,7 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
 
 
 def everything(
-    options: list[Option], asked: Asked, *, has_gpus: bool
+    options: list[Option], asked: RunOptions, *, has_gpus: bool
 ) -> Iterator[tuple[Option, DraftWay, Setup, Offload]]:
     for each in options:
         counts = range(each.shape.n_layer + 1)
@@ -143,7 +143,7 @@ def test_only_what_the_engine_runs_is_picked() -> None:
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
-    outcome = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), Asked(goal=GOALS["balanced"]))
+    outcome = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
     chosen = chosen_of(outcome)
     assert chosen.way.draft.id == "mtp-qwen3.6-27b"
     assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
@@ -151,7 +151,7 @@ def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
 
 
 def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() -> None:
-    many = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), Asked(goal=GOALS["balanced"], num_slots=16))
+    many = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", parallel=16))
     way = chosen_of(many).way
     assert (way.draft.kind, way.gpu_layers) == ("none", None)
     check_fits(many)
@@ -165,7 +165,7 @@ def test_a_draft_with_states_of_its_own_is_no_way() -> None:
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:
-    large = plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), Asked(goal=GOALS["balanced"], ctx=8192))
+    large = plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), RunOptions(goal="balanced", ctx=8192))
     way = chosen_of(large).way
     assert way.gpu_layers is not None and 0 < way.gpu_layers < 65
     assert way.prediction.plain_tok_s < 10
@@ -174,7 +174,7 @@ def test_layers_on_the_host_are_said_and_slow() -> None:
 
 
 def test_two_cards_hold_what_one_cannot() -> None:
-    one, two = (plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), Asked(goal=GOALS["balanced"])) for name in
+    one, two = (plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
                 ("rtx-3090", "2x-rtx-3090"))  # fmt: skip
     assert chosen_of(one).way.gpu_layers is not None and chosen_of(two).way.gpu_layers is None
     cards = [load for load in chosen_of(two).weighed.used if load.room.device != RAM]
@@ -183,9 +183,9 @@ def test_two_cards_hold_what_one_cannot() -> None:
 
 
 def test_slots_take_memory() -> None:
-    asked = Asked(goal=GOALS["quality"], ctx=8192)
+    asked = RunOptions(goal="quality", ctx=8192)
     one, four = (
-        plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, num_slots=slots)) for slots in (1, 4)
+        plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, parallel=slots)) for slots in (1, 4)
     )
     alone, shared = (chosen_of(each).weighed.sum.kv_bytes for each in (one, four))
     assert shared == 4 * alone
@@ -196,13 +196,13 @@ def test_slots_take_memory() -> None:
 def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
     """A draft that pays with all layers on the GPU may not with some on the host; then neither it nor a lookup is."""
     for each in every_option():
-        chosen = plan((each,), rig(machine), Asked(goal=GOALS["balanced"], num_slots=slots)).chosen
+        chosen = plan((each,), rig(machine), RunOptions(goal="balanced", parallel=slots)).chosen
         if chosen is not None:
             assert (chosen.way.draft.kind == "none") == (chosen.way.prediction.num_draft_tokens == 0), each.reference
 
 
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
-    outcome = plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), Asked(goal=GOALS["balanced"]))
+    outcome = plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), RunOptions(goal="balanced"))
     way = chosen_of(outcome).way
     assert way.gpu_layers is not None and way.draft.kind == "none"
     drafts = {each.draft: each.reason for each in outcome.rejected if each.way is not None}
@@ -212,7 +212,7 @@ def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -
 def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     chosen = option("gpt-oss-120b", "F16")
     head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
-    asked = Asked(goal=GOALS["balanced"], named_draft=head.id)
+    asked = RunOptions(goal="balanced", draft=head.id)
     outcome = plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
     assert chosen_of(outcome).way.draft is head
     assert "the draft is predicted not to pay, and taken as asked" in reasons(outcome, chosen_of(outcome))
@@ -221,13 +221,13 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
 
 def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; one slot's may be smaller."""
-    phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), Asked(goal=GOALS["balanced"])
-    kinds = {setup.kv_type for each in phi for setup in setups_for(each, replace(asked, num_slots=4))}
+    phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), RunOptions(goal="balanced")
+    kinds = {setup.kv_type for each in phi for setup in setups_for(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, num_slots=1))} == {"f16", "q8_0", "q4_0"}
-    refused = plan(phi, machine, replace(asked, num_slots=4, kv_type="q8_0"))
+    assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
+    refused = plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
         "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"
     ]
-    assert setups_for(option("qwen3-8b", "Q4_K_M"), replace(asked, num_slots=4, kv_type="q8_0"))
+    assert setups_for(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))

@@ -10,26 +10,25 @@ from doubles.catalogue_plans import GIB, every_option, machine_of, option, rig, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.planner.asked import Asked
-from eaglelocal.planner.goals import GOALS
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planner.machine import Rig, with_ram
 from eaglelocal.planner.options import Option
 from eaglelocal.planner.plan import Outcome, plan
 from eaglelocal.planner.way_out import CTX_STEP, most_that, nothing_fits
 
-BALANCED = Asked(goal=GOALS["balanced"])
+BALANCED = RunOptions(goal="balanced")
 FLAG = re.compile(r"--(ctx|parallel|gpu-layers|kv-type) (\S+)")
 
 
-def missed(options: tuple[Option, ...], machine: Rig, asked: Asked) -> Outcome:
+def missed(options: tuple[Option, ...], machine: Rig, asked: RunOptions) -> Outcome:
     outcome = plan(options, machine, asked)
     assert outcome.chosen is None
     return outcome
 
 
-def taken(asked: Asked, hint: str) -> list[Asked]:
+def taken(asked: RunOptions, hint: str) -> list[RunOptions]:
     """What is asked for when each way out of a hint is taken."""
-    fields = {"ctx": "ctx", "parallel": "num_slots", "gpu-layers": "gpu_layers", "kv-type": "kv_type"}
+    fields = {"ctx": "ctx", "parallel": "parallel", "gpu-layers": "gpu_layers", "kv-type": "kv_type"}
     asks = []
     for name, value in FLAG.findall(hint):
         changed: dict[str, int | str] = {fields[name]: value if name == "kv-type" else int(value)}
@@ -38,17 +37,19 @@ def taken(asked: Asked, hint: str) -> list[Asked]:
 
 
 CASES = [
-    ("cpu-16gb", "qwen3-8b", "Q4_K_M", Asked(goal=GOALS["balanced"], ctx=16384, num_slots=16), 2),
-    ("cpu-16gb", "qwen3-8b", "Q4_K_M", Asked(goal=GOALS["balanced"], ctx=40960, num_slots=4), 2),
-    ("cuda-8gb", "qwen3-14b", "Q8_0", Asked(goal=GOALS["balanced"], ctx=40960, num_slots=16), 2),
-    ("rtx-3090", "llama-3.3-70b", "Q4_K_M", Asked(goal=GOALS["balanced"], gpu_layers=60, ctx=4096), 1),
-    ("rtx-3090", "qwen3-32b", "Q4_K_M", Asked(goal=GOALS["balanced"], gpu_layers=65, ctx=32768, kv_type="f16"), 3),
-    ("cpu-16gb", "qwen3-8b", "Q4_K_M", Asked(goal=GOALS["balanced"], ctx=40960, kv_type="f16", num_slots=2), 3),
+    ("cpu-16gb", "qwen3-8b", "Q4_K_M", RunOptions(goal="balanced", ctx=16384, parallel=16), 2),
+    ("cpu-16gb", "qwen3-8b", "Q4_K_M", RunOptions(goal="balanced", ctx=40960, parallel=4), 2),
+    ("cuda-8gb", "qwen3-14b", "Q8_0", RunOptions(goal="balanced", ctx=40960, parallel=16), 2),
+    ("rtx-3090", "llama-3.3-70b", "Q4_K_M", RunOptions(goal="balanced", gpu_layers=60, ctx=4096), 1),
+    ("rtx-3090", "qwen3-32b", "Q4_K_M", RunOptions(goal="balanced", gpu_layers=65, ctx=32768, kv_type="f16"), 3),
+    ("cpu-16gb", "qwen3-8b", "Q4_K_M", RunOptions(goal="balanced", ctx=40960, kv_type="f16", parallel=2), 3),
 ]
 
 
 @pytest.mark.parametrize(("machine", "target", "quant", "asked", "least"), CASES)
-def test_each_way_out_fits_and_no_more_would(machine: str, target: str, quant: str, asked: Asked, least: int) -> None:
+def test_each_way_out_fits_and_no_more_would(
+    machine: str, target: str, quant: str, asked: RunOptions, least: int
+) -> None:
     alone = (option(target, quant),)
     _, hint = nothing_fits(missed(alone, rig(machine), asked))
     asks = taken(asked, hint)
@@ -57,14 +58,14 @@ def test_each_way_out_fits_and_no_more_would(machine: str, target: str, quant: s
         assert plan(alone, rig(machine), other).chosen is not None, hint
         if other.ctx != asked.ctx and other.ctx is not None:
             assert plan(alone, rig(machine), replace(other, ctx=other.ctx + CTX_STEP)).chosen is None
-        if other.num_slots != asked.num_slots:
-            assert plan(alone, rig(machine), replace(other, num_slots=other.num_slots + 1)).chosen is None
+        if other.parallel != asked.parallel:
+            assert plan(alone, rig(machine), replace(other, parallel=other.parallel + 1)).chosen is None
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.floats(0.5, 40.0), st.lists(st.floats(0.5, 20.0), max_size=2).map(tuple), st.integers(1, 16))
 def test_ways_out_fit_on_any_machine(ram_gib: float, gpus: tuple[float, ...], slots: int) -> None:
-    asked, machine = replace(BALANCED, ctx=32768, num_slots=slots), machine_of(ram_gib, gpus)
+    asked, machine = replace(BALANCED, ctx=32768, parallel=slots), machine_of(ram_gib, gpus)
     large = tuple(each for each in some_options() if each.quant == "Q8_0" and each.shape.weights_bytes > 8 * GIB)
     outcome = plan(large, machine, asked)
     if outcome.chosen is None:

@@ -14,10 +14,10 @@ import pytest
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, PID, Spec, fixed
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
 
@@ -104,8 +104,8 @@ def silent(fraction: float, what: str) -> None:
     pass
 
 
-def plan(**wish: object) -> Plan:
-    return resolve(dataclasses.replace(Wish(), **wish), on_progress=silent)  # type: ignore[arg-type]
+def plan(**said: object) -> Plan:
+    return resolve(dataclasses.replace(RunOptions(), **said), on_progress=silent)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -291,11 +291,11 @@ def test_wrong_slots(shipped: Path, parallel: int) -> None:
 
 # ---- drafts
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("said", "reason"),
     [({"spec": "off"}, "switched off"), ({"spec": 0}, "switched off"), ({"draft": "none"}, "switched off")],
 )
-def test_switched_off(shipped: Path, wish: dict[str, object], reason: str) -> None:
-    found = plan(target="demo@native", **wish)
+def test_switched_off(shipped: Path, said: dict[str, object], reason: str) -> None:
+    found = plan(target="demo@native", **said)
     assert (found.draft_kind, found.draft, found.draft_label) == ("none", None, "none")
     assert (found.draft_reason, found.speculates) == (reason, False)
 

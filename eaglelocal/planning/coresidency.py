@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.as_planned import CTX_KEPT, Settled, as_planned, costs_little, this_rig
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.catalog.catalog import load
 from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.fitting import sources_of, with_attention, with_caches
@@ -22,26 +22,27 @@ from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
-from eaglelocal.hub.resolve import context_size
 from eaglelocal.hub.targets import find_target
-from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.beside import Needs, leavers
 from eaglelocal.planner.memory import estimate, safe_rooms
 from eaglelocal.planner.placement import used_gpus
+from eaglelocal.planning.autoplan import CTX_KEPT, autoplan, costs_little, this_rig
+from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.resolve import context_size
 
 LOGIT_BYTES = 4
 
 
 # ---- before anything is loaded
 def side_by_side(
-    first: Settled, asked: Wish, others: Mapping[str, Wish], *, most: int | None = None
-) -> tuple[Settled, dict[str, Settled]]:
-    """The first model and the others, settled.
+    first: Decision, others: Mapping[str, RunOptions], *, most: int | None = None
+) -> tuple[Decision, dict[str, Decision]]:
+    """Return what is decided for the first model and for the others.
 
     The first leaves room for as many of the others, the smallest before, as cost it little; each of them is planned
     beside it, or as if it were alone where that would cost it much: then they take turns.
 
-    first  as it would be alone, of the wish `asked`
+    first  as it would be alone
     most   models at once; None: as many as fit
     """
     if not others:
@@ -51,57 +52,59 @@ def side_by_side(
     for name, needs in sorted(least_of(others).items(), key=lambda item: total_bytes(item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
-        closer = as_planned(asked, beside=joined([*kept.values(), needs]))
+        closer = autoplan(first.options, beside=joined([*kept.values(), needs]))
         if is_nearly(closer, first):
             chosen, kept[name] = as_small(closer), needs
-    held = chosen.needs or least_of({"": asked}).get("", ())
+    held = chosen.needs or least_of({"": first.options}).get("", ())
     settled = {}
-    for name, wish in others.items():
+    for name, options in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
-        settled[name] = settled_beside(wish, joined([held, *beside]) if most != 1 else ())
+        settled[name] = settled_beside(options, joined([held, *beside]) if most != 1 else ())
         if name in kept:
             kept[name] = settled[name].needs or kept[name]
     return chosen, settled
 
 
-def settled_beside(wish: Wish, beside: Needs) -> Settled:
-    alone, closer = as_planned(wish), as_planned(wish, beside=beside)
+def settled_beside(options: RunOptions, beside: Needs) -> Decision:
+    alone, closer = autoplan(options), autoplan(options, beside=beside)
     return as_small(closer) if beside and is_nearly(closer, alone) else alone
 
 
-def as_small(closer: Settled) -> Settled:
+def as_small(closer: Decision) -> Decision:
     """Not larger than planned where it finds more room: that is another's."""
     if closer.way is None or closer.way.setup.whole_windows:
         return closer
-    return dataclasses.replace(closer, wish=dataclasses.replace(closer.wish, whole_windows=False))
+    return dataclasses.replace(closer, whole_windows=False)
 
 
-def is_nearly(closer: Settled, alone: Settled) -> bool:
+def is_nearly(closer: Decision, alone: Decision) -> bool:
     """Is it about as good as with the memory to itself? What can no longer see images is not."""
-    if closer.way is None or alone.way is None or closer.wish.mmproj != alone.wish.mmproj:
+    if closer.way is None or alone.way is None or closer.is_blind != alone.is_blind:
         return False
     return closer.fits and costs_little(closer.way, alone.way)
 
 
-def least_of(wishes: Mapping[str, Wish]) -> dict[str, Needs]:
+def least_of(asked: Mapping[str, RunOptions]) -> dict[str, Needs]:
     """What each needs to be of use; of some that is not known."""
     rooms = this_rig(load()).rooms
-    found = {name: least_needs(wish, rooms) for name, wish in wishes.items()}
+    found = {name: least_needs(options, rooms) for name, options in asked.items()}
     return {name: needs for name, needs in found.items() if needs}
 
 
-def least_needs(wish: Wish, rooms: Sequence[Room]) -> Needs:
+def least_needs(options: RunOptions, rooms: Sequence[Room]) -> Needs:
     """Of the embedded model, which is as large as one likes, and of what cannot be read it is not known."""
     try:
-        if wish.target is None or isinstance(parse_reference(wish.target), Embedded):
+        if options.target is None or isinstance(parse_reference(options.target), Embedded):
             return ()
-        target = find_target(wish.target, on_progress=lambda fraction, what: None)
+        target = find_target(options.target, on_progress=lambda fraction, what: None)
         if task_of(target.header) is not Task.TEXT:
-            return embedding_needs(target.header, context_size(wish.ctx, target), rooms, gpu_layers=wish.gpu_layers)
-        settled = as_planned(wish)
-        if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or wish.ctx is not None:
+            return embedding_needs(
+                target.header, context_size(options.ctx, target), rooms, gpu_layers=options.gpu_layers
+            )
+        settled = autoplan(options)
+        if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
             return settled.needs
-        return as_planned(dataclasses.replace(wish, ctx=CTX_KEPT)).needs
+        return autoplan(dataclasses.replace(options, ctx=CTX_KEPT)).needs
     except EagleLocalError:  # whoever loads it meets it again, and says it
         return ()
 

@@ -1,4 +1,4 @@
-"""What a wish leaves open: the best model on disk for a machine, its context, cache and layers; what was said stays."""
+"""What planning decides where the options leave it open: the model, its context, cache and layers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import pytest
 from doubles.projectors import projector_bytes
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
-from eaglelocal import as_planned as module
 from eaglelocal import locations
-from eaglelocal.as_planned import Settled, as_planned
 from eaglelocal.backend.fit import RAM, load_of
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.machines import CPU, CUDA
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
 from eaglelocal.planner.machine import Device, Rig
 from eaglelocal.planner.memory import estimate, safe_rooms
+from eaglelocal.planning import autoplan as module
+from eaglelocal.planning.autoplan import autoplan
+from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
 COMMIT = "a" * 40
@@ -76,9 +78,9 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def on(rig: Rig, monkeypatch: pytest.MonkeyPatch, wish: Wish) -> Settled:
+def on(rig: Rig, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
     monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
-    return as_planned(wish)
+    return autoplan(options)
 
 
 def pulled(hub: Path, name: str, sketch: Sketch | None = None) -> str:
@@ -93,7 +95,7 @@ def pulled(hub: Path, name: str, sketch: Sketch | None = None) -> str:
 
 
 def test_nothing_on_disk_is_the_embedded_model(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on(CPU_ONLY, monkeypatch, Wish()) == Settled(Wish(target="demo"))
+    assert on(CPU_ONLY, monkeypatch, RunOptions()) == Decision(RunOptions(), chosen="demo")
 
 
 @pytest.mark.parametrize(
@@ -104,16 +106,16 @@ def test_the_best_of_what_is_on_disk(hub: Path, monkeypatch: pytest.MonkeyPatch,
     """8 B in Q8_0 says one token a second at 8 GB/s; 70 B fits none of them."""
     references = {each: pulled(hub, each) for each in ("qwen3-0.6b", "qwen3-8b", "llama-3.3-70b")}
     pulled(hub, "tiny", SKETCHES["gemma3"])
-    found = on(rig, monkeypatch, Wish())
-    assert found.wish.target == references[name]
+    found = on(rig, monkeypatch, RunOptions())
+    assert found.target == references[name]
     assert found.note.startswith(f"{references[name]}, of 4 on disk")
-    assert found.wish.ctx is not None and (found.wish.gpu_layers is not None) == (rig is SMALL_CARD)
+    assert found.ctx is not None and (found.gpu_layers is not None) == (rig is SMALL_CARD)
 
 
 def test_models_that_do_not_fit_leave_the_embedded_one(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pulled(hub, "llama-3.3-70b")
-    found = on(CPU_ONLY, monkeypatch, Wish())
-    assert found.wish.target == "demo"
+    found = on(CPU_ONLY, monkeypatch, RunOptions())
+    assert found.target == "demo"
     assert found.note == "none of the models on disk fits this machine as it is asked"
 
 
@@ -122,67 +124,70 @@ def test_what_cannot_answer_is_passed_over(hub: Path, monkeypatch: pytest.Monkey
     pulled(hub, "qwen2.5-7b")
     broken = next((hub / "models--maker--qwen2.5-7b-GGUF").rglob("*.gguf"))
     broken.write_bytes(b"GGUF")
-    assert on(LARGE_CARD, monkeypatch, Wish()).wish.target == reference
+    assert on(LARGE_CARD, monkeypatch, RunOptions()).target == reference
 
 
 def test_a_model_larger_than_the_card_keeps_layers_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    found = on(SMALL_CARD, monkeypatch, Wish(target=path))
-    assert found.wish.gpu_layers is not None and 10 < found.wish.gpu_layers < 37
-    assert found.note.startswith(f"{found.wish.gpu_layers} of 37 layers on the GPU")
-    whole = on(LARGE_CARD, monkeypatch, Wish(target=path))
-    assert (whole.wish.gpu_layers, whole.wish.kv_type, whole.note) == (None, "f16", "")
-    assert whole.wish.ctx == 32768
+    found = on(SMALL_CARD, monkeypatch, RunOptions(target=path))
+    assert found.gpu_layers is not None and 10 < found.gpu_layers < 37
+    assert found.note.startswith(f"{found.gpu_layers} of 37 layers on the GPU")
+    whole = on(LARGE_CARD, monkeypatch, RunOptions(target=path))
+    assert (whole.gpu_layers, whole.kv_type, whole.note) == (None, "f16", "")
+    assert whole.ctx == 32768
 
 
 def test_experts_stay_in_main_memory_before_layers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-30b-a3b"]))
     machine = replace(SMALL_CARD, host=replace(SMALL_CARD.host, free_bytes=64 * GIB))
-    found = on(machine, monkeypatch, Wish(target=path))
-    assert found.wish.gpu_layers is None and found.wish.n_cpu_moe is not None and 20 < found.wish.n_cpu_moe <= 48
-    assert found.note.startswith(f"experts of {found.wish.n_cpu_moe} of 48 layers in main memory: the GPU cannot")
-    said = on(machine, monkeypatch, Wish(target=path, n_cpu_moe=48))
-    assert (said.wish.n_cpu_moe, said.note) == (48, "")
+    found = on(machine, monkeypatch, RunOptions(target=path))
+    assert found.gpu_layers is None and found.n_cpu_moe is not None and 20 < found.n_cpu_moe <= 48
+    assert found.note.startswith(f"experts of {found.n_cpu_moe} of 48 layers in main memory: the GPU cannot")
+    said = on(machine, monkeypatch, RunOptions(target=path, n_cpu_moe=48))
+    assert (said.n_cpu_moe, said.note) == (48, "")
 
 
 def test_what_was_said_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    said = Wish(target=path, ctx=2048, kv_type="q4_0", gpu_layers=3)
-    assert on(SMALL_CARD, monkeypatch, said).wish == said
-    assert on(LARGE_CARD, monkeypatch, said).wish == said
+    said = RunOptions(target=path, ctx=2048, kv_type="q4_0", gpu_layers=3)
+    for rig in (SMALL_CARD, LARGE_CARD):
+        found = on(rig, monkeypatch, said)
+        assert found.options == said
+        assert (found.target, found.ctx, found.kv_type, found.gpu_layers) == (path, 2048, "q4_0", 3)
 
 
 def test_a_processor_keeps_the_usual_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-0.6b"]))
-    found = on(CPU_ONLY, monkeypatch, Wish(target=path))
-    assert (found.wish.ctx, found.wish.kv_type, found.wish.gpu_layers, found.note) == (4096, "f16", None, "")
+    found = on(CPU_ONLY, monkeypatch, RunOptions(target=path))
+    assert (found.ctx, found.kv_type, found.gpu_layers, found.note) == (4096, "f16", None, "")
 
 
 @pytest.mark.parametrize("target", ["demo", "demo@native", "demo@8b:q4_0"])
 def test_an_embedded_model_that_fits_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    found = on(SMALL_CARD, monkeypatch, Wish(target=target))
-    assert (found.wish, found.note, found.fits) == (Wish(target=target), "", True)
+    found = on(SMALL_CARD, monkeypatch, RunOptions(target=target))
+    assert (found.target, found.gpu_layers, found.n_cpu_moe, found.note, found.fits) == (target, None, None, "", True)
+    assert not (found.without_draft or found.is_blind)
 
 
 def test_a_large_embedded_model_keeps_layers_on_the_host(
     tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = on(LARGE_RAM, monkeypatch, Wish(target="demo@70b:q4_0"))
-    assert found.wish.gpu_layers is not None and 20 < found.wish.gpu_layers < 60
-    assert found.wish.ctx is None
-    assert found.note.startswith(f"{found.wish.gpu_layers} of 81 layers on the GPU")
+    found = on(LARGE_RAM, monkeypatch, RunOptions(target="demo@70b:q4_0"))
+    assert found.gpu_layers is not None and 20 < found.gpu_layers < 60
+    assert found.ctx == 2048, "as without a plan"
+    assert found.note.startswith(f"{found.gpu_layers} of 81 layers on the GPU")
     assert not list(caches.rglob("*.gguf")), "it is planned before it is written"
-    said = Wish(target="demo@70b:q4_0", gpu_layers=3)
-    assert on(LARGE_RAM, monkeypatch, said).wish.gpu_layers == 3
+    said = RunOptions(target="demo@70b:q4_0", gpu_layers=3)
+    assert on(LARGE_RAM, monkeypatch, said).gpu_layers == 3
 
 
 @pytest.mark.parametrize("target", ["demo@70b:q4_0", "demo@0b", "demo@8b:q9"])
 def test_an_embedded_model_without_a_gpu_or_of_no_size_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    assert on(CPU_ONLY, monkeypatch, Wish(target=target)) == Settled(Wish(target=target))
+    assert on(CPU_ONLY, monkeypatch, RunOptions(target=target)) == Decision(RunOptions(target=target))
     if "70b" not in target:
-        assert on(SMALL_CARD, monkeypatch, Wish(target=target)) == Settled(Wish(target=target))
+        assert on(SMALL_CARD, monkeypatch, RunOptions(target=target)) == Decision(RunOptions(target=target))
 
 
 # ---- the draft that is planned is the draft that is loaded
@@ -201,9 +206,9 @@ def with_card(gib: float) -> Rig:
     return Rig(name="a card", host=host(32), gpus=(card(gib),))
 
 
-def check_it_fits(settled: Settled, rig: Rig) -> str:
+def check_it_fits(settled: Decision, rig: Rig) -> str:
     """What would be loaded, weighed; the kind of draft."""
-    found = resolve(settled.wish, on_progress=lambda fraction, what: None)
+    found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
     sized = dataclasses.replace(found, whole_windows=True, flash_attention="on")
     rooms = safe_rooms(rig.rooms)
@@ -216,33 +221,35 @@ def check_it_fits(settled: Settled, rig: Rig) -> str:
 @pytest.mark.parametrize("gib", [8, 9, 10, 10.5, 11, 12, 14, 16, 24])
 @pytest.mark.parametrize("draft", ["auto", "ngram", "none", "maker/qwen3-0.6b-GGUF:Q8_0"])
 def test_what_is_loaded_fits(drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float, draft: str) -> None:
-    found = on(with_card(gib), monkeypatch, Wish(target=drafted, draft=draft))
+    found = on(with_card(gib), monkeypatch, RunOptions(target=drafted, draft=draft))
     kind = check_it_fits(found, with_card(gib))
     if draft != "auto":
-        assert found.wish.draft == draft and kind == {"ngram": "ngram", "none": "none"}.get(draft, "draft_model")
+        assert (draft != "ngram" or not found.without_draft) and kind == {"ngram": "ngram", "none": "none"}.get(
+            draft, "draft_model"
+        )
 
 
 @pytest.mark.parametrize("gib", [9, 10])
 def test_a_draft_without_room_is_left_out_and_that_is_said(
     drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float
 ) -> None:
-    found = on(with_card(gib), monkeypatch, Wish(target=drafted))
-    assert found.wish.draft == "ngram"
+    found = on(with_card(gib), monkeypatch, RunOptions(target=drafted))
+    assert found.without_draft
     assert "a lookup in place of draft model qwen3-0.6b-Q8_0.gguf, which lacks " in found.note
     assert "GiB on CUDA0" in found.note
-    assert resolve(found.wish, on_progress=lambda fraction, what: None).draft_reason == found.wish.draft_reason
-    assert found.wish.draft_reason in found.note
+    assert make_plan(found, on_progress=lambda fraction, what: None).draft_reason == found.without_draft
+    assert found.without_draft in found.note
 
 
 @pytest.mark.parametrize("gib", [11, 12, 14, 16])
 def test_a_draft_goes_before_context_that_nobody_asked_for(
     drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float
 ) -> None:
-    found = on(with_card(gib), monkeypatch, Wish(target=drafted))
-    assert (found.wish.draft, found.wish.gpu_layers) == ("auto", None)
-    assert found.wish.ctx is not None and 8192 <= found.wish.ctx <= 16384
-    without = on(with_card(gib), monkeypatch, Wish(target=drafted, spec="off"))
-    assert without.wish.ctx is not None and without.wish.ctx > found.wish.ctx
+    found = on(with_card(gib), monkeypatch, RunOptions(target=drafted))
+    assert (found.without_draft, found.gpu_layers) == ("", None)
+    assert found.ctx is not None and 8192 <= found.ctx <= 16384
+    without = on(with_card(gib), monkeypatch, RunOptions(target=drafted, spec="off"))
+    assert without.ctx is not None and without.ctx > found.ctx
 
 
 # ---- what was said is planned with
@@ -251,18 +258,18 @@ def test_a_cache_that_was_said_decides_over_the_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_type: str, ctx: int
 ) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    found = on(with_card(11), monkeypatch, Wish(target=path, kv_type=kv_type, draft="ngram"))
-    assert (found.wish.kv_type, found.wish.ctx, found.wish.gpu_layers) == (kv_type, ctx, None)
+    found = on(with_card(11), monkeypatch, RunOptions(target=path, kv_type=kv_type, draft="ngram"))
+    assert (found.kv_type, found.ctx, found.gpu_layers) == (kv_type, ctx, None)
     check_it_fits(found, with_card(11))
 
 
 def test_layers_that_were_said_leave_room_for_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    found = on(with_card(10), monkeypatch, Wish(target=path, gpu_layers=10))
-    assert (found.wish.ctx, found.wish.kv_type, found.wish.gpu_layers) == (32768, "f16", 10)
+    found = on(with_card(10), monkeypatch, RunOptions(target=path, gpu_layers=10))
+    assert (found.ctx, found.kv_type, found.gpu_layers) == (32768, "f16", 10)
     check_it_fits(found, with_card(10))
-    on_host = on(with_card(10), monkeypatch, Wish(target=path, gpu_layers=0))
-    assert on_host.wish.ctx == 4096, "as on a processor"
+    on_host = on(with_card(10), monkeypatch, RunOptions(target=path, gpu_layers=0))
+    assert on_host.ctx == 4096, "as on a processor"
 
 
 TWO_CARDS = Rig(name="two cards", host=host(32), gpus=(card(24), dataclasses.replace(card(7.5), name="CUDA1")))
@@ -275,8 +282,8 @@ def test_only_cards_that_were_said_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], is_whole: bool
 ) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    found = on(TWO_CARDS, monkeypatch, dataclasses.replace(Wish(target=path), **said))
-    assert (found.wish.gpu_layers is None) == is_whole
+    found = on(TWO_CARDS, monkeypatch, dataclasses.replace(RunOptions(target=path), **said))
+    assert (found.gpu_layers is None) == is_whole
 
 
 @pytest.mark.parametrize("said", [{"device": "Vulkan9"}, {"split": "1,2,3"}])
@@ -284,8 +291,8 @@ def test_cards_that_are_not_known_are_left_to_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
 ) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
-    wish = dataclasses.replace(Wish(target=path), **said)
-    assert on(TWO_CARDS, monkeypatch, wish) == Settled(wish)
+    found = on(TWO_CARDS, monkeypatch, dataclasses.replace(RunOptions(target=path), **said))
+    assert found.way is None and found.fits
 
 
 def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,16 +305,19 @@ def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytes
         return SMALL_CARD
 
     monkeypatch.setattr(module, "this_rig", probed)
-    found = as_planned(Wish())
+    found = autoplan(RunOptions())
     assert len(asked) == 1
-    assert found.wish.gpu_layers is not None and "layers on the GPU" in found.note
-    assert on(SMALL_CARD, monkeypatch, Wish(target=found.wish.target)).wish == found.wish
+    assert found.gpu_layers is not None and "layers on the GPU" in found.note
+    named = on(SMALL_CARD, monkeypatch, RunOptions(target=found.target))
+    plans = [make_plan(each, on_progress=lambda fraction, what: None) for each in (found, named)]
+    assert plans[0] == plans[1]
 
 
-def test_what_cannot_be_read_is_left_to_whoever_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"no model")
-    assert on(CPU_ONLY, monkeypatch, Wish(target=str(path))) == Settled(Wish(target=str(path)))
+    with pytest.raises(ModelFileError):
+        on(CPU_ONLY, monkeypatch, RunOptions(target=str(path)))
 
 
 # ---- what reads images, where it merely lies beside its model
@@ -325,8 +335,8 @@ def seeing(hub: Path) -> str:
 def test_images_are_done_without_before_layers_leave_the_card_or_context_is_short(
     seeing: str, monkeypatch: pytest.MonkeyPatch, gib: float, sees: bool
 ) -> None:
-    found = on(with_card(gib), monkeypatch, Wish(target=seeing, draft="ngram"))
-    assert found.wish.mmproj == ("auto" if sees else "none")
+    found = on(with_card(gib), monkeypatch, RunOptions(target=seeing, draft="ngram"))
+    assert found.is_blind == (not sees)
     assert ("no images, for want of memory" in found.note) == (not sees)
-    plan = resolve(found.wish, on_progress=lambda fraction, what: None)
+    plan = make_plan(found, on_progress=lambda fraction, what: None)
     assert (plan.projector is not None) == sees

@@ -1,6 +1,7 @@
-"""What is on this disk, or can be written to it, as options that the planner weighs. Reads headers, loads nothing.
+"""Describe the models on this disk, or those that can be written to it, as the planner weighs them.
 
-An option's drafts are those that may be loaded for it: where a wish names one, there is no other.
+Reads headers, loads nothing. A model's drafts are those that may be loaded for it: where the options name one, there is
+no other.
 """
 
 from __future__ import annotations
@@ -11,84 +12,78 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.core.request import parse_spec
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lighter import light_type, lightened
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cache import all_models
-from eaglelocal.hub.drafts import FoundDraft, find_draft
 from eaglelocal.hub.files import existing_file
 from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import described
-from eaglelocal.hub.projectors import AUTO_HINT, find_projector, projector_at
+from eaglelocal.hub.projectors import AUTO_HINT, projector_at
 from eaglelocal.hub.sizes import DemoSize
 from eaglelocal.hub.sketch import sketch
-from eaglelocal.hub.targets import NATIVE, FoundTarget, demo_sources, find_target
-from eaglelocal.hub.wish import Wish
+from eaglelocal.hub.targets import NATIVE, demo_sources, find_target
 from eaglelocal.planner.acceptance import Acceptance
 from eaglelocal.planner.options import DraftWay, FileDraft, OnDisk, Option, option_of_file, option_on_disk
+from eaglelocal.planning.model_files import ModelFiles, find_files
 
-AUTO, NONE, LOOKUP = "auto", "none", "ngram"
 DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = Acceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head, on held-out prompts
 NO_DRAFT = DraftWay(id=NONE, kind=NONE)
 
 
-def names_draft(wish: Wish) -> bool:
-    """Is it a certain model that is to draft?"""
-    return wish.draft not in (AUTO, NONE, LOOKUP)
-
-
-def pulled_options(wish: Wish, catalog: Catalog) -> Iterator[Option]:
-    """Models from hubs that can answer; what cannot be read is passed over, `eaglelocal ls` names it."""
+def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[Option, ModelFiles]]:
+    """Yield the models from hubs that can answer. What cannot be read is passed over; `eaglelocal ls` names it."""
     for model in all_models(locations.hub_cache_dir()):
         if described(model.path).kind != "model":
             continue
         try:
             target = find_target(model.reference, on_progress=lambda fraction, what: None)
-            yield found_option(target, model.reference, wish, catalog)
+            files = find_files(target, options)
+            yield option_of_files(files, model.reference, options, catalog), files
         except EagleLocalError:
             continue
 
 
-def found_option(target: FoundTarget, reference: str, wish: Wish, catalog: Catalog) -> Option:
-    """With the draft and the projector that would be used. Raises what finding them raises."""
-    draft = find_draft(wish.draft, target) if parse_spec(wish.spec).max_draft else FoundDraft()
-    beside = FileDraft(draft.label, head_header(draft.path, wish), kind=draft.kind) if draft.path else None
+def option_of_files(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> Option:
+    """Return the model as the planner weighs it. Raises ModelFileError on senseless keys."""
+    target, draft = files.target, files.draft
+    beside = FileDraft(draft.label, head_header(draft.path, options), kind=draft.kind) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
-    option = dataclasses.replace(option, projector=find_projector(wish.mmproj, target).projector)
-    return as_wished(option, wish) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
+    option = dataclasses.replace(option, projector=files.projector.projector)
+    return with_drafts_of(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
-def head_header(path: Path, wish: Wish) -> Header:
-    """Of a draft as it will be loaded: a head in fewer bits than its file has."""
-    return lightened(read_header(path), light_type(wish.draft_type))
+def head_header(path: Path, options: RunOptions) -> Header:
+    """Return the header of a draft as it will be loaded: a head in fewer bits than its file has."""
+    return lightened(read_header(path), light_type(options.draft_type))
 
 
-def as_wished(option: Option, wish: Wish) -> Option:
-    """The option with no more drafts than the wish leaves to it."""
-    if wish.draft == NONE or not parse_spec(wish.spec).max_draft:
+def with_drafts_of(option: Option, options: RunOptions) -> Option:
+    """Return the model with no more drafts than the options leave to it."""
+    if not options.drafts:
         return dataclasses.replace(option, drafts=(NO_DRAFT,))
-    if wish.draft == AUTO:
+    if options.draft == AUTO:
         return option
-    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == names_draft(wish))
+    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
     return dataclasses.replace(option, drafts=named or option.drafts)
 
 
-def with_wished_projector(option: Option, wish: Wish) -> Option:
+def with_projector_of(option: Option, options: RunOptions) -> Option:
     """Raises ModelFileError or IncompatibleError where a file is named that does not fit what is on disk."""
-    if wish.mmproj == AUTO:
+    if options.mmproj == AUTO:
         return option
-    if wish.mmproj == NONE:
+    if options.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
-    path = existing_file(wish.mmproj, hint=AUTO_HINT)
+    path = existing_file(options.mmproj, hint=AUTO_HINT)
     named = projector_at(path, option.header) if option.header else Projector.from_header(read_header(path))
     return dataclasses.replace(option, projector=named)
 
 
-def demo_option(reference: str, wish: Wish, catalog: Catalog) -> Option:
+def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> Option:
     """The embedded model: from its files if they were written, else from the proportions that they will have.
 
     Raises UsageError on a size that cannot be.
@@ -98,12 +93,12 @@ def demo_option(reference: str, wish: Wish, catalog: Catalog) -> Option:
         size = parse_demo_reference(reference)
         paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
-            return as_wished(option_on_disk(_sketched(reference, size, target, head), catalog), wish)
+            return with_drafts_of(option_on_disk(_sketched(reference, size, target, head), catalog), options)
         target, head = paths.target, paths.head
-    draft = FileDraft(DEMO_HEAD, head_header(head, wish), DEMO_ACCEPTANCE)
+    draft = FileDraft(DEMO_HEAD, head_header(head, options), DEMO_ACCEPTANCE)
     header = read_header(target)
     option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return as_wished(option, wish)
+    return with_drafts_of(option, options)
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:

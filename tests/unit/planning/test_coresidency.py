@@ -12,19 +12,21 @@ from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
 from doubles.sketched_models import REAL, write_sketch
 
-from eaglelocal import as_planned as as_planned_module
-from eaglelocal import together
-from eaglelocal.as_planned import CTX_KEPT, Settled, as_planned
 from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.machines import CPU, CUDA
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.task import Task
-from eaglelocal.hub.resolve import resolve
-from eaglelocal.hub.wish import Wish
+from eaglelocal.errors import ModelFileError
 from eaglelocal.planner.beside import fit
 from eaglelocal.planner.machine import Device, Rig
 from eaglelocal.planner.memory import safe_rooms
-from eaglelocal.together import Household, needs_of, side_by_side
+from eaglelocal.planning import autoplan as autoplan_module
+from eaglelocal.planning import coresidency
+from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
+from eaglelocal.planning.coresidency import Household, needs_of, side_by_side
+from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
 On = Callable[[Rig], None]
@@ -66,25 +68,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> On:
     def machine(rig: Rig) -> None:
-        for module in (as_planned_module, together):
+        for module in (autoplan_module, coresidency):
             monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
 
     return machine
 
 
-def settled(first: str, *others: str, most: int | None = None) -> tuple[Settled, Settled, dict[str, Settled]]:
+def settled(first: str, *others: str, most: int | None = None) -> tuple[Decision, Decision, dict[str, Decision]]:
     """The first one alone, beside the others, and the others."""
-    asked = Wish(target=first, parallel=1)
-    alone = as_planned(asked)
-    return alone, *side_by_side(alone, asked, {name: Wish(target=name, parallel=1) for name in others}, most=most)
+    alone = autoplan(RunOptions(target=first, parallel=1))
+    return alone, *side_by_side(alone, {name: RunOptions(target=name, parallel=1) for name in others}, most=most)
 
 
-def plans_of(*all_of_it: Settled) -> dict[str, Plan]:
-    found = (resolve(one.wish, on_progress=lambda fraction, what: None) for one in all_of_it)
+def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
+    found = (make_plan(one, on_progress=lambda fraction, what: None) for one in all_of_it)
     return {str(plan.target): plan for plan in found}
 
 
-def household(*all_of_it: Settled, most: int | None = None) -> Household:
+def household(*all_of_it: Decision, most: int | None = None) -> Household:
     made = Household(most=most)
     made.reckon(plans_of(*all_of_it))
     return made
@@ -93,9 +94,9 @@ def household(*all_of_it: Settled, most: int | None = None) -> Household:
 def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict[str, str], on: On) -> None:
     on(rig_with(13))
     alone, first, others = settled(files["qwen3-8b"], files["pools"])
-    assert alone.wish.ctx is not None and first.wish.ctx is not None
-    assert CTX_KEPT <= first.wish.ctx <= alone.wish.ctx
-    assert (first.wish.gpu_layers, others[files["pools"]].wish.ctx) == (alone.wish.gpu_layers, None)
+    assert alone.ctx is not None and first.ctx is not None
+    assert CTX_KEPT <= first.ctx <= alone.ctx
+    assert (first.gpu_layers, others[files["pools"]].ctx) == (alone.gpu_layers, None)
     made = household(first, *others.values())
     assert made.leavers(files["pools"], [files["qwen3-8b"]]) == []
     assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
@@ -112,8 +113,8 @@ def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on
     on(rig_with(24))
     _, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     second = others[files["qwen3-0.6b"]]
-    assert first.wish.gpu_layers is None and second.wish.gpu_layers is None
-    assert (first.wish.ctx, second.wish.ctx) >= (CTX_KEPT, CTX_KEPT)
+    assert first.gpu_layers is None and second.gpu_layers is None
+    assert (first.ctx, second.ctx) >= (CTX_KEPT, CTX_KEPT)
     assert fit([first.needs, second.needs], safe_rooms(rig_with(24).rooms))
     assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
 
@@ -123,7 +124,7 @@ def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str,
     alone, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     second = others[files["qwen3-0.6b"]]
     assert first == alone
-    assert second == as_planned(Wish(target=files["qwen3-0.6b"], parallel=1))
+    assert second == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
     assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
@@ -142,7 +143,7 @@ def test_a_model_does_not_lose_its_sight_for_another(
 ) -> None:
     on(rig_with(card))
     alone, first, others = settled(seeing, files["qwen3-0.6b"])
-    assert (alone.wish.mmproj, first.wish.mmproj) == ("auto", "auto")
+    assert not (alone.is_blind or first.is_blind)
     leaving = household(first, *others.values()).leavers(files["qwen3-0.6b"], [seeing])
     assert leaving == ([] if stays else [seeing])
 
@@ -164,13 +165,13 @@ def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, s
     _, first, others = settled(files["pools"], files["qwen3-8b"])
     made = household(first, *others.values())
     assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
-    assert (others[files["qwen3-8b"]].wish.ctx or 0) >= CTX_KEPT
+    assert (others[files["qwen3-8b"]].ctx or 0) >= CTX_KEPT
 
 
 def test_what_the_first_one_loses_for_another_is_said(files: dict[str, str], on: On) -> None:
     on(rig_with(13.75))
     alone, first, _ = settled(files["qwen3-8b"], files["qwen3-0.6b"])
-    assert (alone.wish.kv_type, first.wish.kv_type) == ("f16", "q8_0")
+    assert (alone.kv_type, first.kv_type) == ("f16", "q8_0")
     assert (alone.note, first.note) == ("", "a cache of q8_0, for want of memory")
 
 
@@ -178,7 +179,7 @@ def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on:
     on(rig_with(13))
     alone, first, others = settled(files["qwen3-8b"], files["pools"], files["qwen3-0.6b"], most=1)
     assert first == alone
-    assert others[files["qwen3-0.6b"]] == as_planned(Wish(target=files["qwen3-0.6b"], parallel=1))
+    assert others[files["qwen3-0.6b"]] == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
     made = household(first, *others.values(), most=1)
     assert made.leavers(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
@@ -186,25 +187,26 @@ def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on:
 def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], on: On) -> None:
     on(rig_with(0))
     names = [files["qwen3-0.6b"], files["bert"]]
-    made = household(*(Settled(Wish(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
+    made = household(*(Decision(RunOptions(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
     assert made.leavers(files["pools"], names) == names[:1]
     assert made.leavers(files["pools"], names[:1]) == []
 
 
-def test_what_cannot_be_read_is_left_to_loading(files: dict[str, str], on: On, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["bad.gguf", "none.gguf"])
+def test_another_model_that_cannot_be_read_is_an_error_at_once(
+    files: dict[str, str], on: On, tmp_path: Path, name: str
+) -> None:
     on(rig_with(24))
-    bad = tmp_path / "bad.gguf"
-    bad.write_bytes(b"nothing")
-    alone, first, others = settled(files["qwen3-8b"], str(bad), str(tmp_path / "none.gguf"))
-    assert first == alone
-    assert [one.needs for one in others.values()] == [(), ()]
+    (tmp_path / "bad.gguf").write_bytes(b"nothing")
+    with pytest.raises(ModelFileError):
+        settled(files["qwen3-8b"], str(tmp_path / name))
 
 
 def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, str], on: On) -> None:
     """Each pass has rows for a whole context: 32768 of them would take gigabytes."""
     on(rig_with(24))
-    found = as_planned(Wish(target=files["pools"], parallel=4))
-    assert found.wish.ctx is None
+    found = autoplan(RunOptions(target=files["pools"], parallel=4))
+    assert found.ctx is None
     (plan,) = plans_of(found).values()
     assert (plan.task, plan.n_ctx) == (Task.EMBEDDING, 4096)
 
@@ -214,7 +216,7 @@ def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, s
 def test_an_embedding_model_lies_where_it_computes(files: dict[str, str], on: On, card: float, name: str) -> None:
     rig = rig_with(card)
     on(rig)
-    (plan,) = plans_of(as_planned(Wish(target=files[name]))).values()
+    (plan,) = plans_of(autoplan(RunOptions(target=files[name]))).values()
     held = needs_of(plan, rig.rooms)
     largest = max(held, key=lambda one: one.num_bytes)
     assert largest.device == (RAM if not card else "CUDA0") or name == "bert"

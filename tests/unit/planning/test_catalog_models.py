@@ -14,14 +14,14 @@ from eaglelocal.backend.library import BUILD
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.machines import CPU
 from eaglelocal.core.plan import Plan
-from eaglelocal.fetched import entry_options
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import mtp_shape_of, shape_of
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.measured import measured_costs
 from eaglelocal.planner.machine import Device, Rig
 from eaglelocal.planner.on_disk import best_on_disk
 from eaglelocal.planner.options import Option, options_of
+from eaglelocal.planning.catalog_models import entry_options
+from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
 from eaglelocal.speculation.costs import StepCosts
 

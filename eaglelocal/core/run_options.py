@@ -1,0 +1,80 @@
+"""The options of a run as a person said them, each spelled as its flag.
+
+Planning reads them and settles in a `Plan` what they leave open. Nothing is ever written back to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.request import parse_spec
+from eaglelocal.core.split import parse_split
+from eaglelocal.errors import UsageError
+
+AUTO, NONE, NGRAM = "auto", "none", "ngram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What was said about a run; None and "auto" leave the choice to planning.
+
+    target      a reference; None: the best model on disk, else the embedded one
+    mmproj      auto, none, or the path of a projector for images
+    draft       auto, ngram, mtp, none, an entry of the catalogue, or the path of a .gguf
+    draft_type  of a head's weights: auto, q4_0, q8_0, or file
+    spec        auto, off, pid, or a number of draft tokens
+    ctx         tokens of each slot
+    parallel    slots
+    gpu_layers  as llama.cpp counts them: the output layer is one
+    n_cpu_moe   layers whose experts stay in RAM
+    split       layer, row, none, or the shares of the GPUs, as 3,1
+    goal        speed, balanced or quality: what the choice among models weighs most
+    cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by what is free
+    binds_answers  whether grammars are made ready with the model, not with the first answer that needs them
+    is_brief    whether the model is loaded for one answer, so that loading counts as much as speed
+    """
+
+    target: str | None = None
+    mmproj: str = AUTO
+    draft: str = AUTO
+    draft_type: str = AUTO
+    spec: str | int = AUTO
+    ctx: int | None = None
+    parallel: int = 1
+    threads: int | None = None
+    gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
+    device: str | None = None
+    split: str = "layer"
+    kv_type: str | None = None
+    flash_attn: str = AUTO
+    goal: str = "balanced"
+    cache_ram: int | None = 0
+    binds_answers: bool = False
+    is_brief: bool = False
+
+    @property
+    def drafts(self) -> bool:
+        """Whether drafting is on. Raises UsageError on a `spec` that is not understood."""
+        return self.draft != NONE and parse_spec(self.spec).max_draft > 0
+
+    @property
+    def names_draft(self) -> bool:
+        """Return whether one certain model is to draft, which is then used even if it is predicted not to pay."""
+        return self.draft not in (AUTO, NONE, NGRAM)
+
+    @property
+    def split_mode(self) -> str:
+        """Return layer, row or none. Raises UsageError."""
+        return self._split()[0]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return the share of each GPU; empty: by their free memory. Raises UsageError."""
+        return self._split()[1]
+
+    def _split(self) -> tuple[str, tuple[float, ...]]:
+        try:
+            return parse_split(self.split)
+        except ValueError as error:
+            raise UsageError(f"--split must be {error}, not {self.split}") from None

@@ -1,0 +1,158 @@
+"""Decide what the options of a run leave open, for this machine: target, draft, context, cache and layers.
+
+Without a target the best model on disk is chosen, never a download, else the embedded one. What a person said is kept
+and planned with; where nothing fits, nothing is decided, and loading says what is missing. A draft without room is left
+out, and the note says so. The embedded model is planned only where there is a GPU; its native size never is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.reference import Embedded, parse_reference
+from eaglelocal.core.run_options import AUTO, RunOptions
+from eaglelocal.core.task import Task
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.targets import NATIVE, find_target
+from eaglelocal.planner.beside import Needs, rig_beside
+from eaglelocal.planner.devices import rig_with
+from eaglelocal.planner.machine import Rig, rig_of
+from eaglelocal.planner.on_disk import best_on_disk, why_without
+from eaglelocal.planner.options import Option
+from eaglelocal.planner.plan import scale_for
+from eaglelocal.planner.way import Way
+from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
+from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
+from eaglelocal.planning.measured_costs import measured_costs
+from eaglelocal.planning.model_files import find_files
+from eaglelocal.probe.probe import probe
+
+# What a model may lose for images that nobody asked for, or for other models: little of its speed, and context beyond
+# this many tokens.
+SPEED_KEPT, CTX_KEPT = 0.9, 16384
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BestWay:
+    """The best way to run one of some models here.
+
+    needs          its memory
+    without_draft  the reason why the draft on disk is left out
+    is_blind       whether the projector on disk is
+    """
+
+    way: Way
+    needs: Needs
+    without_draft: str = ""
+    is_blind: bool = False
+
+
+def autoplan(options: RunOptions, *, beside: Needs = ()) -> Decision:
+    """Return what is decided for this machine.
+
+    beside  the memory that other models of ours will hold
+
+    Raises UsageError, ModelFileError or IncompatibleError on a target, draft or projector that cannot be used. What
+    planning itself trips over leaves the options as they are: loading meets it again, and says it.
+    """
+    if options.target is None:
+        return _choose_target(options, beside)
+    if isinstance(parse_reference(options.target), Embedded):
+        return _plan_embedded(options, options.target, beside)
+    files = find_files(find_target(options.target, on_progress=lambda fraction, what: None), options)
+    found = Decision(options, files=files)
+    if files.task is not Task.TEXT:  # its sizes are its own, nothing is to decide
+        return found
+    try:
+        catalog = load()
+        rig = rig_beside(this_rig(catalog), beside)
+        best = best_of([option_of_files(files, options.target, options, catalog)], rig, options)
+    except EagleLocalError:
+        return found
+    return with_best(found, best)
+
+
+def _choose_target(options: RunOptions, beside: Needs) -> Decision:
+    catalog = load()
+    models = {option.reference: (option, files) for option, files in pulled_models(options, catalog)}
+    candidates = [option for option, _ in models.values()]
+    best = best_of(candidates, rig_beside(this_rig(catalog), beside), options) if candidates else None
+    if best is None:
+        why = "none of the models on disk fits this machine as it is asked" if candidates else ""
+        return Decision(options, chosen=EMBEDDED, intro=why, fits=not candidates)
+    reference = best.way.option.reference
+    others = f", of {len(candidates)} on disk" if len(candidates) > 1 else ""
+    found = Decision(options, chosen=reference, files=models[reference][1], intro=f"{reference}{others}")
+    return with_best(found, best)
+
+
+def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decision:
+    """Plan a large embedded model: it may need layers in RAM, or go without its head."""
+    found = Decision(options)
+    if reference == NATIVE:
+        return found
+    try:
+        catalog = load()
+        rig = rig_beside(this_rig(catalog), beside)
+        if not rig.gpus:
+            return found
+        option = with_max_context(demo_option(reference, options, catalog), options, DEFAULT_CTX)
+        return with_best(found, best_of([option], rig, options))
+    except EagleLocalError:
+        return found
+
+
+def this_rig(catalog: Catalog) -> Rig:
+    return rig_of(probe(), catalog.machines)
+
+
+def with_best(decision: Decision, best: BestWay | None) -> Decision:
+    """Return the decision with the best way to run; None: nothing fits."""
+    if best is None:
+        return dataclasses.replace(decision, fits=False)
+    return dataclasses.replace(
+        decision, way=best.way, needs=best.needs, without_draft=best.without_draft, is_blind=best.is_blind
+    )
+
+
+def best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
+    """Return the best way to run one of the models; None where none fits. Raises UsageError on GPUs that are not there.
+
+    A projector that was not asked for is left out where the model would be slow, another one, or short of context for
+    its sake.
+    """
+    seeing = _best_of(candidates, rig, options)
+    if options.mmproj != AUTO or not any(option.projector for option in candidates):
+        return seeing
+    blind = _best_of([dataclasses.replace(option, projector=None) for option in candidates], rig, options)
+    if blind is None or (seeing is not None and costs_little(seeing.way, blind.way)):
+        return seeing
+    return dataclasses.replace(blind, is_blind=True)
+
+
+def costs_little(less: Way, most: Way) -> bool:
+    """Return whether a model loses little with less memory, compared with the most that it could have."""
+    is_same = less.option.reference == most.option.reference
+    is_same &= less.setup.kv_type in (most.setup.kv_type, "f16", "q8_0")
+    is_long = less.setup.n_ctx >= min(most.setup.n_ctx, CTX_KEPT)
+    return is_same and is_long and less.prediction.spec_tok_s >= SPEED_KEPT * most.prediction.spec_tok_s
+
+
+def _best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
+    # On a processor long contexts are for those who ask: behind them each drafted row attends more slowly.
+    if not rig_with(rig, options).gpus or options.gpu_layers == 0:
+        candidates = [with_max_context(option, options, DEFAULT_CTX) for option in candidates]
+    way = best_on_disk(candidates, rig, options, measured=measured_costs(candidates, rig))
+    if way is None:
+        return None
+    needs = scale_for(rig, options).weigh(way.option, way.draft, way.setup, way.offload).buffers
+    return BestWay(way, needs, why_without(way, rig, options))
+
+
+def with_max_context(option: Option, options: RunOptions, max_context: int) -> Option:
+    """Return the model with no more context than that, unless a person said how much."""
+    if options.ctx is not None:
+        return option
+    return dataclasses.replace(option, max_context=min(option.max_context or max_context, max_context))

@@ -1,0 +1,86 @@
+"""What planning decided about the options that a person left open. Nothing of it is written back to the options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planner.beside import Needs
+from eaglelocal.planner.way import Way, offload_text
+from eaglelocal.planning.model_files import ModelFiles
+
+EMBEDDED = "demo"
+DEFAULT_CTX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice for each option that was left open. What a person said stays as it was said.
+
+    chosen         the reference of the model that was chosen, where no target was named
+    files          found already; None: they are found when the plan is made
+    way            how the model runs here; None: nothing was planned, the defaults hold
+    needs          the memory of that way; empty: unknown
+    without_draft  the reason why the draft on disk is not loaded; empty: it is, or there is none
+    is_blind       whether the projector on disk is left out for want of memory
+    whole_windows  as in core/plan.py
+    intro          what was chosen, for people
+    fits           False where nothing fits, as far as is known
+    """
+
+    options: RunOptions
+    chosen: str = ""
+    files: ModelFiles | None = None
+    way: Way | None = None
+    needs: Needs = ()
+    without_draft: str = ""
+    is_blind: bool = False
+    whole_windows: bool | None = None
+    intro: str = ""
+    fits: bool = True
+
+    @property
+    def target(self) -> str:
+        """Return the reference of the model."""
+        return self.chosen or EMBEDDED if self.options.target is None else self.options.target
+
+    @property
+    def ctx(self) -> int | None:
+        return self.options.ctx if self.options.ctx is not None or self.way is None else self.way.setup.n_ctx
+
+    @property
+    def kv_type(self) -> str | None:
+        said = self.options.kv_type
+        return said if said is not None or self.way is None else self.way.setup.kv_type
+
+    @property
+    def gpu_layers(self) -> int | None:
+        """Return the layers on GPUs; None: all."""
+        said = self.options.gpu_layers
+        return said if said is not None or self.way is None else self.way.gpu_layers
+
+    @property
+    def n_cpu_moe(self) -> int | None:
+        said = self.options.n_cpu_moe
+        return said if said is not None or self.way is None else self.way.n_cpu_moe or None
+
+    @property
+    def note(self) -> str:
+        """Return what was decided, for people; empty where all is as one would expect."""
+        decided = "; ".join(self._unexpected())
+        return f"{self.intro}{': ' if self.intro and decided else ''}{decided}"
+
+    def _unexpected(self) -> Iterator[str]:
+        options = self.options
+        if self.way is None:
+            return
+        if (options.gpu_layers, options.n_cpu_moe) != (self.gpu_layers, self.n_cpu_moe):
+            yield f"{offload_text(self.way)}: the GPU cannot hold all"
+        if options.kv_type is None and self.kv_type not in (None, "f16"):
+            yield f"a cache of {self.kv_type}, for want of memory"
+        if self.is_blind:
+            yield NO_ROOM_FOR_IMAGES
+        if self.without_draft:
+            yield self.without_draft

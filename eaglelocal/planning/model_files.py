@@ -1,0 +1,37 @@
+"""Find the files of one run: the target, what drafts for it, and what makes images readable. Reads headers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.task import Task
+from eaglelocal.gguf.pooling import task_of
+from eaglelocal.hub.drafts import FoundDraft, find_draft
+from eaglelocal.hub.projectors import FoundProjector, find_projector
+from eaglelocal.hub.targets import FoundTarget
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files that a run loads, found and read as far as their headers."""
+
+    target: FoundTarget
+    draft: FoundDraft
+    projector: FoundProjector
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.target.header)
+
+
+def find_files(target: FoundTarget, options: RunOptions) -> ModelFiles:
+    """Return the files of a run of this target. Raises UsageError, ModelFileError or IncompatibleError."""
+    projector = find_projector(options.mmproj, target)
+    return ModelFiles(target, _find_draft(target, options), projector)
+
+
+def _find_draft(target: FoundTarget, options: RunOptions) -> FoundDraft:
+    if task_of(target.header) is not Task.TEXT:
+        return FoundDraft(reason="a model that writes no text drafts nothing")
+    return find_draft(options.draft, target) if options.drafts else FoundDraft(reason="switched off")

@@ -1,0 +1,90 @@
+"""Make the plan of a run from what planning decided and the files that it found.
+
+Refuses here, before any process is started, whatever would fail or abort later. Files other than the embedded model
+are never fetched; `demo@SIZE` is written to the cache on first use, and so is a head's copy in fewer bits.
+"""
+
+from __future__ import annotations
+
+from eaglelocal.core.plan import MAX_SLOTS, Plan
+from eaglelocal.core.request import parse_spec
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.drafts import FoundDraft, lightened, lookup
+from eaglelocal.hub.inflate import Progress
+from eaglelocal.hub.projectors import FoundProjector
+from eaglelocal.hub.targets import FoundTarget, find_target
+from eaglelocal.planning.decision import DEFAULT_CTX, Decision
+from eaglelocal.planning.model_files import ModelFiles, find_files
+
+
+def resolve(options: RunOptions, *, on_progress: Progress) -> Plan:
+    """Return the plan of just what the options say; what they leave open has its default. Raises as `make_plan`."""
+    return make_plan(Decision(options), on_progress=on_progress)
+
+
+def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
+    """Return the plan, with all its files on disk.
+
+    Raises UsageError, ModelFileError, IncompatibleError or ResourceError.
+    """
+    options = decision.options
+    spec = parse_spec(options.spec)
+    _check_slots(options.parallel)
+    files = decision.files or find_files(find_target(decision.target, on_progress=on_progress), options)
+    n_ctx = context_size(decision.ctx, files.target)
+    split, shares = options.split_mode, options.shares
+    projector = FoundProjector() if decision.is_blind else files.projector
+    draft = lightened(_draft(decision, files), options.draft_type, on_progress=on_progress)
+    return Plan(
+        target=files.target.path,
+        target_label=files.target.label,
+        projector=projector.path,
+        projector_is_asked=options.mmproj not in (AUTO, NONE),
+        projector_note=projector.note,
+        draft_kind=draft.kind,
+        draft=draft.path,
+        draft_origin=draft.origin,
+        draft_label=draft.label,
+        draft_note=draft.note,
+        draft_reason=draft.reason,
+        spec=spec,
+        n_ctx=n_ctx,
+        num_slots=options.parallel,
+        threads=options.threads,
+        gpu_layers=decision.gpu_layers,
+        n_cpu_moe=decision.n_cpu_moe or 0,
+        kv_type=decision.kv_type or "f16",
+        flash_attention=options.flash_attn,
+        whole_windows=decision.whole_windows,
+        device=options.device,
+        split=split,
+        shares=shares,
+        binds_answers=options.binds_answers,
+        is_brief=options.is_brief,
+        cache_ram=options.cache_ram,
+        task=files.task,
+    )
+
+
+def context_size(ctx: int | None, target: FoundTarget) -> int:
+    """Return the tokens of each slot: `ctx`, else what the model was trained for, at most DEFAULT_CTX.
+
+    Raises UsageError where `ctx` is more than the model was trained for.
+    """
+    trained = target.info.context_length or DEFAULT_CTX
+    if ctx is None:
+        return min(trained, DEFAULT_CTX)
+    if not 1 <= ctx <= trained:
+        message = f"--ctx must lie between 1 and {trained}, which {target.label} was trained for, not {ctx}"
+        raise UsageError(message, hint=f"`--ctx {trained}`")
+    return ctx
+
+
+def _draft(decision: Decision, files: ModelFiles) -> FoundDraft:
+    return lookup(files.target, decision.without_draft) if decision.without_draft else files.draft
+
+
+def _check_slots(num_slots: int) -> None:
+    if not 1 <= num_slots <= MAX_SLOTS:
+        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {num_slots}")

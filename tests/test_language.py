@@ -1,0 +1,114 @@
+"""How this project names and writes, as far as a program can see it: python tests/test_language.py prints the counts.
+
+Each rule gives the places that break it. What is not mended yet is counted in `LEFT`, which may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "eaglelocal"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MAX_DOC_CHARS = 100
+# Files of these rooms are told apart by their folder.
+SUBJECT_FOLDERS = frozenset({"cli", "openai", "responses", "anthropic", "ollama", "llama_server", "rerank"})
+# What a first sentence must not begin with: prepositions, relatives, question words, bare negations and comparisons.
+NO_SUBJECT = frozenset(
+    """
+    about above after against all along also although among another any anything around as asked at because before
+    behind below beside besides between beyond both but by down during each either else enough even ever except few
+    for from here how if in inside instead into it its itself less like likewise many more most much neither never
+    next no nobody none nor not nothing of off on once one ones only onto or other others otherwise out outside over
+    perhaps said same several since so some somebody something such than that their then there therefore these they
+    this those though through to together told too towards under unless until up upon what whatever when where
+    whereas wherever whether which whichever while who whoever whom whose why with within without yet
+    """.split()  # noqa: SIM905
+)
+BANNED = re.compile(
+    r"\b(household|garage|pupil|errands?|minds?|seats?|wish(es|ed)?|whole[_ ]windows|knows no|tells? apart)\b", re.I
+)
+
+Place = str
+Rule = Callable[[], Iterator[Place]]
+
+
+def where(file: Path, node: ast.AST | None = None) -> Place:
+    return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def class_names_used_twice() -> Iterator[Place]:
+    places: dict[str, list[Place]] = defaultdict(list)
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(where(file, node))
+    yield from (f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1)
+
+
+def basenames_used_twice() -> Iterator[Place]:
+    places: dict[str, list[Place]] = defaultdict(list)
+    for file in FILES:
+        if file.name not in ("__init__.py", "__main__.py") and not SUBJECT_FOLDERS & set(file.parts):
+            places[file.name].append(where(file))
+    yield from (f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1)
+
+
+def docstrings_without_subject() -> Iterator[Place]:
+    """Of modules, and of public classes and functions."""
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if getattr(node, "name", "").startswith("_"):
+                continue
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            word = re.match(r"[A-Za-z']+", first)
+            if word and word.group().lower() in NO_SUBJECT:
+                yield f"{where(file, node)}: {first}"
+
+
+def long_lines_in_docs() -> Iterator[Place]:
+    for file in sorted((ROOT / "docs").rglob("*.md")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if len(line) > MAX_DOC_CHARS and not line.startswith("|") and "](" not in line.split()[0]:
+                yield f"{file.relative_to(ROOT)}:{number}"
+
+
+def banned_words() -> Iterator[Place]:
+    files = [*FILES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]
+    for file in files:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            yield from (f"{file.relative_to(ROOT)}:{number}: {found.group()}" for found in BANNED.finditer(line))
+
+
+RULES: tuple[Rule, ...] = (
+    class_names_used_twice,
+    basenames_used_twice,
+    docstrings_without_subject,
+    long_lines_in_docs,
+    banned_words,
+)
+LEFT: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_no_rule_is_broken_more_often(rule: Rule) -> None:
+    found = list(rule())
+    assert len(found) == LEFT.get(rule.__name__, 0), "\n".join(found)
+
+
+if __name__ == "__main__":
+    only = sys.argv[1:]
+    for rule in RULES:
+        found = [place for place in rule() if not only or any(place.startswith(each) for each in only)]
+        print(f"{rule.__name__}: {len(found)}")
+        if only:
+            print("\n".join(found))
