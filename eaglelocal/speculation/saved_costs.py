@@ -1,4 +1,4 @@
-"""What StepCosts keeps on disk, read back and checked. Pure."""
+"""Read and check what StepCosts keeps on disk. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from eaglelocal.speculation.stored import count, within
 
 FORMAT = 1
-MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
-RATIO_RANGE = (1e-3, 1e6)  # a machine may have slept meanwhile
+MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class SavedCosts:
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
-        """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+        """Parse the data of `state`. Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
         per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
