@@ -298,7 +298,7 @@ class Scheduler:
         return self._fork(sequence, lead)
 
     def _lead(self, sequence: Sequence) -> Lead | None:
-        """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; None: too little."""
+        """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; or None."""
         if self._min_fork is None or not sequence.request.reuses_cache:
             return None
         prompt = sequence.request.prompt
