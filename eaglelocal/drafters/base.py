@@ -48,14 +48,11 @@ class Committed(NamedTuple):
     slot: int
     first_position: int
     tokens: Sequence[int]
-    features: Features | Floats | None  # of as many rows, if the drafter asked for taps
+    features: Features | Floats | None  # of these rows, if the drafter asked for taps
 
 
 class Drafter(Protocol):
-    """A source of drafts, whose verbs are batched over slots.
-
-    A slot sleeps from a call of `doze` until `expand` or `observe`.
-    """
+    """A source of drafts, batched over slots. Slots that sleep get `doze`; `expand` and `observe` wake them."""
 
     @property
     def name(self) -> str: ...
@@ -77,16 +74,15 @@ class Drafter(Protocol):
         """Seconds spent inside the native library so far."""
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        """Start a request in the slot. What one owner said must never be drafted for another."""
+        """Start a request in the slot. An owner's text must never be drafted for another owner."""
 
     def end(self, slot: int) -> None:
         """End the slot's request; its rows may be reused."""
 
     def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
-        """Return at most `depth` tokens after each node; none where there is nothing to propose, or too little to go
-        on.
+        """Return at most `depth` tokens after each node; none where there is nothing to propose, or no state to do so.
 
-        further  more levels, as long as each token is so confident; for drafters that can tell at once
+        further  more levels, as long as each token is that confident; for drafters that know this at once
 
         A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows how
         the text went on.

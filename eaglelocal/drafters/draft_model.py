@@ -154,7 +154,7 @@ class DraftModel(OverContext):
         return Swapped(state.without_draft(), cells)
 
     def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
-        """Restore the slot. If its cells cannot be had the text is read again, as the target's are worth more."""
+        """Restore the slot; if its cells cannot be restored, the text is read again: the target's cells matter more."""
         self._context.remove(slot, 0)
         self._slots[slot] = SlotState(waiting=list(tokens))
         if swapped.cells is not None:

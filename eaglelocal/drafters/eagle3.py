@@ -11,7 +11,7 @@ it, so a cycle costs one encode, and one decode per drafted token.
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
 A head that was trained with a sliding window sees no further back: pairs that have left it are removed before each
-draft. Rows deeper in the draft see the few more cells by which the window would have moved.
+draft. The window does not move within a draft, so the later rows of a draft see a few cells more.
 
 The two norms that EAGLE-3.1 adds to EAGLE-3 are applied in backend/head.py, where an MTP layer gets the target's final
 state as it is.

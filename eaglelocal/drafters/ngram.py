@@ -4,9 +4,9 @@ Looks in the slot's own text and in the recent answers of the same owner, by suf
 whatever the length of the match. Chains only. Works on token ids and owners, without a model; what its confidence is
 worth is learned elsewhere (speculation/acceptance.py).
 
-Owners never meet: an index is fed by one owner's requests. When a slot goes to another owner its index is discarded,
-and what the new owner's prompt shares with the cache is indexed anew. For one owner a cut costs O(1): the index stays,
-stale end included, and goes on after a break.
+Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner its index is
+discarded, and what the new owner's prompt shares with the cache is indexed again. For one owner a cut costs O(1): the
+index stays, stale end included, and goes on after a break.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eaglelocal.errors import EngineError
 
 MIN_MATCH = 2  # tokens; after a single one the proposal is right one time in four, after two more than one in three
 LONG_MATCH = 16  # right nine times in ten; longer matches count as equal, and the newest text has most to follow
-MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner (under 1 ms)
+MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner (under 1 ms)
 POOL_TOKENS = 8192  # newest tokens of an owner's answers that are found for sure
 MAX_OWNERS = 16  # whose answers are kept; the one that answered longest ago goes first
 PRIOR_WEIGHT = 3  # imagined occurrences, by which the length of a match counts; see confidence
@@ -77,7 +77,7 @@ class Chain:
 def confidence(length: int, num_seen: int, num_agreed: int) -> float:
     """Return how sure a proposal is, in (0, 1): agreement of the occurrences, with the length of the match as a prior.
 
-    The followed occurrence agrees by definition and tells nothing; of the `num_seen` - 1 others, `num_agreed` - 1 went
+    The followed occurrence agrees by definition and does not count; of the `num_seen` - 1 others, `num_agreed` - 1 went
     on with the same token. Three more are imagined, of which length / (length + 3) agree: a long match that was seen
     once is worth as much as a short one that always went on alike.
 
@@ -184,7 +184,7 @@ class Ngram:
         state = self._slots[slot]
         if owner != state.owner:
             state.owner, state.own, state.cursors, state.chain = owner, None, [], None
-            state.num_read = state.end  # what another owner said is never read
+            state.num_read = state.end  # another owner's text is never read
         state.num_prompt = num_prompt
 
     def end(self, slot: int) -> None:
@@ -236,7 +236,7 @@ class Ngram:
             self._commit(state, rows)
 
     def doze(self, committed: Sequence[Committed]) -> None:
-        """Commit the rows as `observe` does, which costs no more asleep; after a hole the text begins anew."""
+        """Commit the rows as `observe` does, which costs no more asleep; after a hole the text starts over."""
         for rows in committed:
             state = self._slots[rows.slot]
             if rows.first_position > state.end:
@@ -263,7 +263,7 @@ class Ngram:
             state.cut(position, position)
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """Copy the tokens alone, which are the target's own prompt; indexed anew, so that nothing else comes along."""
+        """Copy the tokens alone, which are the target's own prompt; indexed again, so that nothing else comes along."""
         theirs = self._slots[source]
         self._begin_with(target, theirs.text[: max(position - theirs.start, 0)], theirs.start, position)
 

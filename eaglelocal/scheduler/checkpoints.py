@@ -1,6 +1,6 @@
 """Track the places to which a cache that cannot be cut can go back: positions in prompts whose state was saved.
 
-A conversation rarely goes on exactly behind its last answer: thoughts are left out when history is rendered, the last
+A conversation rarely goes on exactly after its last answer: thoughts are left out when history is rendered, the last
 question is edited, an answer is regenerated. KV cells are cut wherever that begins; of recurrent state there is only
 the newest, so without a saved one the whole conversation would be read again each time.
 

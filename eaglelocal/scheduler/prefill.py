@@ -1,9 +1,9 @@
 """Decide how many prompt rows go into a step beside running answers: as many as the pace of the answers allows.
 
-What steps cost is known only by a function that is passed in; sequences are not known. With no answer running a prompt
-gets the whole batch. Beside answers a step may cost SLOWDOWN times what it would without the prompt, so that the gap
+The costs of steps come from a function that is passed in; sequences are not known here. Without answers a prompt gets
+the whole batch. Beside answers a step may cost SLOWDOWN times what it would without the prompt, so that the gap
 between two tokens stays below 2.5 times its quiet value (decodes differ by a tenth, and drafting takes its time either
-way); where more prompts are read than answers run, so much more, for then more people wait for the prompts. Prompts
+way); where more prompts are read than answers run, as many times more, for then more people wait for them. Prompts
 share the rows evenly: a short one is not held up behind a long one, and slots with equally many rows cost one pass
 (speculation/layout.py).
 """

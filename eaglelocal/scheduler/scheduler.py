@@ -24,14 +24,14 @@ from eaglelocal.scheduler.prefixes import common_prefix
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.swap import Conversation, Swap
 
-PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in so many
+PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in this many
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins behind them.
+    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins after them.
 
-    is_saved  the state behind them is to be saved, see checkpoints.py
+    is_saved  the state after them is to be saved, see checkpoints.py
     """
 
     sequence: Sequence
@@ -68,7 +68,7 @@ class Admission:
     is_cut        cells of the slot from sequence.num_reused on are void
     num_unchanged tokens of the slot that a drafter may rely on (num_reused and its margin)
     source        the slot from which these cells and tokens are to be copied; None: they are the slot's own
-    is_waiting    it gets no rows until `resume` says what it starts from
+    is_waiting    it gets no rows until `resume` returns what it starts from
     swapped_out   key under which to swap out what the slot held, before all else
     swapped_in    key of the conversation to swap in; None: none
     """
@@ -204,7 +204,7 @@ class Scheduler:
         """
         if not self.swap.wants(held.tokens, common, is_left=is_left):
             return admission
-        if self.swap.of_windows and not is_left:  # who goes on there needs what it goes on from
+        if self.swap.of_windows and not is_left:  # saving at a place cuts the slot there, and num_reused must stay
             held.places = tuple(place for place in held.places or () if place >= admission.sequence.num_reused)
         return replace(admission, swapped_out=self.swap.put(held))
 
@@ -374,7 +374,7 @@ class Scheduler:
         return slot in self._with_images
 
     def _draft_rows(self, num_decoding: int) -> int:
-        """Return how many drafted rows the batch has room for behind each root."""
+        """Return how many drafted rows the batch has room for after each root."""
         if num_decoding == 0:
             return 0
         is_shared = num_decoding < len(self._running)

@@ -82,7 +82,7 @@ class Swap:
     def wants(self, tokens: Sequence[int], num_common: int, *, is_left: bool) -> bool:
         """Return whether to keep a slot's text: another conversation that may go on, and long enough.
 
-        What has images is read again instead: a copy of the cells does not tell enough of their positions.
+        A text with images is read again instead: a copy of the cells lacks part of their positions.
 
         num_common  tokens of it with which the slot's next text begins
         is_left     that one goes on with what was found elsewhere, so both are alive, whatever they have in common

@@ -98,7 +98,7 @@ class Acceptance:
         return shifted(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """Return the outlook for tokens that are not drafted yet; that of num_chains > 1 is a mean over so many."""
+        """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
         table = self._table(drafter)
         hope = table.trust.value * self._shift(slot, drafter).hoped
         outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
@@ -159,7 +159,7 @@ class Acceptance:
 
 
 def read(state: Any) -> dict[str, Table]:
-    """Parse the data of `state`. Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+    """Parse what `Acceptance.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
     return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}

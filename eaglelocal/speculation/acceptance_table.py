@@ -205,7 +205,7 @@ class Table:
 
     @classmethod
     def read(cls, state: Any) -> Table:
-        """Parse the data of `state`. Raises TypeError, ValueError or KeyError on anything else."""
+        """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
         table = cls()
         level, slope, level_variance, covariance, slope_variance = (within(v, -100.0, 100.0) for v in state["line"])
         # raising variances does not make level and slope more correlated than they were

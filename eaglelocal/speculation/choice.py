@@ -29,7 +29,7 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
 from eaglelocal.speculation.watch import PROBE_LENGTH
 
-LOOKUP_LEVELS = 4  # levels for which a lookup is asked at a time
+LOOKUP_LEVELS = 4  # levels that a lookup is asked for at a time
 SURE = 0.99  # confidence above which a model drafts on within the same call
 MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wasted draft steps add up
 
@@ -164,7 +164,7 @@ class StepChoice:
         return length == 0  # a first lookup costs nothing
 
     def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
-        """Return whether another level of these slots pays, behind chains of such gains."""
+        """Return whether another level of these slots pays, after chains with these gains."""
         outlook, step_price = self._outlook, self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
             at = (gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)

@@ -25,7 +25,7 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.proof import Proof
 from eaglelocal.speculation.watch import State, Tally, Watch
 
-AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps whose costs are learned together: early, later, no draft priced
+AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 RATE_MEMORY = 32.0  # steps that the speed is averaged over
@@ -51,7 +51,7 @@ class StepReport:
     num_filler_rows: int = 0  # of them, padding rows that nobody asked for
     num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
-    num_cells: int  # cached positions of all decoding slots
+    num_cells: int  # cached positions that a decoding row attends to
     decode_s: float
     draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, emitting tokens
@@ -134,11 +134,11 @@ class Controller:
         self._minds: dict[int, Mind] = {}
         self._wishless: set[int] = set()  # slots whose requests set no spec
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
-        self._proofs: dict[int, Proof] = {}  # likewise
+        self._proofs: dict[int, Proof] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
-        self._untaught: list[tuple[StepReport, bool]] = []  # costs still to be learned; drafters awake?
-        self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by decoding slots
+        self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are not learned yet; drafters awake?
+        self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
         self._choice: StepChoice | None = None  # of the current step
 
     # ---- slots
@@ -291,7 +291,7 @@ class Controller:
         return bool(minds) and all([mind.watch is not None and not mind.is_probing for mind in minds])
 
     def _learn_proof(self, report: StepReport) -> None:
-        """Compare a plain step with its expected cost; a step of several passes tells nothing.
+        """Compare a plain step with its expected cost, unless it took several passes.
 
         Padding rows belong to a plain step as they do to others.
         """

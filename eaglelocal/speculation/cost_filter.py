@@ -88,7 +88,7 @@ class CostFilter:
         place = self.places.get(num_rows)
         return 0.0 if place is None else math.sqrt(float(self._covariance[place, place]))
 
-    # ---- what is said
+    # ---- what is set
     def set_level(self, level: float, deviation: float) -> None:
         self._set(LEVEL, level, deviation)
 

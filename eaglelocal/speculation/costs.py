@@ -64,7 +64,7 @@ class StepCosts:
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be recomputed
-        self._hoped: list[float] = []  # likewise: optimistic ones
+        self._hoped: list[float] = []  # [rows], optimistic ones
         self._floored: dict[int, list[float]] = {}  # those, from a smallest size on, by that size
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
@@ -73,7 +73,7 @@ class StepCosts:
     # ---- what is predicted
     @property
     def is_known(self) -> bool:
-        """True if two sizes have been measured. Before that every size is said to cost the same."""
+        """True if two sizes have been measured. Before that every size is predicted to cost the same."""
         return len(self._num_samples) > 1
 
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
@@ -143,7 +143,7 @@ class StepCosts:
     def overhead(self, drafted: bool) -> float:
         """Return the seconds of a step outside decode and draft steps.
 
-        A kind of step not seen yet is taken for the other; a plain one without what models take to read the target's
+        A kind of step not seen yet is estimated by the other; a plain one without the time of models reading target
         rows.
         """
         recent = self._overheads[drafted]
@@ -223,8 +223,8 @@ class StepCosts:
     def _learn_few(self, num_rows: int, seconds: float, guess: float) -> None:
         """Learn a run of a size that ran a few times.
 
-        Behind a long context, whose price is a guess at first, the cost of the size itself cannot be told: it stays
-        with the filter, which weighs both.
+        With a long context, whose price is a guess at first, the size's own cost cannot be separated: it is left to the
+        filter, which weighs both.
         """
         per_cell, per_row_cell = self._filter.slopes
         relative, of_context = seconds / self._unit_s, (per_cell + per_row_cell * num_rows) * self._kilocells

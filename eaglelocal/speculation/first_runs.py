@@ -8,7 +8,7 @@ from collections.abc import Hashable
 class FirstRuns:
     """The kinds of work that have run.
 
-    On a GPU the first of a kind compiles or loads its kernels, and its time tells nothing of the next ones.
+    On a GPU the first run of a kind compiles or loads its kernels, so its time does not predict the next ones.
     """
 
     def __init__(self, *, makes_kernels: bool) -> None:

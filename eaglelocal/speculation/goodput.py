@@ -40,7 +40,7 @@ def pays_to_grow(
 
     gains    of the chain: how likely the answer gets as far as each token
     prices   by number of drafted rows; no more rows can be sent than it has entries for
-    at_once  tokens of one draft step, and none behind them (a block); 1: a step per token
+    at_once  tokens of one draft step, and none after them (a block); 1: a step per token
     """
     _, worth = best_size(gains, prices)
     reach = gains[-1] if gains else 1.0
@@ -52,7 +52,7 @@ def num_paying(
 ) -> int:
     """Return how many levels of the only chain pay, at most `most`, if each token is accepted with `chance`.
 
-    The first is known to pay. As in `pays_to_grow`, but without cases: tokens behind are accepted with the mean.
+    The first is known to pay. As in `pays_to_grow`, but without cases: tokens after are accepted with the mean.
     """
     total, reach = sum(gains), gains[-1] if gains else 1.0
     _, worth = best_size(gains, prices)
@@ -94,8 +94,8 @@ def pays_to_look(
 ) -> bool:
     """Return whether another level is expected to be worth its draft step.
 
-    Levels behind it are taken for as good as the mean, as far as rows can be sent, so that a cliff of the costs is no
-    obstacle at any distance. If the mean alone says yes, the cases are skipped, for their average is never less.
+    Levels after it are assumed to be accepted with the mean, as far as rows can be sent, so that a cliff in the costs
+    hides nothing beyond it. If the mean alone decides for it, the cases are skipped: their average is never less.
 
     ahead   price of a step with 1, 2 .. more levels
     worth   of what is drafted, at its best size

@@ -4,7 +4,7 @@ A drafted token would have been accepted if it is the token that the target's sa
 sent are judged by the tokens that follow later, the chain of a drafter that was not chosen is judged beside the one
 that was, and a drafter can be tried out for nothing but its draft steps.
 
-Censoring: behind the first token that differs nothing is known, and nothing is learned. A sibling (the drafter's second
+Censoring: after the first token that differs nothing is known, and nothing is learned. A sibling (the drafter's second
 choice) is judged where the first choice was wrong and everything before it right, under a name of its own. Works on
 tokens and names of drafters, not on probabilities.
 """

@@ -14,7 +14,7 @@ from eaglelocal.speculation.watch import State, Watch
 class Drafters:
     """Names of the drafters: the one that the plan asked for, and lookups, which cost next to nothing.
 
-    at_once  tokens of one draft step of the primary drafter, and none behind them; 1: a step per token
+    at_once  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     """
 
     primary: str | None = None

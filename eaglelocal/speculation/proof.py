@@ -35,7 +35,7 @@ class Proof:
         self.errors.clear()
 
     def saw_nothing(self) -> None:
-        """Record a plain step whose seconds tell nothing."""
+        """Record a plain step whose seconds cannot be used."""
         self.num_drafted = 0
         self.errors.clear()
 

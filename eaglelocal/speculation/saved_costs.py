@@ -14,6 +14,7 @@ RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCosts:
+    """The state of StepCosts: level is the logarithm of the seconds of one row, all else is relative to it."""
     level: float
     slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
@@ -22,7 +23,7 @@ class SavedCosts:
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
-        """Parse the data of `state`. Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+        """Parse what `StepCosts.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
         per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])

@@ -46,7 +46,7 @@ class Chain:
         return found
 
     def draft(self, length: int, second_depths: Sequence[int] = ()) -> Draft:
-        """Return a draft of the first `length` tokens, and behind them the siblings at these depths, as leaves."""
+        """Return a draft of the first `length` tokens, with the siblings at these depths as leaves, numbered last."""
         if length == 0 and not second_depths:
             return EMPTY
         tokens, confidences = tuple(self.tokens[:length]), tuple(self.confidences[:length])

@@ -77,7 +77,7 @@ class Watch:
     """The switch of one slot's drafter: awake, probing or asleep."""
 
     def __init__(self, *, hopeful: bool = True, before: Watch | None = None) -> None:
-        """Start awake if `hopeful`: other texts do not speak against drafting. Otherwise start asleep.
+        """Start awake if `hopeful`, that is, if drafting has not failed to pay for other texts. Otherwise start asleep.
 
         before  of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         """
