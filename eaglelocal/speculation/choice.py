@@ -35,9 +35,9 @@ MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wast
 
 
 class StepChoice:
-    """The drafting decisions of one step.
+    """The drafting decisions of one step; for `leveled` and `max_seconds` see Controller.
 
-    The draft loop reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
+    Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
     (`chosen`).
     """
 

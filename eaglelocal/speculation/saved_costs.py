@@ -15,6 +15,7 @@ RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCosts:
     """The state of StepCosts: level is the logarithm of the seconds of one row, all else is relative to it."""
+
     level: float
     slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
