@@ -1,7 +1,7 @@
-"""What a drafter is: it proposes children of given nodes and is shown what was committed.
+"""The interface of drafters: they propose tokens after given nodes, and are shown what was committed.
 
-A drafter knows nothing of costs, policies, verification or other drafters. It declares what it needs
-of the target (taps); the engine owns the loop.
+A drafter is independent of costs, policies, verification and other drafters. It declares what it needs of the target
+(taps); the engine owns the loop.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ KnownT = TypeVar("KnownT")
 
 
 class Node(NamedTuple):
-    """A token to be expanded: the root (the last sampled token) or a node of the slot's draft."""
+    """A token after which to draft: the root (the last sampled token) or a node of the slot's draft."""
 
     slot: int
-    place: int  # in the slot's draft; ROOT for the root
+    place: int  # node in the slot's draft; ROOT for the root
     token: int
     position: int  # of the token, in the target's sequence
 
@@ -32,11 +32,11 @@ class Node(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What a drafter says behind a node: its best child, the best child of that, and so on."""
+    """A drafter's proposal after a node: its best child, the best child of that, and so on."""
 
     tokens: Sequence[int] = ()
-    confidences: Sequence[float] = ()  # how sure it is of each, see backend/choices.py; NaN where it tells none
-    seconds: Sequence[tuple[int, float]] = ()  # what it would say instead of each, and how surely; or nothing at all
+    confidences: Sequence[float] = ()  # how sure it is of each, see backend/choices.py; NaN where it reports none
+    seconds: Sequence[tuple[int, float]] = ()  # sibling (second choice) of each and its confidence; or nothing at all
 
 
 NOTHING = Continuation()
@@ -48,11 +48,11 @@ class Committed(NamedTuple):
     slot: int
     first_position: int
     tokens: Sequence[int]
-    features: Features | Floats | None  # of as many rows, if the drafter asked for taps
+    features: Features | Floats | None  # of these rows, if the drafter asked for taps
 
 
 class Drafter(Protocol):
-    """All verbs are batched over slots. A slot that sleeps is dozed through; `expand` and `observe` wake it."""
+    """A source of drafts, batched over slots. Slots that sleep get `doze`; `expand` and `observe` wake them."""
 
     @property
     def name(self) -> str: ...
@@ -63,7 +63,7 @@ class Drafter(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Tokens that `expand` says for the price of one; nothing follows them. 1: each takes a pass of its own."""
+        """Tokens that `expand` proposes in one pass, and none after them (a block). 1: each takes a pass of its own."""
 
     @property
     def reuse_margin(self) -> int:
@@ -74,46 +74,46 @@ class Drafter(Protocol):
         """Seconds spent inside the native library so far."""
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        """A request takes the slot. What one owner said must never be drafted for another."""
+        """Start a request in the slot. An owner's text must never be drafted for another owner."""
 
     def end(self, slot: int) -> None:
-        """The request is over; its rows may be reused."""
+        """End the slot's request; its rows may be reused."""
 
     def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
-        """At most `depth` tokens behind each node; none where there is nothing to propose, or too few to go on from.
+        """Return at most `depth` tokens after each node; none where there is nothing to propose, or no state to do so.
 
-        further  more of them, of whoever can tell at once how sure it is
+        further  more levels, as long as each token is that confident; for drafters that know this at once
 
-        A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows
-        how the text went on.
+        A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows how
+        the text went on.
         """
 
     def observe(self, committed: Sequence[Committed]) -> None:
         """Learn what was committed. Rows of a slot arrive in order and without holes."""
 
     def doze(self, committed: Sequence[Committed]) -> None:
-        """Remember the newest rows of slots that sleep, and do no work."""
+        """Remember the newest rows of slots that sleep, and do no other work."""
 
     def skip(self, image: Committed) -> None:
-        """The target has read an image: rows that no drafter can read, whose tokens only tell it from others."""
+        """Skip an image that the target has read: drafters cannot read its rows, its tokens only identify it."""
 
     def drop(self, slot: int, position: int) -> None:
-        """Tokens of the slot from `position` on are void; 0 forgets the slot."""
+        """Forget the slot's tokens from `position` on; 0 forgets the slot."""
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """The target slot's text now begins as the source's does, up to `position`; what it held is void.
+        """Let the target slot's text begin as the source's does, up to `position`; what it held is void.
 
-        A prompt of the target, whoever wrote the source: of what was answered there nothing may be drafted here.
+        It is a prompt of the target, whoever wrote the source: what was answered there must not be drafted here.
         """
 
     def swapped_bytes(self, slot: int) -> int:
-        """That what is known of it would take in main memory; where that is a few tokens, they do not count."""
+        """Return the bytes that `swap_out` takes in main memory; a few tokens do not count."""
 
     def swap_out(self, slot: int) -> Swapped[Any]:
-        """What is known of the slot, as owned copies in main memory; the slot stays as it is. Raises ResourceError."""
+        """Return what is known of the slot, copied to main memory; the slot stays as it is. Raises ResourceError."""
 
     def swap_in(self, slot: int, swapped: Swapped[Any], tokens: Sequence[int]) -> None:
-        """The slot is as it was when this was swapped out; what it held is void.
+        """Restore the slot as it was when this was swapped out; what it held is void.
 
         tokens  its text, or as much of it as stays when the slot is then dropped from there on: as for `fork`, a prompt
         """
@@ -123,7 +123,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Swapped(Generic[KnownT]):
-    """What a drafter knew of a slot, and the slot's cells in its context; None: it has none there."""
+    """A copy of what a drafter knew of a slot, and of the slot's cells in its context (None: it has none)."""
 
     state: KnownT
     cells: Bytes | None = None
@@ -139,7 +139,7 @@ class Native(Protocol):
 
 
 class OverContext:
-    """What drafters over a context have alike: who asks, and that an answer is over, is nothing to them."""
+    """The common part of drafters over a context, to which owners and ends of requests make no difference."""
 
     at_once = 1
 
@@ -161,14 +161,14 @@ class OverContext:
 
 
 def behind(features: Features | Floats, num_rows: int) -> Features | Floats:
-    """All rows but the first."""
+    """Return all rows but the first num_rows."""
     if not num_rows:
         return features
     return features[num_rows:] if isinstance(features, np.ndarray) else features.after(num_rows)
 
 
 def continuations(said: Proposals, num_rows: int) -> list[Continuation]:
-    """By row, of what was said level by level."""
+    """Return one continuation per row, from proposals that are listed level by level."""
     tokens, *other_tokens = zip(*said.tokens, strict=True)  # by rank
     confidences, *other_confidences = zip(*said.confidences, strict=True)
     seconds = list(zip(other_tokens[0], other_confidences[0], strict=True)) if other_tokens else []

@@ -1,10 +1,10 @@
-"""Heads that fill a block at a time (DFlash, DFlash2, DSpark): all tokens of a draft for the price of one pass.
+"""Draft by heads that fill a block at a time (DFlash, DFlash2, DSpark): all tokens of a draft in one pass.
 
     target rows   0   1   2   3          features go into the head's cache as they are committed
     block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 where the root's row says nothing
 
-Nothing waits for anything: a row's features are complete without the token behind it. A slot that sleeps keeps its
-newest rows and wakes from them alone, as an EAGLE head does.
+No row waits for the token after it: its features are complete without. A slot that sleeps keeps its newest rows and
+wakes from them alone, as an EAGLE head does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eaglelocal.errors import EngineError
 
 @dataclass(slots=True)
 class SlotState:
-    """The cache holds features of positions start..end-1: it may begin anywhere, without holes."""
+    """The draft state of a slot: features of positions start..end-1 are cached, from anywhere, without holes."""
 
     start: int = 0
     end: int = 0
@@ -37,14 +37,14 @@ class SlotState:
 
 
 class BlockDrafter(OverContext):
-    """Implements drafters.base.Drafter over one context.
+    """A drafter (drafters.base.Drafter) over one head context.
 
     at_once   tokens of a block
-    branches  tokens that are said at each place; drafting goes on behind the best
+    branches  tokens that are proposed at each place; drafting goes on after the best
     """
 
     name = "dflash"
-    reuse_margin = 0  # what a prompt's rows have is all that is needed of them
+    reuse_margin = 0  # a reused prefix has its features in the cache, and nothing else is needed
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
         super().__init__(head)
@@ -53,7 +53,7 @@ class BlockDrafter(OverContext):
         self.taps, self.at_once = taps, at_once
 
     def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
-        """A block is said whole: behind its last token there is nothing."""
+        """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
         self._wake([node.slot for node in nodes if node.is_root])
         asked = [node for node in nodes if node.is_root and self._is_shown(node)]
         if not asked:
@@ -64,7 +64,7 @@ class BlockDrafter(OverContext):
         return [found.get(node.slot, NOTHING) for node in nodes]
 
     def _is_shown(self, root: Node) -> bool:
-        """Everything before it."""
+        """Return whether the head was shown everything before the root."""
         slot = self._slots[root.slot]
         return not slot.is_empty and slot.end == root.position
 
@@ -77,7 +77,7 @@ class BlockDrafter(OverContext):
         self._show(committed)
 
     def _show(self, committed: Sequence[Committed]) -> None:
-        """What the cache holds already is not shown again."""
+        """Show the head what its cache does not hold already."""
         pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
         if pieces:
             self._head.show(pieces)
@@ -102,7 +102,7 @@ class BlockDrafter(OverContext):
             slot.remembered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
-        """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
+        """Catch up with what was remembered; start over from it where rows before it were forgotten."""
         woken = []
         for index in slots:
             slot = self._slots[index]
@@ -119,7 +119,7 @@ class BlockDrafter(OverContext):
         self._slots[index] = SlotState(start=position, end=position)
 
     def skip(self, image: Committed) -> None:
-        """It begins anew behind the image."""
+        """Forget the slot: drafting starts over after the image."""
         self.drop(image.slot, 0)
 
     def drop(self, slot: int, position: int) -> None:
@@ -135,7 +135,7 @@ class BlockDrafter(OverContext):
         self._head.remove(slot, state.end)
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """Cells are shared, never written again: what is drafted or committed later lies behind them."""
+        """Share cells, which are never written again: what is drafted or committed later comes after them."""
         self._head.remove(target, 0)
         theirs = self._slots[source]
         if not theirs.is_empty:

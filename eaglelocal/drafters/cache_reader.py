@@ -1,10 +1,10 @@
-"""MTP layers that keep no cache: they read the target's (Gemma 4's "assistant").
+"""Draft by MTP layers that keep no cache and read the target's (Gemma 4's "assistant").
 
     target rows   0   1   2   3          h[3] waits for token 4
     expand root   (t4,h3) -> s -> child c5;   expand c5: (c5, s) -> s' -> c6 ...
 
-All rows of a draft stand at the position of its root, and attend to what the target has committed before it; what is
-drafted leaves no cells. Of a slot nothing is kept but the state of its newest row, asleep or awake.
+All rows of a draft have the position of its root, and attend to what the target has committed before it; drafted tokens
+leave no cells. Of a slot only the state of its newest row is kept, asleep or awake.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from eaglelocal.drafters.pair_rows import PairRows, drafted
 
 @dataclass(slots=True)
 class SlotState:
-    """`tail` is the target's state behind the newest committed row, which stands before `end`."""
+    """The draft state of a slot: `tail` is the target's state at the newest committed row, which is before `end`."""
 
     tail: State | None = None
     end: int = 0
     root: int = 0  # position of the draft's root
-    state: State = b""  # behind the last row drafted
+    state: State = b""  # of the last row drafted
 
 
 class CacheReader(OverContext):
-    """Implements drafters.base.Drafter over one head context, whose sequences are the target's. Drafts chains."""
+    """A drafter (drafters.base.Drafter) over one head context, whose sequences are the target's. Drafts chains."""
 
     name = "mtp"
     reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
@@ -48,7 +48,7 @@ class CacheReader(OverContext):
         return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth, further=further)
 
     def _add_row(self, node: Node, rows: PairRows) -> None:
-        """None if there is no state for it."""
+        """Add the row that proposes after the node, if there is a state for it."""
         slot = self._slots[node.slot]
         if node.is_root:
             if slot.tail is None or node.position != slot.end:
@@ -69,7 +69,7 @@ class CacheReader(OverContext):
         self.observe(committed)
 
     def skip(self, image: Committed) -> None:
-        """It begins anew behind the image."""
+        """Forget the slot: drafting starts over after the image."""
         self.drop(image.slot, 0)
 
     def drop(self, slot: int, position: int) -> None:

@@ -1,6 +1,6 @@
-"""A smaller model of the same vocabulary drafts by greedy decoding; the classic speculative setup.
+"""Draft by greedy decoding with a smaller model of the same vocabulary, the classic speculative setup.
 
-Keeps its own cache in step with the target: committed tokens that it has not seen wait until the next
+The model's cache is kept in step with the target's: committed tokens that it has not seen wait until the next
 expansion, and drafted cells that were accepted stay.
 """
 
@@ -16,15 +16,15 @@ from eaglelocal.core.ports import Context
 from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
 from eaglelocal.errors import EngineError, ResourceError
 
-MAX_WAITING_TOKENS = 24  # beyond it tokens are decoded without waiting for a draft
+MAX_WAITING_TOKENS = 24  # more are decoded without waiting for a draft
 
 
 @dataclass(slots=True)
 class SlotState:
     num_written: int = 0  # committed tokens in the cache
     waiting: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)  # cells behind the committed ones, root first
-    image: int | None = None  # where the first one stands: what follows is nothing to a model that sees none
+    drafted: list[int] = field(default_factory=list)  # tokens in the cells after the committed ones, root first
+    image: int | None = None  # position of the first image: what follows means nothing to a model that sees none
 
     @property
     def num_tokens(self) -> int:
@@ -35,9 +35,9 @@ class SlotState:
 
 
 class DraftModel(OverContext):
-    """Implements drafters.base.Drafter over a plain context, which holds a chain.
+    """A drafter (drafters.base.Drafter) over a plain context, which holds a chain.
 
-    branches  children of a node that are proposed; those behind the best are not drafted on from
+    branches  children of a node that are proposed; drafting goes on after the best
     """
 
     name = "draft_model"
@@ -89,7 +89,10 @@ class DraftModel(OverContext):
             self._commit(rows)
 
     def _write_long_queues(self, slots: Sequence[int]) -> None:
-        """Of these alone: those that sleep may never be drafted for, and others would be charged for their rows."""
+        """Write the long queues of these slots.
+
+        Not of those that sleep: they may never be drafted for, and others would be charged for their rows.
+        """
         most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
         for index in slots:
             if len(self._slots[index].waiting) > most:  # the next drafts of all slots must fit one batch together
@@ -115,7 +118,7 @@ class DraftModel(OverContext):
             self._context.decode(Batch(rows.tokens[cut], rows.positions[cut], rows.sequences[cut], rows.outputs[cut]))
 
     def skip(self, image: Committed) -> None:
-        """Nothing is drafted from here on: a text with holes would not be worth what it costs."""
+        """Stop drafting for the slot: after a text with holes it would not be worth its cost."""
         slot = self._slots[image.slot]
         slot.drafted = []
         if slot.image is None:
@@ -146,12 +149,12 @@ class DraftModel(OverContext):
         state = self._slots[slot]
         cells = None
         if state.num_written:
-            with suppress(ResourceError):  # while it sleeps a copy that waits for its next decode may wait for long
+            with suppress(ResourceError):  # while it sleeps a copy may wait long for the decode that it needs first
                 cells = self._context.swap_out(slot)
         return Swapped(state.without_draft(), cells)
 
     def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
-        """Cells that cannot be had are read anew: the text is all that takes, and the target's are worth more."""
+        """Restore the slot; if its cells cannot be restored, the text is read again: the target's cells matter more."""
         self._context.remove(slot, 0)
         self._slots[slot] = SlotState(waiting=list(tokens))
         if swapped.cells is not None:
@@ -168,7 +171,7 @@ def add_row(rows: Batch, slot: int, position: int, token: int) -> None:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of two token sequences."""
+    """Return the length of the common prefix of two token sequences."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i

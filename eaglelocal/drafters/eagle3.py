@@ -1,20 +1,20 @@
-"""EAGLE-3 and EAGLE-3.1 heads, and MTP layers: drafts from the target's own hidden states.
+"""Draft from the target's own hidden states, by EAGLE-3 and EAGLE-3.1 heads and MTP layers.
 
 A slot that sleeps keeps its newest rows and nothing else; it wakes from them alone, in one encode call.
 
-The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the fused feature of the
-target at P. The pair of the newest row waits until the token behind it is known; it is then written in
-the same call that drafts from it, so a cycle costs one encode and one decode a drafted token.
+The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the fused feature of the target at P.
+The pair of the newest row waits until the token after it is known; it is then written in the same call that drafts from
+it, so a cycle costs one encode, and one decode per drafted token.
 
     target rows   0   1   2   3          g[3] waits for token 4
     pairs         (t1,g0) (t2,g1) (t3,g2)
     expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
 
-A head that was trained with a window sees no further back: pairs that have left it are forgotten before each draft.
-Rows deeper in the draft see the few cells more that the window would have moved by.
+A head that was trained with a sliding window sees no further back: pairs that have left it are removed before each
+draft. The window does not move within a draft, so the later rows of a draft see a few cells more.
 
-What EAGLE-3.1 adds to EAGLE-3, two norms, is the head's own matter (backend/head.py), and so is that an MTP layer takes
-the target's final state as it is.
+The two norms that EAGLE-3.1 adds to EAGLE-3 are applied in backend/head.py, where an MTP layer gets the target's final
+state as it is.
 """
 
 from __future__ import annotations
@@ -30,28 +30,31 @@ from eaglelocal.drafters.pair_rows import PairRows, drafted
 from eaglelocal.drafters.remembered import Remembered
 from eaglelocal.errors import EngineError
 
-MAX_WAITING_PAIRS = 24  # beyond it pairs are written without waiting for a draft
+MAX_WAITING_PAIRS = 24  # more are written without waiting for a draft
 
 
 @dataclass(slots=True)
 class SlotState:
-    """Positions are the target's. The cache holds pairs start..num_written-1: it may begin anywhere, without holes."""
+    """The draft state of a slot; positions are the target's.
+
+    The cache holds pairs start..num_written-1: it may begin anywhere, without holes.
+    """
 
     start: int = 0
-    num_written: int = 0  # position behind the last pair of committed tokens in the head's cache
+    num_written: int = 0  # position after the last pair of committed tokens in the head's cache
     waiting_tokens: list[int] = field(default_factory=list)
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
-    state: State = b""  # behind the last row drafted
+    state: State = b""  # of the last row drafted
     remembered: Remembered | None = None  # while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
-        """Position behind the last pair, written or waiting."""
+        """Position after the last pair, written or waiting."""
         return self.num_written + len(self.waiting_tokens)
 
     def goes_on_with(self, rows: Committed) -> bool:
-        """Do these rows follow the pairs without a hole? The pair before the first row needs the state of the tail."""
+        """Return whether these rows follow the pairs without a hole; the pair before them needs the tail's state."""
         reached = self.num_pairs + (self.tail is not None)
         return not self.is_empty and rows.first_position <= reached
 
@@ -61,7 +64,7 @@ class SlotState:
 
     @property
     def num_bytes(self) -> int:
-        """Of states and features: of a target of 8 B what a slot remembers is 3 to 6 MB, as much as 20 to 40 rows."""
+        """Bytes of states and features; for a target of 8 B 3 to 6 MB, as much as the cells of 20 to 40 rows."""
         remembered = 0 if self.remembered is None else self.remembered.num_bytes
         return sum(map(len, self.waiting_states)) + remembered
 
@@ -75,9 +78,9 @@ class SlotState:
 
 
 class Eagle3(OverContext):
-    """Implements drafters.base.Drafter over one head context, which holds a chain.
+    """A drafter (drafters.base.Drafter) over one head context, which holds a chain.
 
-    branches  children of a node that are proposed; those behind the best are not drafted on from
+    branches  children of a node that are proposed; drafting goes on after the best
     window    positions that attention reaches back, its own included; None: all of them
     """
 
@@ -105,7 +108,7 @@ class Eagle3(OverContext):
         return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, further=further)
 
     def _add_rows(self, node: Node, rows: PairRows) -> None:
-        """Queue the rows whose last one proposes the node's children; none if there is no state for it."""
+        """Queue the rows whose last one proposes the node's children; none if the state for it is missing."""
         slot = self._slots[node.slot]
         if not node.is_root:
             rows.add(node.slot, node.position - 1, node.token, slot.state)
@@ -120,7 +123,7 @@ class Eagle3(OverContext):
         slot.num_written = node.position
 
     def _forget(self, index: int, slot: SlotState, position: int) -> None:
-        """Pairs that the row at position - 1 must not see, written or waiting."""
+        """Remove pairs, written or waiting, that the row at position - 1 must not see: those before the window."""
         first = slot.start if self._window is None else position - self._window
         if first <= slot.start:
             return
@@ -130,7 +133,7 @@ class Eagle3(OverContext):
         slot.start, slot.num_written = first, max(first, slot.num_written)
 
     def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
-        """Move the waiting pairs into the batch, over whatever a rejected draft left behind."""
+        """Move the waiting pairs into the batch, over cells that a rejected draft left."""
         for token, state in zip(slot.waiting_tokens, slot.waiting_states, strict=True):
             rows.add(index, slot.num_written, token, state)
             slot.num_written += 1
@@ -160,7 +163,7 @@ class Eagle3(OverContext):
             slot.remembered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
-        """Catch up with what was remembered; begin anew from it where rows before it were forgotten."""
+        """Catch up with what was remembered; start over from it where rows before it were forgotten."""
         woken = []
         for index in slots:
             slot = self._slots.get(index)
@@ -194,7 +197,7 @@ class Eagle3(OverContext):
         slot.tail = fused[-1]
 
     def _write_long_queues(self) -> None:
-        """What may wait is so little that the next drafts of all slots fit one batch together."""
+        """Write long queues of pairs, so that the next drafts of all slots fit one batch together."""
         most = min(MAX_WAITING_PAIRS, self._head.n_batch // len(self._slots) - 1)
         for index, slot in self._slots.items():
             if len(slot.waiting_tokens) <= most:
@@ -205,7 +208,7 @@ class Eagle3(OverContext):
                 self._head.decode(batch, 1, confident=False)
 
     def skip(self, image: Committed) -> None:
-        """It begins anew behind the image."""
+        """Forget the slot: drafting starts over after the image."""
         self.drop(image.slot, 0)
 
     def drop(self, slot: int, position: int) -> None:
@@ -219,7 +222,7 @@ class Eagle3(OverContext):
             self._head.remove(slot, 0)
             self._slots[slot] = SlotState(remembered=state.remembered)
             return
-        if state.num_pairs >= keep:  # else the cut is in what was slept through, and its row stays
+        if state.num_pairs >= keep:  # otherwise the cut is in the remembered rows, and the tail stays
             state.tail = None
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
@@ -227,7 +230,7 @@ class Eagle3(OverContext):
         self._head.remove(slot, state.num_written)
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """Cells are shared, never written again: what is drafted or committed later lies behind them."""
+        """Share cells, which are never written again: what is drafted or committed later comes after them."""
         self._head.remove(target, 0)
         theirs = self._slots[source]
         if theirs.start < theirs.num_written:

@@ -1,12 +1,12 @@
-"""Prompt lookup: where the text's end has occurred before, what followed then is drafted now.
+"""Draft by prompt lookup: where the text's end has occurred before, propose what followed then.
 
-Looks in the slot's own text and in the recent answers of the same owner, by suffix automata: O(1) amortised a
-token, whatever the length of the match. Chains only. Knows token ids and owners, no model; what its confidence is
-worth is learned by others.
+Looks in the slot's own text and in the recent answers of the same owner, by suffix automata: O(1) amortised a token,
+whatever the length of the match. Chains only. Works on token ids and owners, without a model; what its confidence is
+worth is learned elsewhere (speculation/acceptance.py).
 
-Owners never meet: an index is fed by one owner's requests. When a slot goes to another owner its index is thrown
-away, and what the new owner's prompt shares with the cache is indexed anew. For one owner a cut costs O(1): the index
-stays, stale end included, behind a break.
+Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner its index is
+discarded, and what the new owner's prompt shares with the cache is indexed again. For one owner a cut costs O(1): the
+index stays, stale end included, and goes on after a break.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swa
 from eaglelocal.drafters.text_index import CONTEXT, Cursor, Generations
 from eaglelocal.errors import EngineError
 
-MIN_MATCH = 2  # tokens; behind a single one the proposal was right one time in four, behind two more than one in three
-LONG_MATCH = 16  # right nine times in ten; from here on matches count as equal, and the newest text has most to follow
-MAX_REREAD = 4096  # tokens of a shared prompt that are indexed anew for another owner (under 1 ms)
-POOL_TOKENS = 8192  # of an owner's recent answers that are found for sure
+MIN_MATCH = 2  # tokens; after a single one the proposal is right one time in four, after two more than one in three
+LONG_MATCH = 16  # right nine times in ten; longer matches count as equal, and the newest text has most to follow
+MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner (under 1 ms)
+POOL_TOKENS = 8192  # newest tokens of an owner's answers that are found for sure
 MAX_OWNERS = 16  # whose answers are kept; the one that answered longest ago goes first
-PRIOR_WEIGHT = 3  # occurrences that the length of a match is worth; see confidence
+PRIOR_WEIGHT = 3  # imagined occurrences, by which the length of a match counts; see confidence
 
 
 @dataclass(slots=True)
 class Chain:
     """An earlier occurrence that is followed token by token.
 
-    state       of the match and what was drafted behind it, in `source`; 0 where that has not occurred
+    state       of the match and the tokens drafted after it, in `source`; 0 where that has not occurred
     end         where the followed occurrence ends in `source`
     position    of the last token, in the target's sequence
     unwritten   root and drafted tokens, where `source` ends with this very text: an occurrence may overlap with them
@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def next_token(self) -> int | None:
-        """What followed; None at a break and at the end of a text that is not this one."""
+        """The token that followed; None at a break, and at the end of a text that is not this one."""
         beyond = self.end + 1 - len(self.source)
         if beyond < 0:
             token = self.source.tokens[self.end + 1]
@@ -61,7 +61,7 @@ class Chain:
         return self.unwritten[beyond] if self.unwritten is not None else None
 
     def grow(self, depth: int) -> Continuation:
-        """Append what followed, at most so much of it."""
+        """Append the tokens that followed, at most `depth`, and return them."""
         tokens: list[int] = []
         while len(tokens) < depth and (token := self.next_token) is not None:
             tokens.append(token)
@@ -75,9 +75,9 @@ class Chain:
 
 
 def confidence(length: int, num_seen: int, num_agreed: int) -> float:
-    """How sure a proposal is, in (0, 1): agreement of the occurrences, with the length of the match as a prior.
+    """Return how sure a proposal is, in (0, 1): agreement of the occurrences, with the length of the match as a prior.
 
-    The followed occurrence agrees by definition and tells nothing; of the `num_seen` - 1 others, `num_agreed` - 1 went
+    The followed occurrence agrees by definition and does not count; of the `num_seen` - 1 others, `num_agreed` - 1 went
     on with the same token. Three more are imagined, of which length / (length + 3) agree: a long match that was seen
     once is worth as much as a short one that always went on alike.
 
@@ -91,21 +91,21 @@ def confidence(length: int, num_seen: int, num_agreed: int) -> float:
 
 @dataclass(slots=True)
 class SlotState:
-    """A slot's text, its index, and how far the text's end is found in the other indexes of its owner."""
+    """The text of a slot, its index, and how far the text's end is found in the other indexes of its owner."""
 
     owner: str = ""
     text: array[int] = field(default_factory=lambda: array("i"))  # committed, without a hole
     start: int = 0  # position of its first token
     num_prompt: int = 0
-    num_settled: int = 0  # tokens before this position are in the owner's pool, or are no answer of its own
-    own: Generations | None = None  # None: to be made from the text
+    num_settled: int = 0  # tokens before this position are in the owner's pool, or are not of its answer
+    own: Generations | None = None  # None: to be built from the text
     num_read: int = 0  # tokens before this position are in the index, and the cursors have walked them
     cursors: list[Cursor] = field(default_factory=list)
     chain: Chain | None = None
 
     @property
     def end(self) -> int:
-        """Position behind the text."""
+        """Position after the text."""
         return self.start + len(self.text)
 
     def cut(self, position: int, start: int) -> None:
@@ -118,13 +118,16 @@ class SlotState:
             self.own.begin(self.text[-CONTEXT:])
 
     def take_answer(self) -> array[int]:
-        """What was answered since this was last asked."""
+        """Return the tokens that were answered since the last call."""
         first = max(self.num_prompt, self.num_settled) - self.start
         self.num_settled = self.end
         return self.text[max(first, 0) :]
 
     def index(self, max_tokens: int) -> Generations:
-        """Of the whole text, which is read when it is first asked for: a request that looks nothing up reads none."""
+        """Return the index of the whole text.
+
+        The text is read when this is first called: a request that looks nothing up reads none.
+        """
         if self.own is None:
             self.own = Generations(max_tokens)
             self.own.extend(self.text[max(self.num_read - self.start - MAX_REREAD, 0) :])
@@ -138,7 +141,7 @@ class SlotState:
         return self.own
 
     def watch(self, sources: list[SuffixAutomaton]) -> None:
-        """Follow the text in just these; in one that is new or has grown, from the last tokens on."""
+        """Follow the text in exactly these sources; in one that is new or has grown, from the last tokens on."""
         known = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
         if list(known) == sources:
             return
@@ -149,11 +152,11 @@ class SlotState:
 
 
 class Ngram:
-    """Implements drafters.base.Drafter without a model.
+    """A drafter (drafters.base.Drafter) without a model.
 
     max_tokens  of a slot's text: the context. An index holds twice as many at most
 
-    A slot of which nothing was told belongs to "", and all its text counts as an answer.
+    A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
 
     name = "ngram"
@@ -169,23 +172,23 @@ class Ngram:
 
     @property
     def num_indexed(self) -> int:
-        """Tokens in all indexes."""
+        """Number of tokens in all indexes."""
         return sum(len(s.own) for s in self._slots.values() if s.own) + sum(map(len, self._pools.values()))
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        """A request of `owner` begins in the slot; its answer begins behind `num_prompt` tokens.
+        """Start a request of `owner` in the slot; its answer begins after `num_prompt` tokens.
 
-        Called before the first rows of the request, before or after the `drop` of what it does not share.
+        To be called before the first rows of the request, before or after the `drop` of what it does not share.
         """
         self.end(slot)
         state = self._slots[slot]
         if owner != state.owner:
             state.owner, state.own, state.cursors, state.chain = owner, None, [], None
-            state.num_read = state.end  # what another owner said is never read
+            state.num_read = state.end  # another owner's text is never read
         state.num_prompt = num_prompt
 
     def end(self, slot: int) -> None:
-        """The slot's answer has ended: its owner's other requests may draft from it. Again does nothing."""
+        """Let the owner's other requests draft from the slot's answer, which has ended. A second call does nothing."""
         state = self._slots[slot]
         if len(answer := state.take_answer()) > MIN_MATCH:
             self._pool(state.owner).begin(answer)
@@ -206,11 +209,11 @@ class Ngram:
             state.chain = self._match(state, node)
         chain = state.chain
         if chain is None or (chain.token, chain.position) != (node.token, node.position):
-            return NOTHING  # a node of another drafter's
+            return NOTHING  # the node is another drafter's
         return chain.grow(depth)
 
     def _match(self, state: SlotState, root: Node) -> Chain | None:
-        """The longest match of the text with the root behind it that went on; the own text first where equal."""
+        """Return the longest match of the text and the root that has a continuation; the own text first where equal."""
         young = self._look(state)
         end = young.follow(young.last, len(young), (root.token,))
         found = [Chain(young, *end, root.position, root.token, [root.token])]
@@ -220,7 +223,7 @@ class Ngram:
         return max(going_on, key=lambda chain: min(chain.length, LONG_MATCH), default=None)
 
     def _look(self, state: SlotState) -> SuffixAutomaton:
-        """The growing index of the slot's own text; cursors are set to all others that it may draft from."""
+        """Return the growing index of the slot's own text; set the cursors to all others that it may draft from."""
         own, pool = state.index(self._max_tokens), self._pools.get(state.owner)
         others = [own.old, pool.young, pool.old] if pool else [own.old]
         state.watch([source for source in others if source is not None])
@@ -233,7 +236,7 @@ class Ngram:
             self._commit(state, rows)
 
     def doze(self, committed: Sequence[Committed]) -> None:
-        """As `observe`, which costs no more asleep; the text begins anew behind a hole."""
+        """Commit the rows as `observe` does, which costs no more asleep; after a hole the text starts over."""
         for rows in committed:
             state = self._slots[rows.slot]
             if rows.first_position > state.end:
@@ -242,7 +245,7 @@ class Ngram:
             self._commit(state, rows)
 
     def skip(self, image: Committed) -> None:
-        """Negative tokens are breaks; that the same image stands in two places is worth knowing."""
+        """Commit the image's negative tokens, which are breaks, but match where the same image occurs again."""
         self.doze([image])
 
     def _commit(self, state: SlotState, rows: Committed) -> None:
@@ -256,11 +259,11 @@ class Ngram:
             state.own = None
         if position < state.end:
             if position and state.num_read < state.end:
-                state.index(self._max_tokens)  # what is cut off may well be said again
+                state.index(self._max_tokens)  # what is cut off may well be generated again
             state.cut(position, position)
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """The tokens alone, which are the target's own prompt; indexed anew, so that nothing else comes along."""
+        """Copy the tokens alone, which are the target's own prompt; indexed again, so that nothing else comes along."""
         theirs = self._slots[source]
         self._begin_with(target, theirs.text[: max(position - theirs.start, 0)], theirs.start, position)
 
@@ -268,7 +271,7 @@ class Ngram:
         return 0
 
     def swap_out(self, slot: int) -> Swapped[None]:
-        """The tokens are all there is to know."""
+        """Return no state: the tokens are all there is to know."""
         return Swapped(None)
 
     def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a head's decode while they are collected, and what the head drafts behind them."""
+"""Collect the rows of a head's decode, and draft after them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from eaglelocal.drafters.base import NOTHING, Continuation, Node, continuations
 
 
 class Drafting(Protocol):
-    """A slot that is drafted for; `state` is behind the last row drafted, which the next one reads."""
+    """A slot that is drafted for; `state` is that of the last row drafted, which the next one reads."""
 
     state: State
 
 
 class PairRows:
-    """Rows of one head decode while they are collected."""
+    """The rows of one head decode while they are collected."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -33,14 +33,14 @@ class PairRows:
         self.sequences.append(slot)
 
     def ask(self) -> None:
-        """The last row's proposal is wanted."""
+        """Ask for the proposal of the last row."""
         self.outputs.append(len(self.tokens) - 1)
 
     def batch(self) -> PairBatch:
         return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
 
     def batches(self, size: int) -> list[PairBatch]:
-        """Pieces of at most `size` rows, none of which asks for anything."""
+        """Return the rows in batches of at most `size`, without output rows."""
         cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
 
@@ -55,7 +55,7 @@ def drafted(
     depth: int,
     further: Further = NO_FURTHER,
 ) -> list[Continuation]:
-    """Behind each node; nothing for those whose slots had no row to ask at."""
+    """Decode the rows, and return what the head proposes after each node; NOTHING where its slot has no output row."""
     asked = [rows.sequences[row] for row in rows.outputs]
     if not asked:
         return [NOTHING for _ in nodes]

@@ -1,8 +1,8 @@
 """The newest rows of a slot that sleeps, in order and without holes, as owned copies: a head wakes from them alone.
 
-A head that wakes from 64 rows drafts as well as from all, unless the text goes on about what lies further back: told of
-the end of a passage only, it loses a fifth of its acceptance length in the summary. What is older is forgotten even so:
-a step that sleeps should cost what a plain one does. For the same reason nothing here looks at more than the ends.
+A head that wakes from 64 rows drafts as well as from all, unless the text goes on about what lies further back: in the
+summary of a passage it loses a fifth of its acceptance length. Older rows are forgotten even so: a step that sleeps
+should cost what a plain one does. For the same reason nothing here looks at more than the ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 class Remembered:
-    """Of one slot; false while there is nothing."""
+    """The remembered rows of one slot; false while there are none."""
 
     __slots__ = ("_num_rows", "_pieces")
 
@@ -44,19 +44,19 @@ class Remembered:
 
     @property
     def num_bytes(self) -> int:
-        """Of its features."""
+        """Bytes of the features."""
         return sum([piece.features.nbytes for piece in self._pieces])
 
     @property
     def end(self) -> int:
-        """Position behind the last token; -1 where nothing is remembered."""
+        """Position after the last token; -1 where nothing is remembered."""
         if not self._pieces:
             return -1
         last = self._pieces[-1]
         return last.first_position + len(last.tokens)
 
     def add(self, rows: Committed) -> None:
-        """The old rows stay, unless these neither follow them nor replace the last of them."""
+        """Append rows. The old ones stay, unless these neither follow them nor replace the last of them."""
         if rows.features is None:
             self.forget(0)
             return
@@ -66,10 +66,10 @@ class Remembered:
                 self.forget(0)
         features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
         self._append(Piece(rows.first_position, rows.tokens, features))
-        self._drop_older(MAX_REMEMBERED)  # a prompt's rows are many: what they are cut by should be worth the copy
+        self._drop_older(MAX_REMEMBERED)  # to cut the many rows of a prompt takes a copy, which should be worth it
 
     def forget(self, position: int) -> None:
-        """Rows from a position on."""
+        """Forget the rows from a position on."""
         while self.end > position:
             last = self._pieces.pop()
             self._num_rows -= len(last.tokens)
@@ -77,7 +77,7 @@ class Remembered:
                 self._append(last.between(0, position - last.first_position))
 
     def joined(self, slot: int) -> Committed:
-        """All rows as if they had been committed together; there must be some."""
+        """Return all rows as if they had been committed together; there must be some."""
         self._drop_older(0)
         tokens = [token for piece in self._pieces for token in piece.tokens]
         features = np.concatenate([piece.features for piece in self._pieces])
@@ -88,7 +88,7 @@ class Remembered:
         self._num_rows += len(piece.tokens)
 
     def _drop_older(self, slack: int) -> None:
-        """Whole pieces, and a part of the oldest where that has more than `slack` rows too many."""
+        """Drop whole old pieces, and a part of the oldest where that has more than `slack` rows too many."""
         pieces = self._pieces
         while self._num_rows - len(pieces[0].tokens) >= MAX_REMEMBERED:
             self._num_rows -= len(pieces.popleft().tokens)

@@ -1,6 +1,6 @@
-"""Where a text occurred before: a cursor follows one text in the index of another, generations bound an index.
+"""Find where a text occurred before: a cursor follows one text in the index of another, generations bound an index.
 
-Knows token ids and where they stood; knows nothing of slots, owners or drafts.
+Works on token ids and their places, not on slots, owners or drafts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 
-CONTEXT = 32  # tokens from before a cut that are read again, so that matches do not begin at nothing
+CONTEXT = 32  # tokens from before a cut that are indexed again, so that matches do not begin at nothing
 
 
 class Cursor:
@@ -22,21 +22,21 @@ class Cursor:
 
     @property
     def is_outgrown(self) -> bool:
-        """States may have been split and longer suffixes may occur now: a new cursor is needed."""
+        """True if the automaton has grown: longer suffixes may occur now, and a new cursor is needed."""
         return len(self.source) > self._num_known
 
     def walk(self, tokens: Iterable[int]) -> None:
         self.state, self.length = self.source.follow(self.state, self.length, tokens)
 
     def peek(self, token: int) -> tuple[int, int]:
-        """State and length behind one more token, which is not taken."""
+        """Return state and length after one more token, which is not taken."""
         return self.source.follow(self.state, self.length, (token,))
 
 
 class Generations:
-    """A text of which the newest part is indexed: at least the last `max_tokens`, at most twice as many.
+    """An index of the newest part of a text: at least the last `max_tokens`, at most twice as many.
 
-    When the young automaton is full it becomes the old one, and what was old goes at once: nothing is indexed again.
+    When the young automaton is full it replaces the old one, which is dropped at once: nothing is indexed again.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -56,7 +56,7 @@ class Generations:
             tokens = tokens[room:]
 
     def begin(self, context: Sequence[int]) -> None:
-        """A new piece of text: behind a break, with the tokens before it so that matches reach back into them."""
+        """Begin a new piece of text: after a break, with the tokens before it, so that matches reach back into them."""
         self.young.break_off()
         self.extend(context)
 

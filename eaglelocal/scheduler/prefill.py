@@ -1,10 +1,11 @@
-"""How many rows of prompts go into a step beside running answers: as many as their pace allows.
+"""Decide how many prompt rows go into a step beside running answers: as many as the pace of the answers allows.
 
-Knows what steps cost only by a function that it is given, and no sequences. With no answer running a prompt gets the
-whole batch. Beside answers a step may cost SLOWDOWN times what it would without the prompt, so that the gap between two
-tokens stays below 2.5 times its quiet value (decodes differ by a tenth, and drafting takes its time either way); where
-more prompts are read than answers run, so much more, for then more people wait for the prompts. Prompts share the rows
-evenly: a short one is not held up behind a long one, and slots with equally many rows cost one pass (layout.py).
+The costs of steps come from a function that is passed in; sequences are not known here. Without answers a prompt gets
+the whole batch. Beside answers a step may cost SLOWDOWN times what it would without the prompt, so that the gap
+between two tokens stays below 2.5 times its quiet value (decodes differ by a tenth, and drafting takes its time either
+way); where more prompts are read than answers run, as many times more, for then more people wait for them. Prompts
+share the rows evenly: a short one is not held up behind a long one, and slots with equally many rows cost one pass
+(speculation/layout.py).
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 SLOWDOWN = 2.2
-MIN_ROWS = 4  # of prompts in a step, whatever they cost: else a long prompt would never be read
+MIN_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
 MAX_TRIES = 32  # sizes that are priced between one that fits and twice as many rows
 
-Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each slot; 0.0 if nothing is known
+Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each slot; 0.0 while unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What steps cost, and what answers are likely to ask of the next one.
+    """Costs of steps, and the rows that answers are likely to need in the next one.
 
     drafted  rows by slot, beside the root
-    dearer   by which prompt rows lately took more than `seconds` says: they attend to a context of their own
+    dearer   factor by which prompt rows lately took more than `seconds` says: they attend to a context of their own
     """
 
     seconds: Seconds
@@ -33,7 +34,7 @@ class Pace:
 
 
 def free(rows: Mapping[int, int]) -> float:
-    """Before anything is known."""
+    """Return 0.0, the cost of any decode before anything is known."""
     return 0.0
 
 
@@ -43,7 +44,7 @@ UNKNOWN = Pace(free, {})
 def prompt_rows(
     left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: Pace = UNKNOWN
 ) -> dict[int, int]:
-    """Rows by slot for the prompts.
+    """Return the number of rows for each prompt, by slot.
 
     left      prompt rows still to be read, by slot, the oldest first
     decoding  rows of the slots that decode
@@ -57,7 +58,7 @@ def prompt_rows(
 
 
 def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: Pace) -> int:
-    """The largest number of prompt rows within the bound; costs are steps, so the last one before a step is wanted."""
+    """Return the largest affordable number of prompt rows, the last before a jump of the costs, which are steps."""
     quiet_s = pace.seconds(decoding)
     extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(left) / len(decoding), 1.0)
     wanted = list(left.values())
@@ -75,7 +76,7 @@ def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, roo
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Even shares; what one does not need is the others', and odd rows go to the first.
+    """Return even shares of `room`; what one does not need goes to the others, and odd rows to the first.
 
     >>> shares([3, 100, 100], 10)
     [3, 4, 3]

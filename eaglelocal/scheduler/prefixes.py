@@ -1,4 +1,4 @@
-"""What token sequences have in common. Pure, and quick on long ones: a cache may hold some ten thousand tokens."""
+"""Compare token sequences. Pure, and quick on long ones: a cache may hold some ten thousand tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BLOCK = 256  # tokens that are compared at a time, in C
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     most = min(len(a), len(b))
     for first in range(0, most, BLOCK):
         x, y = tuple(a[first : first + BLOCK]), tuple(b[first : first + BLOCK])

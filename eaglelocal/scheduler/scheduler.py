@@ -1,11 +1,12 @@
-"""Who runs this step: slots, prefix reuse within and across them, prefill in chunks. Pure bookkeeping.
+"""Schedule the rows of a step: slots, prefix reuse within and across them, chunked prefill. Pure bookkeeping.
 
-Knows token ids and counts, no model, no clock. Who waits is served in the order of queue.py; decoding slots go first,
-and prompts get the rows that prefill.py allows beside them.
+Works on token ids and counts: no model, no clock. Waiting requests are served in the order of queue.py; decoding slots
+go first, and prompts get the rows that prefill.py allows beside them.
 
-A prompt that another slot holds in part, or is about to read, is not computed again: its slot takes over a copy of
-those cells, and until they are there it waits without rows. Texts are the same, so it does not matter whose they are.
-A conversation whose slot another request needs is swapped out, and in again where a prompt goes on with it (swap.py).
+The part of a prompt that another slot holds, or is about to read, is not computed again: the prompt's slot gets a copy
+of those cells, and until they are there it waits without rows. The texts are equal, so it does not matter whose they
+are. A conversation whose slot another request needs is swapped out, and in again when a prompt goes on with it
+(swap.py).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from eaglelocal.scheduler.prefixes import common_prefix
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.swap import Conversation, Swap
 
-PREFILL_SHARE = 4  # of a small batch drafts leave a prompt one row in so many
+PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in this many
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins behind them.
+    """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins after them.
 
-    is_saved  the state behind them is worth keeping, see checkpoints.py
+    is_saved  the state after them is to be saved, see checkpoints.py
     """
 
     sequence: Sequence
@@ -53,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Who runs, and how many drafted rows each decoding sequence may have."""
+    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter."""
 
     prefill: tuple[Chunk, ...]
     decode: tuple[Sequence, ...]
@@ -62,14 +63,14 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request has got a slot, or one that had it has done waiting for another's prefix.
+    """A decision that a request gets a slot, or that one which has it need not wait for another slot's prefix any more.
 
     is_cut        cells of the slot from sequence.num_reused on are void
     num_unchanged tokens of the slot that a drafter may rely on (num_reused and its margin)
     source        the slot from which these cells and tokens are to be copied; None: they are the slot's own
-    is_waiting    it gets no rows until `resume` says what it starts from
-    swapped_out   key under which what the slot held is to be swapped out, before all else
-    swapped_in    key of the conversation that is to be swapped in; None: none
+    is_waiting    it gets no rows until `resume` returns what it starts from
+    swapped_out   key under which to swap out what the slot held, before all else
+    swapped_in    key of the conversation to swap in; None: none
     """
 
     sequence: Sequence
@@ -87,19 +88,19 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Another slot that holds the first tokens of a prompt, or will when its own prompt is read."""
+    """A slot that holds the first tokens of another slot's prompt, or will when its own prompt has been read."""
 
     slot: int
-    reader: Sequence | None  # who reads that prompt; None: nobody has to
+    reader: Sequence | None  # the sequence that reads that prompt; None: the cells are there
     num_tokens: int
 
 
 class Scheduler:
-    """Slots and their queue.
+    """The slots, and the queue of requests for them.
 
     reuse_margin  rows of a reused prefix that are decoded again (see Drafter)
-    can_cut       a cache can forget its end; recurrent state cannot, and is continued, or gone back to a checkpoint
-    checkpoints   of caches that cannot be cut; None: they are continued or thrown away
+    can_cut       a cache can drop its end; recurrent state cannot, and is continued, or taken back to a checkpoint
+    checkpoints   of caches that cannot be cut; None: they are continued or discarded
     most_drafted  rows of a slot that can be taken back; None: any number
     min_fork      prompt rows that must be gained to copy cells between slots; None: they cannot be copied
     """
@@ -121,15 +122,15 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}  # by slot, in the order of admission
         self._leads: dict[int, Lead] = {}  # by slot that waits
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
-        self._is_seen = [True] * num_slots  # the drafter has seen just the rows that are cached
+        self._is_seen = [True] * num_slots  # the drafters have seen exactly the rows that are cached
         self._with_images: set[int] = set()  # slots whose last prompt had some
-        self._prompt_ends = [0] * num_slots  # where their last prompts may part from the next ones
-        self._floors = [0] * num_slots  # of a swapped window nothing lies behind these positions
+        self._prompt_ends = [0] * num_slots  # positions where their next prompts may differ from the last ones
+        self._floors = [0] * num_slots  # positions before which a window that was swapped in cannot be cut
         self._last_used = list(range(-num_slots, 0))
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
         self.checkpoints, self._most_drafted = checkpoints or Checkpoints(0), most_drafted
-        self.swap = Swap()  # none, until somebody says how much main memory there is for them
+        self.swap = Swap()  # holds nothing, until one with main memory is set
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -153,7 +154,7 @@ class Scheduler:
 
     # ---- who gets which slot, and what of its cache
     def admit(self) -> Iterator[Admission]:
-        """Give waiting requests the free slots that suit them best; the next one may start from what this one does."""
+        """Give waiting requests the free slots that suit them best; later ones may start from what earlier ones do."""
         while self._queue and len(self._running) < len(self._cached):
             yield self._admit(self._queue.pop())
 
@@ -181,13 +182,13 @@ class Scheduler:
         return self._swap_out(admission, held, common, is_left=admission is not alone)
 
     def _hold(self, sequence: Sequence, tokens: list[int], *, floor: int = 0) -> None:
-        """What its slot holds while its prompt is read; see `_floors`."""
+        """Set what the sequence's slot holds while its prompt is read; for `floor` see `_floors`."""
         slot = sequence.slot
         self._cached[slot], self._floors[slot] = tokens, floor if tokens else 0
         self._prompt_ends[slot] = sequence.num_prompt - BEFORE_END
 
     def _places(self, slot: int) -> tuple[int, ...] | None:
-        """Where what the slot holds can go on, beside its end; None: anywhere."""
+        """Return the positions from which the slot's text can go on, beside its end; None: all."""
         if not self.can_cut:
             return self.checkpoints.places(slot)
         if not self.swap.of_windows:
@@ -196,19 +197,23 @@ class Scheduler:
         return (place,) if max(self._floors[slot], 1) <= place < len(self._cached[slot]) else ()
 
     def _swap_out(self, admission: Admission, held: Conversation, common: int, *, is_left: bool) -> Admission:
-        """What its slot held, as whose first tokens it begins; `is_left`: it begins elsewhere."""
+        """Let the admission swap out what the slot held, if that is worth it.
+
+        common   tokens of it with which the new text begins
+        is_left  the new text starts from cells found elsewhere
+        """
         if not self.swap.wants(held.tokens, common, is_left=is_left):
             return admission
-        if self.swap.of_windows and not is_left:  # who goes on there needs what it goes on from
+        if self.swap.of_windows and not is_left:  # saving at a place cuts the slot there, and num_reused must stay
             held.places = tuple(place for place in held.places or () if place >= admission.sequence.num_reused)
         return replace(admission, swapped_out=self.swap.put(held))
 
     def _spare(self, alone: Admission) -> Admission:
-        """How a sequence starts if main memory or another slot spares it work; else as it would alone."""
+        """Return how a sequence starts if main memory or another slot saves it work; else `alone`."""
         return self._swap_in(alone) or self._follow(alone)
 
     def _swap_in(self, alone: Admission) -> Admission | None:
-        """A sequence that starts from a conversation in main memory; None where its slot, or another, has as much."""
+        """Return how a sequence starts from a conversation in main memory; None if a slot's cells are as good."""
         sequence = alone.sequence
         request, slot = sequence.request, sequence.slot
         wanted = request.reuses_cache
@@ -229,7 +234,7 @@ class Scheduler:
         return replace(alone, is_cut=is_cut, num_unchanged=found.num_unchanged, swapped_in=found.key)
 
     def _go_back(self, slot: int, unchanged: int) -> int:
-        """Tokens that a sequence may rely on: where a cache cannot be cut, up to a checkpoint, and the margin."""
+        """Return the tokens that a sequence may rely on; a cache that cannot be cut goes back to a checkpoint first."""
         if self.can_cut:
             return unchanged if unchanged - self._reuse_margin >= self._floors[slot] else 0
         place = self.checkpoints.best(slot, unchanged - self._reuse_margin)
@@ -240,10 +245,10 @@ class Scheduler:
         return place + self._reuse_margin
 
     def _best_slot(self, request: Request) -> int:
-        """The free slot that goes on with its cache; else the one unused for longest.
+        """Return the free slot whose cache the request goes on with; else the least recently used one.
 
-        A slot of which more would be thrown away than kept holds another conversation: a shared system
-        prompt alone is no reason to evict it.
+        A slot of which more would be discarded than kept holds another conversation: a shared system prompt alone is no
+        reason to evict it.
         """
 
         def worth(slot: int) -> tuple[int, int]:
@@ -253,12 +258,15 @@ class Scheduler:
         return max((slot for slot in range(len(self._cached)) if slot not in self._running), key=worth)
 
     def _common(self, slot: int, request: Request) -> int:
-        """Tokens of the slot's cache that a request may begin with."""
+        """Return the number of tokens in the slot's cache with which the request begins, if it may reuse any."""
         return common_prefix(self._cached[slot], request.prompt) if request.reuses_cache else 0
 
     # ---- what another slot's cache is good for
     def resume(self) -> list[Admission]:
-        """Who need not wait for another's prefix any longer: it is there, or its reader is gone. Before `admit`."""
+        """Return admissions of slots that need not wait any longer: the prefix is there, or its reader is gone.
+
+        Must be called before `admit`.
+        """
         resumed = []
         for slot, lead in list(self._leads.items()):
             if self._is_coming(lead):
@@ -270,16 +278,16 @@ class Scheduler:
         return resumed
 
     def is_waiting(self, slot: int) -> bool:
-        """Does its sequence wait for another's prefix?"""
+        """Return whether the slot's sequence waits for another slot's prefix."""
         return slot in self._leads
 
     def _is_coming(self, lead: Lead) -> bool:
-        """Is the reader still there, and still short of it?"""
+        """Return whether the prefix's reader still runs, and has not read it all yet."""
         reader = self._running.get(lead.slot)
         return reader is lead.reader and reader is not None and reader.num_cached < lead.num_tokens
 
     def _follow(self, alone: Admission) -> Admission:
-        """How a sequence starts if another slot spares it work; else as it would alone."""
+        """Return how a sequence starts if another slot saves it work; else `alone`."""
         sequence = alone.sequence
         lead = self._lead(sequence)
         if lead is None:
@@ -290,7 +298,7 @@ class Scheduler:
         return self._fork(sequence, lead)
 
     def _lead(self, sequence: Sequence) -> Lead | None:
-        """The slot that has most of the prompt, or will have so much more of it that waiting is worth while."""
+        """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; or None."""
         if self._min_fork is None or not sequence.request.reuses_cache:
             return None
         prompt = sequence.request.prompt
@@ -306,7 +314,7 @@ class Scheduler:
         return best
 
     def _candidates(self, sequence: Sequence) -> Iterable[Lead]:
-        """Slots whose cache is what it is, then prompts that are read; older ones, or two could wait for each other."""
+        """Return slots that hold cells, then prompts being read, older ones only: two could wait for each other."""
         order = list(self._running)
         older = order[: order.index(sequence.slot)]
         readers = [slot for slot in older if self._running[slot].is_prefilling]
@@ -324,7 +332,7 @@ class Scheduler:
 
     # ---- steps
     def schedule(self, max_draft: int, pace: Pace = UNKNOWN) -> StepPlan:
-        """Rows of the next step. `max_draft` bounds a decoding slot's drafted rows; the batch may bound them more."""
+        """Return the rows of the next step. `max_draft` bounds drafted rows per decoding slot, as does the batch."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
         max_draft = min(max_draft, self._draft_rows(len(decode)))
         if self._most_drafted is not None:
@@ -343,7 +351,7 @@ class Scheduler:
         return StepPlan(tuple(chunks), decode, max_draft)
 
     def _chunk(self, sequence: Sequence, count: int) -> Chunk:
-        """The next rows of a prompt, no further than a place whose state is to be saved."""
+        """Return the next rows of a prompt, no further than a place whose state is to be saved."""
         first = sequence.num_cached
         place = self.checkpoints.wanted(sequence)
         if place is None or not first < place <= first + count:
@@ -354,7 +362,7 @@ class Scheduler:
         return sequence.is_prefilling and sequence.slot not in self._leads and sequence.num_readable > 0
 
     def image_due(self) -> tuple[Sequence, PlacedImage] | None:
-        """The image that is to be read next: its text before it is cached. Of several prompts' the oldest's."""
+        """Return the image to read next: the oldest prompt's, among those whose text before it is cached; or None."""
         for sequence in self._running.values():
             image = sequence.next_image
             if image is not None and not sequence.num_readable and sequence.slot not in self._leads:
@@ -362,11 +370,11 @@ class Scheduler:
         return None
 
     def may_hold_images(self, slot: int) -> bool:
-        """Whether the slot's cache may have fewer positions than cells."""
+        """Return whether the slot's cache may have fewer positions than cells."""
         return slot in self._with_images
 
     def _draft_rows(self, num_decoding: int) -> int:
-        """Drafted rows for which the batch has room behind each root."""
+        """Return how many drafted rows the batch has room for after each root."""
         if num_decoding == 0:
             return 0
         is_shared = num_decoding < len(self._running)
@@ -375,7 +383,7 @@ class Scheduler:
         return max(rows // num_decoding - 1, 0)
 
     def cached(self, sequence: Sequence, tokens: list[int]) -> None:
-        """These tokens of the sequence were decoded and stay in its slot's cache."""
+        """Record that these tokens of the sequence were decoded and stay in its slot's cache."""
         if not sequence.is_prefilling:  # a prompt was charged when it was admitted
             self._queue.charge(sequence.request.owner, len(tokens))
         self._cached[sequence.slot].extend(tokens)
@@ -386,28 +394,28 @@ class Scheduler:
         return bool(self._cached[slot]) and self._cached[slot][-1] < 0
 
     def num_cached(self, slot: int) -> int:
-        """Positions in the slot's cache, running or not."""
+        """Return the number of positions in the slot's cache, whether it runs or not."""
         return len(self._cached[slot])
 
     def release(self, sequence: Sequence) -> None:
-        """The slot is free; its cache stays for reuse."""
+        """Free the sequence's slot; its cache stays for reuse."""
         del self._running[sequence.slot]
         self._leads.pop(sequence.slot, None)
         self._queue.end(sequence.request.owner)
 
     def restart(self, sequence: Sequence) -> None:
-        """What it was to start from is not there after all."""
+        """Let the sequence start from nothing, as what it was to start from is not there after all."""
         self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
         sequence.num_cached = sequence.num_reused = 0
         self.forget(sequence.slot)
 
     def forget(self, slot: int) -> None:
-        """The slot's cache is void (a decode failed)."""
+        """Forget the slot's cache, which is void (a decode failed)."""
         self._cached[slot], self._floors[slot] = [], 0
         self.checkpoints.cut(slot, 0)
 
 
 def check_batch(num_slots: int, n_batch: int) -> None:
-    """Every slot needs a row in each step. Raises ResourceError."""
+    """Check that the batch has a row for every slot in each step. Raises ResourceError."""
     if num_slots > n_batch:
         raise ResourceError(f"{num_slots} slots need as many rows in a batch of {n_batch}", hint="a smaller --parallel")

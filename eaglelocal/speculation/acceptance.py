@@ -1,17 +1,16 @@
-"""How likely a drafted token is accepted, learned from what came: by drafter, depth and confidence.
+"""Estimate how likely a drafted token is accepted, from its drafter, its depth and the drafter's confidence.
 
-A drafter's confidence ranks its tokens, but is not a probability of acceptance: heads are overconfident off their
-subject, lookup is underconfident in a copy, some say nothing at all. So a table is learned of each drafter
-(acceptance_table.py), and a slot adds one shift in log-odds, for the text at hand. Everything decays, so that what a
-machine reads today counts; a shift that was not observed for some tokens becomes uncertain, and then follows the next
-observations faster.
+A drafter's confidence ranks its tokens but is not a probability of acceptance: heads are overconfident outside
+their subject, lookup is underconfident where text is copied, some drafters report none. So each drafter has a
+learned table (acceptance_table.py), and each slot adds one shift in log-odds, for its text. Everything decays, so that
+recent text counts most; a shift without observations becomes uncertain, and then follows the next ones faster.
 
-Of tokens that are not drafted yet the outlook is that of all tokens lately, shifted by the text, which is given the
-benefit of the doubt: a text of which little is known is worth a look, and one that went on unwatched again. Only
-draft steps are spent on a hope; what is sent must have earned it.
+For tokens that are not drafted yet the estimate (`Outlook`) is that of all recent tokens, shifted by the text. It is
+optimistic where the shift is uncertain, so that a text of which little is known is tried. Optimism may add draft steps,
+never verified rows.
 
-Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters wander
-(assumed-density updates).
+Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters drift (assumed-density
+updates).
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from typing import Any
 from eaglelocal.speculation.acceptance_table import HIGH, LOW, Line, Table, sigmoid
 from eaglelocal.speculation.guesses import is_second
 
-FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: between texts, and after a long time without observations
-DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance that a token of text adds, where the drafter was judged and where not
+FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long silence
+DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
-CURIOSITY = 0.5  # standard deviations that an outlook adds
-UNKNOWN_CONFIDENCE = 0.6  # for drafters that tell none
-LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # confidences between which bins tell them apart
-SECOND_LEVEL, SECOND_SLOPE = -1.0, 0.7  # as the embedded head's: beside the third alone most look surer than they are
-FORMAT = 3  # 3: second choices are as sure as they are beside the third
+CURIOSITY = 0.5  # standard deviations of the shift that an outlook adds
+UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
+LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
+SECOND_LEVEL, SECOND_SLOPE = -1.0, 0.7  # of siblings, as the embedded head's: relative to the third, most look surer
+FORMAT = 3  # 3: a sibling's confidence is its share relative to the third choice
 MAX_STORED = 16  # drafters
 
 
 @dataclass(slots=True)
 class Shift:
-    """Of one text, in log-odds."""
+    """The log-odds offset of one text for one drafter."""
 
     value: float = 0.0
     variance: float = FIRST_VARIANCE
-    is_silent: bool = True  # not judged since the text last went on
+    is_silent: bool = True  # not observed since the text last went on
 
     def learn(self, expected: float, hit: bool) -> None:
         surprise = hit - expected
@@ -60,14 +59,14 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the next token may turn out to be: a few cases with their shares, the surest first, and the mean."""
+    """The acceptance probability of a token not drafted yet: cases with their shares, best first, and the mean."""
 
-    outcomes: tuple[tuple[float, float], ...]  # share, probability of acceptance
+    outcomes: tuple[tuple[float, float], ...]  # (share, probability of acceptance)
     mean: float
 
     @property
     def doubtful(self) -> float:
-        """Of a token that is worse than most: four in five are likelier to be accepted."""
+        """Probability of a token that is worse than most: four in five are likelier to be accepted."""
         share = 0.0
         for part, probability in self.outcomes:
             share += part
@@ -77,29 +76,29 @@ class Outlook:
 
 
 class Acceptance:
-    """Learns for all slots together, and a shift for each."""
+    """Tables of all drafters, shared by all slots, and a shift for each slot and drafter."""
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
         self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
     def begin(self, slot: int) -> None:
-        """Another text in the slot: it starts from what all texts have taught."""
+        """Reset the slot's shifts for another text, which starts from what all texts have taught."""
         self._shifts[slot] = {}
 
     def go_on(self, slot: int, num_tokens: int) -> None:
-        """The text went on: what was known of its shift is a little less certain."""
+        """Make the slot's shifts less certain after num_tokens more of its text."""
         for shift in self._shifts.get(slot, {}).values():
             shift.go_on(num_tokens)
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
-        """That the token is accepted, given that its parent is."""
+        """Return the probability that the token is accepted, given that its parent is."""
         table = self._table(drafter)
         base = table.probability(depth, odds_of(confidence))
         return shifted(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """As `probability`, of tokens that are not drafted yet: a mean over so many chains."""
+        """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
         table = self._table(drafter)
         hope = table.trust.value * self._shift(slot, drafter).hoped
         outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
@@ -110,19 +109,19 @@ class Acceptance:
         return Outlook(tuple(outcomes), mean)
 
     def knows(self, drafter: str) -> bool:
-        """Was anything learned of it, here or by an earlier engine?"""
+        """Return whether anything was learned of the drafter, here or by an earlier engine."""
         return drafter in self._tables
 
     def mean(self, drafter: str) -> float:
-        """Of tokens that are not drafted yet, in a text like all texts lately."""
+        """Return the mean probability of tokens that are not drafted yet, for a text like all recent ones."""
         return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
 
     def learn(
         self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
     ) -> float:
-        """A token whose parent was accepted was compared with the text. Returns what was expected of it.
+        """Learn from a token whose parent was accepted. Return the probability that was expected of it.
 
-        is_again  another guess at the same token of the text was learned from: of the text this says nothing new
+        is_again  a newer guess at the same token of the text was learned from: the text's shift learns nothing new
         """
         table, shift = self._table(drafter), self._shift(slot, drafter)
         base = table.learn(depth, odds_of(confidence), accepted)
@@ -134,11 +133,11 @@ class Acceptance:
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:
-        """What all texts have taught, as plain data."""
+        """Return what all texts have taught, as plain data."""
         return {"format": FORMAT, "drafters": {name: table.state() for name, table in self._tables.items()}}
 
     def restore(self, state: object) -> bool:
-        """Begin with what was learned earlier. False: the data is not understood, and nothing has changed."""
+        """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
         try:
             self._tables = read(state)
         except (TypeError, ValueError, KeyError, AttributeError):
@@ -160,20 +159,20 @@ class Acceptance:
 
 
 def read(state: Any) -> dict[str, Table]:
-    """Raises TypeError, ValueError, KeyError or AttributeError on what `Acceptance.state` cannot have given."""
+    """Parse what `Acceptance.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
     return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
 
 
 def line_of(drafter: str) -> Line:
-    """Where its table begins."""
+    """Return the line with which a drafter's table begins."""
     return Line(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else Line()
 
 
 def odds_of(confidence: float) -> float:
-    """Log-odds, within what the bins cover."""
-    if confidence != confidence:  # NaN: not told
+    """Return the log-odds of a confidence, within the range of the bins; NaN stands for UNKNOWN_CONFIDENCE."""
+    if confidence != confidence:  # NaN: not reported
         confidence = UNKNOWN_CONFIDENCE
     elif confidence <= LOWEST:
         return LOW

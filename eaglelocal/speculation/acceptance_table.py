@@ -1,8 +1,8 @@
-"""What is known of one drafter, whatever the text: how sure it must be to be how often right, and how sure it is.
+"""Calibrate one drafter over all texts: map its confidence and depth to a probability of acceptance.
 
-A line in log-odds (Platt scaling), bins of equal width for what the line leaves, over all depths first and then by
-depth; and a histogram of what tokens turned out to be like, for those that are not drafted yet. Plain numbers, which
-can be kept for another process; none of them says anything of a text.
+A line in log-odds (Platt scaling); bins of equal width for the residual of the line, over all depths first and then by
+depth; and a histogram of recent probabilities, for tokens that are not drafted yet. Plain numbers, which can be kept
+for another process; none of them describes a single text.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 from eaglelocal.speculation.stored import bounded, within
 
-LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # log-odds that bins cover
+LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # range of the bins and width of each, in log-odds
 NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
-DEPTH_GROUPS = (0, 0, 1, 2, 3, 4)  # depth -> group: 1, 2, 3, 4, beyond
+DEPTH_GROUPS = (0, 0, 1, 2, 3, 4)  # group by depth: 1, 2, 3, 4, beyond
 NUM_GROUPS = 5
-LEVELS, SLOPES = (-20.0, 20.0), (-5.0, 10.0)  # that are stored and read
+LEVELS, SLOPES = (-20.0, 20.0), (-5.0, 10.0)  # limits of a line that is stored or read
 
 BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
-BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that what they start from is worth
-LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line; it starts from the confidence itself
+BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that the expectation is worth
+LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line, which begins as the confidence itself
 FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
 SPREAD_MEMORY = 256.0  # tokens
-TRACE = 1e-6  # tokens that are left of a kind, however long it has not occurred
-SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that part the kinds of tokens
-FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # probability, tokens
+TRACE = 1e-6  # weight left of a kind of token, however long it has not occurred
+SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that separate the kinds of tokens
+FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # (probability, tokens)
 
-# what another process has learned is soon overruled
-STORED_BIN, STORED_SPREAD = 60.0, 40.0  # observations it is worth at most
-STORED_LEVEL_VARIANCE, STORED_SLOPE_VARIANCE = 0.05, 0.02  # at least
+# stored data counts for little, so that new observations soon outweigh it
+STORED_BIN, STORED_SPREAD = 60.0, 40.0  # observations it counts for at most
+STORED_LEVEL_VARIANCE, STORED_SLOPE_VARIANCE = 0.05, 0.02  # of a line, at least
 
 
 def sigmoid(x: float) -> float:
@@ -45,7 +45,7 @@ def log_odds(probability: float) -> float:
 
 @dataclass(slots=True)
 class Line:
-    """log-odds of acceptance = level + slope * log-odds of the confidence, with the covariance of the two."""
+    """The line log-odds of acceptance = level + slope * log-odds of confidence, with the covariance of the two."""
 
     level: float = 0.0
     slope: float = 1.0
@@ -57,7 +57,7 @@ class Line:
         return sigmoid(self.level + self.slope * odds)
 
     def learn(self, odds: float, expected: float, hit: bool) -> None:
-        """`expected`: what `at` says of these odds."""
+        """Update the line with one token; `expected` is what `at` returns for these odds."""
         of_level = self.level_variance + self.covariance * odds
         of_slope = self.covariance + self.slope_variance * odds
         told = expected * (1.0 - expected)
@@ -72,13 +72,13 @@ class Line:
 
 @dataclass(slots=True)
 class Trust:
-    """How far the shift of a text is to be followed: a factor, for some drafters' texts hardly differ."""
+    """A factor (0 to 1) on the shift of a text, learned per drafter: for some, texts hardly differ."""
 
     value: float = FIRST_TRUST
     variance: float = TRUST_VARIANCE
 
     def learn(self, shift: float, expected: float, hit: bool) -> None:
-        """`expected`: with the shift as far as it was followed."""
+        """Update the factor; `expected` is the probability with the shift times this factor."""
         told = expected * (1.0 - expected) * shift * shift
         self.variance /= 1.0 + told * self.variance
         self.value = min(max(self.value + self.variance * shift * (hit - expected), 0.0), 1.0)
@@ -86,17 +86,17 @@ class Trust:
 
 
 class Excess:
-    """Acceptances beyond those that were expected, by bin: decaying means, small as long as little was seen."""
+    """Acceptances beyond the expected ones, by bin: decaying means, near zero while little was observed."""
 
     __slots__ = ("sums", "trials", "weight")
 
     def __init__(self, weight: float) -> None:
-        """weight: observations that the expectation is worth."""
+        """Set the weight of the expectation, in observations."""
         self.weight = weight
         self.sums, self.trials = [0.0] * NUM_BINS, [0.0] * NUM_BINS
 
     def at(self, low: int, share: float) -> float:
-        """Of the two nearest bins, by their distance."""
+        """Return the mean at `share` of the way from bin `low` to the next, by linear interpolation."""
         first = self.sums[low] / (self.trials[low] + self.weight)
         return first + share * (self.sums[low + 1] / (self.trials[low + 1] + self.weight) - first)
 
@@ -107,7 +107,7 @@ class Excess:
             self.trials[at] = self.trials[at] * keep + weight
 
     def restore(self, bins: Any) -> None:
-        """Bins as [sum, trials]."""
+        """Load bins, each [sum, trials], with at most STORED_BIN trials."""
         for at, (sum_, trials) in enumerate(bins[:NUM_BINS]):
             trials = within(trials, 0.0, BIN_MEMORY * 2)
             factor = min(1.0, STORED_BIN / max(trials, 1e-9))
@@ -115,9 +115,10 @@ class Excess:
 
 
 class Spread:
-    """How a drafter's tokens differ: a decaying histogram of their probabilities of acceptance.
+    """A decaying histogram of the acceptance probabilities of a drafter's tokens.
 
-    No normal distribution: a head that knows its subject is sure of nine tokens in ten, and lost at the tenth.
+    A normal distribution would not fit: a head that knows its subject is sure of nine tokens in ten, and lost at the
+    tenth.
     """
 
     __slots__ = ("_newest", "_sums", "_weights")
@@ -125,7 +126,7 @@ class Spread:
     def __init__(self) -> None:
         self._weights = [weight for _, weight in FAIR_HEAD]
         self._sums = [probability * weight for probability, weight in FAIR_HEAD]
-        self._newest = 1.0  # weight of the next token; it grows, where all before would have to shrink
+        self._newest = 1.0  # weight of the next token; it grows, instead of all earlier weights shrinking
 
     def add(self, probability: float) -> None:
         kind = bisect(SPREAD_EDGES, log_odds(probability))
@@ -136,13 +137,13 @@ class Spread:
             self._rescale()
 
     def kinds(self) -> list[tuple[float, float]]:
-        """Share and mean probability of each kind, the surest first."""
+        """Return share and mean probability of each kind of token (bin), the most probable first."""
         total = sum(self._weights)
         found = [(weight / total, sum_ / weight) for weight, sum_ in zip(self._weights, self._sums, strict=True)]
         return found[::-1]
 
     def state(self) -> list[list[float]]:
-        """As `kinds`."""
+        """Return `kinds` as lists."""
         return [list(kind) for kind in self.kinds()]
 
     def restore(self, kinds: Any) -> None:
@@ -155,7 +156,7 @@ class Spread:
         self._newest = 1.0
 
     def _rescale(self) -> None:
-        """A kind that never occurs keeps a trace, and with it its mean."""
+        """Divide the weights by the newest. A kind that never occurs keeps a trace, and with it its mean."""
         factors = [max(1.0 / self._newest, TRACE / weight) for weight in self._weights]
         self._weights = [weight * factor for weight, factor in zip(self._weights, factors, strict=True)]
         self._sums = [sum_ * factor for sum_, factor in zip(self._sums, factors, strict=True)]
@@ -164,7 +165,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Table:
-    """One drafter."""
+    """Everything that is learned of one drafter."""
 
     line: Line = field(default_factory=Line)
     bins: Excess = field(default_factory=lambda: Excess(BIN_WEIGHT))
@@ -178,7 +179,7 @@ class Table:
         return min(max(over_all + self.groups[group_of(depth)].at(low, share), 0.001), 0.999)
 
     def learn(self, depth: int, odds: float, hit: bool) -> float:
-        """Returns what was expected of the token, as `probability`."""
+        """Learn from one token. Return the probability that was expected of it, as `probability` does."""
         low, share = place_of(odds)
         group = self.groups[group_of(depth)]
         by_line, by_bin = self.line.at(odds), self.bins.at(low, share)
@@ -204,10 +205,10 @@ class Table:
 
     @classmethod
     def read(cls, state: Any) -> Table:
-        """Raises TypeError, ValueError or KeyError on what `state` cannot have given."""
+        """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
         table = cls()
         level, slope, level_variance, covariance, slope_variance = (within(v, -100.0, 100.0) for v in state["line"])
-        # variances that are raised leave the two correlated at most as much as they were
+        # raising variances does not make level and slope more correlated than they were
         table.line = Line(
             within(level, *LEVELS),
             within(slope, *SLOPES),
@@ -224,7 +225,7 @@ class Table:
 
 
 def place_of(odds: float) -> tuple[int, float]:
-    """The bin below, and the share of the one above it."""
+    """Return the bin below these log-odds, and the weight of the bin above it."""
     at = (odds - LOW) / WIDTH
     low = min(int(at), NUM_BINS - 2)
     return low, at - low

@@ -1,8 +1,8 @@
-"""One step's decisions: whose drafter works, whether a chain grows another level, how much of it is verified.
+"""Decide one step's drafting: which drafter runs, whether a chain grows another level, how much of it is verified.
 
-Made anew for each step by the controller and thrown away with it. Fixed and PID lengths are decided slot by slot;
-`auto` decides for all its slots together, because they share the rows of one decode.
-Pure: reads what was learned, changes nothing but its own chains.
+A StepChoice is made for each step by the controller and discarded with it. Fixed and PID lengths are decided per slot;
+`auto` decides for all its slots together, because they share the rows of one decode. Pure: reads what was learned,
+changes nothing but its own chains.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
 from eaglelocal.speculation.watch import PROBE_LENGTH
 
-LOOKUP_LEVELS = 4  # that a lookup is asked for at a time
-SURE = 0.99  # confidence with which a model goes on by itself
-MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more the steps that are drafted in vain add up
+LOOKUP_LEVELS = 4  # levels that a lookup is asked for at a time
+SURE = 0.99  # confidence above which a model drafts on within the same call
+MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wasted draft steps add up
 
 
 class StepChoice:
-    """Told what drafters propose (`add`, `end`), asked who goes on (`growing`) and what is sent (`chosen`)."""
+    """The drafting decisions of one step; for `leveled` and `max_seconds` see Controller.
+
+    Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
+    (`chosen`).
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class StepChoice:
 
     # ---- growing
     def growing(self, drafter: str) -> list[int]:
-        """Slots for which this drafter should propose another level."""
+        """Return the slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
         if len(self._room) == 1:
             return self._growing_alone(drafter, *self._room)
@@ -78,14 +82,14 @@ class StepChoice:
         return told
 
     def _growing_alone(self, drafter: str, slot: int) -> list[int]:
-        """The common case."""
+        """Return `growing` where one slot decodes, the common case."""
         if not (self._has_room(slot, self._chains[drafter].get(slot)) and self._takes_part(slot, drafter)):
             return []
         grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
         return [slot] if grows else []
 
     def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, Further]:
-        """How many levels these slots grow almost whatever the drafter says, and how many as long as it is sure."""
+        """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
         if drafter == self._drafters.primary and self._drafters.at_once > 1:
             return min(self._drafters.at_once, max([self._length(slot) for slot in slots])), NO_FURTHER
         told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
@@ -99,7 +103,7 @@ class StepChoice:
         return self._levels_alone(drafter, slots[0], most)
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, Further]:
-        """Of the only slot of `auto`. How likely a sure token is accepted changes with depth: the worse end counts."""
+        """Return `levels` of the only `auto` slot; sure tokens count as at the depth ahead that accepts them least."""
         gains, outlook = self._gains(drafter)[slot], self._outlook(slot, drafter)
         chain_so_far = (gains, self._row_prices, outlook.mean, self._prices.draft_step(drafter, 1))
         depth = num_paying(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
@@ -109,7 +113,7 @@ class StepChoice:
         return depth, Further(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
-        """Levels that pay even if each token turns out worse than most do: asking again costs more than such a step."""
+        """Return how many levels pay even if each token is worse than most: another call costs more than a level."""
         gains, most = self._gains(drafter), min(most, MOST_AHEAD)
         for levels in range(1, most):
             for slot in slots:
@@ -130,7 +134,7 @@ class StepChoice:
         return min(PROBE_LENGTH, self._room[slot]) if mind.is_probing else 0
 
     def _length(self, slot: int) -> int:
-        """Tokens that can be of use: what a rule wants, or all that may be sent."""
+        """Return how many tokens can be of use: those of a rule (fixed, PID), or for `auto` all that may be sent."""
         mind, room = self._minds[slot], self._room[slot]
         return min(mind.length, room) if mind.watch is None else room
 
@@ -150,17 +154,17 @@ class StepChoice:
         return watch is None or watch.is_probing or (watch.is_awake and not self._is_settled_by_lookup(slot))
 
     def _is_told(self, slot: int, drafter: str) -> bool:
-        """Its length is a matter of rule, not of price."""
+        """Return whether the chain grows whatever it costs: by a rule, for a probe, or for a first lookup."""
         mind, chain = self._minds[slot], self._chains[drafter].get(slot)
         length = len(chain.tokens) if chain else 0
         if mind.watch is None:
             return length < mind.length
         if drafter == self._drafters.primary:
             return mind.is_probing and length < PROBE_LENGTH
-        return length == 0  # a first look costs nothing
+        return length == 0  # a first lookup costs nothing
 
     def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
-        """Would another level of these slots, behind chains of such gains?"""
+        """Return whether another level of these slots pays, after chains with these gains."""
         outlook, step_price = self._outlook, self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
             at = (gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)
@@ -178,7 +182,7 @@ class StepChoice:
         return self._drafters.at_once if drafter == self._drafters.primary else 1
 
     def _outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """Nothing is learned within a step: once is enough."""
+        """Return the outlook, computed once: nothing is learned within a step."""
         key = (slot, drafter, num_chains)
         outlook = self._outlooks.get(key)
         if outlook is None:
@@ -193,15 +197,15 @@ class StepChoice:
         confidences: Sequence[float],
         seconds: Sequence[Second] = (),
     ) -> None:
-        """The drafter proposes these behind its chain for the slot; `seconds`: what it would say instead of each."""
+        """Append the drafter's proposals to its chain for the slot; `seconds` are the siblings of the tokens."""
         chain = self._chain(slot, drafter)
         depth = len(chain.tokens)
-        if self._drafters.at_once > 1:  # of a block there may be more than is of use
+        if self._drafters.at_once > 1:  # a block may be longer than what is of use
             tokens = tokens[: self._length(slot) - depth]
         chain.tokens += tokens
         chain.confidences += confidences[: len(tokens)]
         if self._minds[slot].watch is None:
-            return  # its length is a matter of rule
+            return  # its length is set by a rule, and needs no gains
         if self._max_seconds:
             chain.seconds += seconds[: len(tokens)]
         gain, probability = chain.gains[-1] if chain.gains else 1.0, self._acceptance.probability
@@ -211,7 +215,7 @@ class StepChoice:
             chain.gains.append(gain)
 
     def end(self, slot: int, drafter: str) -> None:
-        """The drafter has nothing more to propose for the slot."""
+        """Note that the drafter has nothing more to propose for the slot."""
         self._chain(slot, drafter).ended = True
 
     def _chain(self, slot: int, drafter: str) -> Chain:
@@ -221,9 +225,9 @@ class StepChoice:
             chain = chains[slot] = Chain(drafter)
         return chain
 
-    # ---- what a chain is worth to its slot
+    # ---- the worth of a chain to its slot
     def _slot_prices(self, length: int) -> list[float]:
-        """Price for one slot of 0 .. length drafted tokens; where levels are priced, its share in those of all."""
+        """Return one slot's price of 0 .. length drafted tokens; where leveled, its share of the price of all."""
         if not self._leveled:
             return self._row_prices[: length + 1]
         num = len(self._auto)
@@ -231,12 +235,12 @@ class StepChoice:
         return [self._row_prices[min(n * num, last)] / num for n in range(length + 1)]
 
     def _worth(self, chain: Chain) -> float:
-        """Compared with no draft at all, in tokens."""
+        """Return the worth of the chain, in tokens, relative to no draft at all."""
         prices = self._slot_prices(len(chain.gains))
         return best_size(chain.gains, prices)[1] + prices[0]
 
     def _is_settled_by_lookup(self, slot: int) -> bool:
-        """Does a lookup already promise more than the primary drafter can be expected to?"""
+        """Return whether a lookup promises at least as much as the primary drafter is expected to."""
         best = max(
             (self._worth(c) for name in self._drafters.lookups if (c := self._chains[name].get(slot))), default=0
         )
@@ -249,7 +253,7 @@ class StepChoice:
         return best >= expected_worth(hope, prices, step_price, at_once=self._drafters.at_once)
 
     def promised(self, slot: int) -> float:
-        """Speed relative to plain decoding, if the primary drafter's chain for the slot had been sent."""
+        """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
         chain = self._chains[self._drafters.primary].get(slot) if self._drafters.primary else None
         if chain is None:
             return 1.0
@@ -257,14 +261,14 @@ class StepChoice:
         size, _ = best_size(chain.gains, prices)
         num_steps = self._drafters.num_steps(chain.drafter, len(chain.gains))
         drafting = (num_steps * self._prices.draft_step(chain.drafter, num) + self._prices.drafted) / num
-        # of a plain step's price for one slot, which is one token where nothing is gained by drafting
+        # price of a plain step for one slot: one token, where nothing is gained by drafting
         a_token = prices[0] if self._leveled else prices[0] / len(self._room)
         price = (prices[size] - prices[0] + drafting) / max(a_token, 1e-9)
         return (1.0 + sum(chain.gains[:size])) / (1.0 + price)
 
     # ---- choosing
     def chosen(self) -> dict[int, Draft]:
-        """What is verified, by slot."""
+        """Return the draft to verify for each slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
         gains = [best[slot].gains for slot in self._auto]
         if self._max_seconds and self._may_pay([best[slot] for slot in self._auto], gains):
@@ -273,7 +277,7 @@ class StepChoice:
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _may_pay(self, chains: Sequence[Chain], gains: Sequence[Sequence[float]]) -> bool:
-        """Would second choices, were all of them right? Mostly not, and then nothing need be known of them."""
+        """Return whether siblings would pay if all were right. If not, their probabilities are not computed."""
         hopes = sorted((missed for chain in chains for missed, _ in chain.misses()), reverse=True)
         if not hopes:
             return False
@@ -282,7 +286,7 @@ class StepChoice:
         return best_size(nodes, prices)[1] > best_size(firsts, prices)[1]
 
     def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
-        """As `chosen`, of chains and their second choices: both fall in likelihood, and are shared out alike."""
+        """Return `chosen` where drafts may have siblings: rows go to chains and siblings alike, by gain."""
         seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
         gains: list[Sequence[float]] = []
         for slot in self._auto:
@@ -304,7 +308,7 @@ class StepChoice:
         )
 
     def _best_chain(self, slot: int) -> Chain:
-        """Of those that may be sent: a probe is not."""
+        """Return the best of the slot's chains that may be sent: a probe's is not."""
         names = self._drafters.lookups if self._minds[slot].is_probing else self._drafters.names
         chains = [self._chains[name][slot] for name in names if slot in self._chains[name]]
         if len(chains) > 1:
@@ -312,7 +316,7 @@ class StepChoice:
         return chains[0] if chains else Chain("")
 
     def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
-        """How much of each chain of `auto` is sent, by slot."""
+        """Return how many tokens of each `auto` chain are sent, by slot."""
         if len(gains) == 1:
             return {self._auto[0]: best_size(gains[0], self._row_prices)[0]}
         size, _ = best_size(*units(gains, self._row_prices, self._leveled))
@@ -321,11 +325,11 @@ class StepChoice:
         return dict(zip(self._auto, shared_out(size, gains), strict=True))
 
     def guesses(self, slot: int) -> list[Guess]:
-        """Everything that was drafted for a slot, sent or not."""
+        """Return everything that was drafted for a slot, sent or not."""
         by_drafter = (chains.get(slot) for chains in self._chains.values())
         return [Guess(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain]
 
     def num_drafted(self, slot: int, drafter: str) -> int:
-        """Tokens that a drafter proposed for a slot, sent or not."""
+        """Return how many tokens a drafter proposed for a slot, sent or not."""
         chain = self._chains[drafter].get(slot)
         return len(chain.tokens) if chain else 0

@@ -1,7 +1,8 @@
-"""The brain: what is drafted, by whom, and how much of it is verified. One for the engine, all slots.
+"""The drafting policy of the engine: who drafts, what, and how much of it is verified. One for all slots.
 
-Remembers (acceptance, costs, the rate of tokens, one Mind a slot) and is taught by `learn` alone; each step gets a
-StepChoice (choice.py) that decides on plain numbers. Knows drafters by name only. Pure: no clock, no model.
+It keeps what was learned (acceptance, costs, the rate of tokens, one Mind per slot), and only `learn` teaches it. Each
+step gets a StepChoice (choice.py) that decides on plain numbers. Drafters are known by name only. Pure: no clock, no
+model.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from eaglelocal.speculation.prices import Prices
 from eaglelocal.speculation.proof import Proof
 from eaglelocal.speculation.watch import State, Tally, Watch
 
-AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps whose costs are learned together; where no draft hangs on them
-EARLY_STEPS = 64  # of so many slots, in which costs move most: sizes run that never did
-ALIKE_CELLS = 128  # cached positions that make no difference worth a lesson of its own
-RATE_MEMORY = 32.0  # steps
+AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
+EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
+ALIKE_CELLS = 128  # cached positions within which decodes are learned together
+RATE_MEMORY = 32.0  # steps that the speed is averaged over
 RATE_PROOF = 8.0
 PRICE_SHARE = 0.85
-MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed under which a new text starts asleep
+MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed below which a new text starts asleep
 
 
 class DraftCall(NamedTuple):
-    """One call of a drafter: so many levels of so many slots."""
+    """A call of a drafter: num_levels levels, num_rows slots."""
 
     drafter: str
     num_rows: int
@@ -44,16 +45,16 @@ class DraftCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step did and took. Seconds are wall time."""
+    """A report of what a step did and how long it took. Seconds are wall time."""
 
     num_rows: int  # of the target's decode
-    num_filler_rows: int = 0  # of them, rows that nobody asked for
+    num_filler_rows: int = 0  # of them, padding rows that nobody asked for
     num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
-    num_cells: int  # cached positions of all decoding slots
+    num_cells: int  # cached positions that a decoding row attends to
     decode_s: float
     draft_calls: Sequence[DraftCall]
-    other_s: float  # everything else: sampling, encoding, telling
+    other_s: float  # everything else: sampling, encoding, emitting tokens
     shown_s: float = 0.0  # of that: drafters' models reading the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
 
@@ -76,7 +77,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A slot's drafting fell asleep or woke. A probe is too short to be told of."""
+    """A report that a slot's drafting fell asleep or woke. Probes are too short to be reported."""
 
     slot: int
     state: State
@@ -85,10 +86,10 @@ class Change:
 
 @dataclass(slots=True)
 class Flow:
-    """Speed of recent steps, relative to plain ones: so that neither drift nor a longer context ages it."""
+    """The speed of recent steps relative to plain ones, so that neither drift nor a longer context makes it stale."""
 
-    tokens: float = RATE_PROOF  # a few plain steps: one lucky step must not make the next look dear
-    plain_tokens: float = RATE_PROOF  # in the same seconds
+    tokens: float = RATE_PROOF  # a few plain steps, or one lucky step would make the next look expensive
+    plain_tokens: float = RATE_PROOF  # of plain decoding in the same seconds
 
     def add(self, tokens: float, plain_tokens: float) -> None:
         keep = 1.0 - 1.0 / RATE_MEMORY
@@ -101,18 +102,20 @@ class Flow:
 
     @property
     def price(self) -> float:
-        """What a second is worth, relative to plain decoding: most of the gain, for the speed of a few easy tokens
-        would make drafting look dear just where it begins to pay."""
+        """Worth of a second relative to plain decoding: one, and PRICE_SHARE of the gain.
+
+        With all of the gain a few easy tokens would make drafting look too expensive just where it begins to pay.
+        """
         return 1.0 + PRICE_SHARE * max(self.speed - 1.0, 0.0)
 
 
 class Controller:
-    """Holds what was learned.
+    """The drafting policy, and everything it has learned.
 
-    spec      what a request without a wish of its own gets
-    leveled   slots have caches of their own, so that a step costs least when all draft equally far
-    max_seconds  second choices that a slot may send beside its chain; 0: drafts are chains
-    max_draft    tokens that a slot may send, whatever its request wishes; None: as many as that
+    spec         for requests that set none
+    leveled      slots have caches of their own, so that a step costs least when all draft equally far
+    max_seconds  siblings that a slot may send beside its chain; 0: drafts are chains
+    max_draft    most tokens that a slot may send, whatever its request sets; None: no such limit
     """
 
     def __init__(
@@ -129,23 +132,23 @@ class Controller:
         self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
         self._max_draft = max_draft
         self._minds: dict[int, Mind] = {}
-        self._wishless: set[int] = set()  # slots whose requests said nothing of drafting
+        self._wishless: set[int] = set()  # slots whose requests set no spec
         self._flows: dict[int, Flow] = {}  # by number of decoding slots
-        self._proofs: dict[int, Proof] = {}  # likewise
+        self._proofs: dict[int, Proof] = {}  # by number of decoding slots
         self._experience = Tally()  # of the primary drafter, over all texts
         self._guesses = Guesses()
-        self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are still to be learned; drafters awake?
-        self._num_priced: Counter[int] = Counter()  # steps whose drafts hang on costs, by number of decoding slots
-        self._choice: StepChoice | None = None  # of the step that is under way
+        self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are not learned yet; drafters awake?
+        self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
+        self._choice: StepChoice | None = None  # of the current step
 
     # ---- slots
     @property
     def spec(self) -> Spec:
-        """Of requests without a wish of their own."""
+        """The spec of requests that set none."""
         return self._spec
 
     def begin(self, slot: int, spec: Spec | None) -> None:
-        """A request takes the slot."""
+        """Start the policy of a request in the slot; `spec` None: the default one."""
         (self._wishless.discard if spec else self._wishless.add)(slot)
         spec = self._bounded(spec or self._spec)
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
@@ -156,20 +159,20 @@ class Controller:
         self._guesses.forget(slot)
 
     def _bounded(self, spec: Spec) -> Spec:
-        """What can be had of it here: without drafters there is nothing to decide, learn or leave rows for."""
+        """Return what of the spec can be had here; OFF without drafters, so that nothing is learned or reserved."""
         if not self._drafters.names:
             return OFF
         most = self._max_draft
         return spec if most is None or spec.num_draft_tokens <= most else fixed(most)
 
     def respec(self, spec: Spec) -> None:
-        """Another spec for requests without a wish of their own; those that run begin anew, with what others taught."""
+        """Set the spec of requests that set none; those that run start over, with what others taught."""
         self._spec = spec
         for slot in tuple(self._wishless):
             self.begin(slot, None)
 
     def is_awake(self, slot: int) -> bool:
-        """Should drafters do what is needed to draft for this slot next?"""
+        """Return whether drafters should keep up with this slot, to draft for it next."""
         mind = self._minds[slot]
         return mind.spec.max_draft > 0 and (mind.watch is None or mind.watch.is_awake)
 
@@ -177,7 +180,7 @@ class Controller:
         return self._minds[slot].spec.max_draft
 
     def state(self, slot: int) -> tuple[State | None, str]:
-        """State and reason for people; None: off."""
+        """Return state and reason to show; the state is None where drafting is off."""
         mind = self._minds[slot]
         if mind.spec.max_draft == 0:
             return None, "switched off"
@@ -187,7 +190,7 @@ class Controller:
 
     # ---- steps
     def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
-        """What decides in a step: `seats` are the slots that decode."""
+        """Return the StepChoice that decides in a step; `seats` are the slots that decode."""
         is_ruled = self._is_ruled([seat.slot for seat in seats])
         if not num_prefill_rows and self._can_be_plain(seats) and self._proof(len(seats)).is_due:
             seats = [Seat(seat.slot, 0) for seat in seats]
@@ -209,11 +212,11 @@ class Controller:
         return self._choice
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
-        """Are all their lengths a matter of rule, not of price?"""
+        """Return whether all these slots have lengths set by a rule (fixed, PID, off), whatever they cost."""
         return all([self._minds[slot].watch is None for slot in slots])
 
     def _rate(self, num_seats: int, num_cells: int) -> float:
-        """Tokens that a second is worth: what the machine makes in it, never less than plain decoding would."""
+        """Return the tokens that a second is worth: those made in it lately, never less than by plain decoding."""
         plain_s = self.costs.seconds(num_seats, num_cells) + self.costs.overhead(drafted=False)
         if plain_s <= 0.0:
             return 0.0
@@ -224,7 +227,7 @@ class Controller:
         return num_seats / plain_s * flow.price
 
     def _expected_speed(self, num_seats: int, num_cells: int, plain_s: float) -> float:
-        """Of the best fixed length, relative to plain, by what an earlier engine learned; 1.0 where there was none."""
+        """Return the best fixed length's speed relative to plain, as learned by an earlier engine; else 1.0."""
         drafter = self._drafters.primary
         if drafter is None or not self.acceptance.knows(drafter):
             return 1.0
@@ -243,11 +246,11 @@ class Controller:
         return speed
 
     def fillers(self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0) -> dict[int, int]:
-        """Rows by slot that make a step of decoding slots cheaper; see layout.py."""
+        """Return padding rows by slot that make the step of the decoding slots cheaper; see layout.py."""
         return fillers(decoding, idle, self.costs.seconds, undivided) if self._leveled else {}
 
     def learn(self, report: StepReport) -> list[Change]:
-        """A step is over."""
+        """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
         is_ruled, is_awake = self._is_ruled(report.verdicts), self._num_awake(report) > 0
         if not (is_ruled or report.num_prefill_rows):
             self._learn_proof(report)
@@ -273,7 +276,7 @@ class Controller:
         ]
 
     def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
-        """Steps whose costs are learned together, this one's too; do drafts hang on them?"""
+        """Return for how many steps, this one included, costs are learned together."""
         if not is_priced:
             return MOST_AT_ONCE
         self._num_priced[num_slots] += 1
@@ -283,12 +286,15 @@ class Controller:
         return self._proofs.setdefault(num_seats, Proof())
 
     def _can_be_plain(self, seats: Sequence[Seat]) -> bool:
-        """Is nobody's length a matter of rule, nor a probe under way?"""
+        """Return whether every slot is on `auto`, and none is probing."""
         minds = [self._minds[seat.slot] for seat in seats]
         return bool(minds) and all([mind.watch is not None and not mind.is_probing for mind in minds])
 
     def _learn_proof(self, report: StepReport) -> None:
-        """Fillers belong to a plain step as they do to others; of several passes nothing is told."""
+        """Compare a plain step with its expected cost, unless it took several passes.
+
+        Padding rows belong to a plain step as they do to others.
+        """
         proof = self._proof(len(report.verdicts))
         if report.num_drafted:
             proof.saw_drafted()
@@ -299,18 +305,21 @@ class Controller:
             self.costs.correct(report.num_rows, error)
 
     def _show_rules(self, report: StepReport) -> None:
-        """To the slots whose length follows the acceptance by a rule."""
+        """Update the lengths that follow the acceptance by a PID rule."""
         for slot, (draft, verdict) in report.verdicts.items():
             pid = self._minds[slot].pid
             if pid is not None and len(draft):
                 pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
 
     def measured_costs(self) -> MeasuredCosts:
-        """What really ran, to be shown."""
+        """Return the costs of what really ran, to be shown."""
         return replace(self.costs.measured(), at_once=self._drafters.at_once)
 
     def learn_costs(self) -> None:
-        """Of the last steps, all at once: behind a decode the caches are cold, and the first lesson is the dearest."""
+        """Learn the costs of the last steps, all at once.
+
+        Right after a decode the processor's caches are cold, and the first update is the most expensive.
+        """
         untaught, self._untaught = self._untaught, []
         self._learn_decodes([report for report, _ in untaught])
         for report, was_awake in untaught:
@@ -331,7 +340,7 @@ class Controller:
         return sum(self.is_awake(slot) for slot in report.verdicts)
 
     def _charge(self, report: StepReport) -> Charge:
-        """What the step took beyond a plain one."""
+        """Return how the seconds of the step divide into plain decoding, drafted rows and drafting."""
         num_plain_rows = report.num_rows - report.num_drafted - report.num_filler_rows
         plain_s = self.costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         overhead_s = self.costs.overhead(drafted=False)
@@ -345,7 +354,7 @@ class Controller:
         )
 
     def _learn_rate(self, report: StepReport, charge: Charge) -> None:
-        """Steps with prompts tell nothing of the rate, nor do those that were not ours to decide."""
+        """Update the rate of tokens, except by steps with prompt rows or with a length set by a rule."""
         minds = [self._minds[slot] for slot in report.verdicts]
         if minds and not report.num_prefill_rows and all(mind.watch is not None for mind in minds):
             flow = self._flows.setdefault(len(minds), Flow())
@@ -383,8 +392,8 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Seconds of a step, shared out."""
+    """Seconds of a step, by what they were spent on."""
 
-    a_token_s: float  # of plain decoding
-    a_row_s: float  # that each drafted row added
-    awake_s: float  # of drafting and encoding, for each slot that was awake
+    a_token_s: float  # per token of plain decoding
+    a_row_s: float  # added by each drafted row
+    awake_s: float  # drafting and encoding, per slot that was awake

@@ -1,4 +1,4 @@
-"""From the costs of some sizes to those of all: what is believed of a size, and what may be hoped of it. Pure.
+"""Extend the costs of some sizes to all: an estimate, and an optimistic one. Pure.
 
 Costs are relative to a decode of one row, sizes are numbers of rows, in ascending order.
 """
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 import numpy as np
 
 GUESSED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, beyond them
-ROUGHNESS = 0.25  # by which curves leave the line between two neighbours, as a standard deviation of the logarithm
-CURIOSITY = 0.6  # standard deviations by which a size may be cheaper than believed
-SETTLED = 0.05  # deviation that is no reason to try a size again
-REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at the least: as rows ** 0.25
+ROUGHNESS = 0.25  # standard deviation (as a logarithm) of curves from the line between two neighbours
+CURIOSITY = 0.6  # standard deviations by which the optimistic cost is lower
+SETTLED = 0.05  # deviation up to which a size is not tried again
+REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at least: as rows ** 0.25
 
 
 def lines(points: Mapping[int, float], most: int) -> list[float]:
-    """Costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
+    """Return the costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
 
     >>> lines({1: 1.0, 3: 2.0}, 5)
     [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
@@ -35,9 +35,9 @@ def lines(points: Mapping[int, float], most: int) -> list[float]:
 
 
 def smoothed(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
-    """Costs, drawn to the line between their neighbours as far as they are uncertain (as a logarithm).
+    """Return the costs, drawn to the line between their neighbours as far as they are uncertain (as a logarithm).
 
-    A size that was measured in a bad moment and then looks too dear to be tried would else stay so; a cliff that was
+    A size that was measured in a bad moment would otherwise look too expensive to be tried again; a cliff that was
     measured well moves by about one per cent.
     """
     sizes = list(points)
@@ -52,9 +52,9 @@ def smoothed(points: Mapping[int, float], deviations: Mapping[int, float]) -> di
 
 
 def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: int, *, noise: float) -> list[float]:
-    """As `lines`: what 0 .. most rows may well turn out to cost.
+    """Return optimistic costs of 0 .. most rows: what they may well turn out to be.
 
-    Between two sizes it is no less than the cheaper one's; beyond the largest, as far as it is worth a try, rows may be
+    Between two sizes that is no less than the cheaper one's; beyond the largest, up to REACH times as many, rows may be
     nearly free, as they are where a decode waits for memory.
 
     noise  of one decode (as a logarithm): no size is known better
@@ -65,7 +65,7 @@ def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: in
     last, cost = sizes[-1], costs[-1]
     table = np.array(lines(dict(zip(sizes, costs, strict=True)), most))
     rows = np.arange(most + 1)
-    behind = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)  # the first known size that is not smaller
+    behind = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)  # index of the first known size >= rows
     cheaper = np.minimum(np.take(costs, behind), np.take(costs, np.maximum(behind - 1, 0)))
     is_between = (rows > 1) & (rows < last) & (np.take(sizes, behind) != rows)
     untried = table * math.exp(-CURIOSITY * (GUESSED_DEVIATION[0] - SETTLED))

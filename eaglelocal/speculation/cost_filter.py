@@ -1,15 +1,15 @@
-"""Decode times -> the machine's level, the price of context and the shape over rows: an extended Kalman filter.
+"""Learn the machine's level, the price of context and the costs of sizes from decode times: an extended Kalman filter.
 
     log seconds = level + log(ratio[rows] + (per_cell + per_row_cell * rows) * kilocells) + noise
 
-with ratio[1] = 1. The level wanders by the minute and takes all sizes with it, the rest hardly moves. The filter
-keeps apart what plain averages mix: a run of one size teaches the level alone, for nothing was measured beside it;
-a change of size teaches their ratio. Each size is a state of its own, so cliffs stay cliffs.
+with ratio[1] = 1. The level drifts by the minute and takes all sizes with it, the rest hardly moves. The filter
+separates what plain averages mix: a run of one size updates the level alone, for nothing was measured beside it; a
+change of size updates their ratio. Each size is a state variable of its own, so cliffs stay cliffs.
 
-The noise is learnt too: on a machine that is shared, some decodes take ten times as long as others, and believing
-each would chase shadows. Robust: a surprise beyond 2.5 standard deviations counts as one of 2.5, so a step that met
-another program moves little. Three such in a row are no accident: the level, or that one size, is then held to be
-unknown and learnt afresh. Knows no clock and no policy.
+The noise is learned too: on a machine that is shared some decodes take ten times as long as others, and should not be
+followed. Robust: a surprise (innovation) beyond 2.5 standard deviations counts as one of 2.5, so a step that met
+another program moves little. Three such in a row are no accident: the level, or that one size, becomes uncertain and is
+learned afresh. No clock, no policy.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ import numpy.typing as npt
 
 NOISE = 0.05  # standard deviation of the logarithm of a single decode, before it is known
 NOISE_RANGE = (0.01, 1.5)
-NOISE_RATE = 1 / 64  # how fast the noise is learnt, a step; slow beside a jump of the level
-LEVEL_DRIFT = 0.03  # of the level, in a second of decoding; as a random walk, like the next two
+NOISE_RATE = 1 / 64  # learning rate of the noise, per step; slow beside a jump of the level
+LEVEL_DRIFT = 0.03  # of the level, per second of decoding; a random walk, like the next two
 SHAPE_DRIFT = 0.004  # of the ratio of a size
 SLOPE_DRIFT = 0.0003  # of the price of context
-MAX_SHAPE_DEVIATION = 0.3  # what a size that was long not seen is forgotten to
+MAX_SHAPE_DEVIATION = 0.3  # up to which a size that is not seen becomes uncertain
 SLOPE_DEVIATION = 0.1  # before anything is known of the price of 1000 cells, in decodes of one row
-CLIP = 2.5  # standard deviations
-SURPRISES = 3  # in a row, until they are believed
+CLIP = 2.5  # standard deviations up to which a surprise counts
+SURPRISES = 3  # clipped ones in a row, until they are believed
 AFRESH = 0.2**2  # variance added then
 MAX_SIZES = 64  # rows for which ratios are kept; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
-LEVEL, PER_CELL, PER_ROW_CELL, FIRST_SIZE = 0, 1, 2, 3  # places in the state
-THE_LEVEL = 0  # key of its run of surprises, beside numbers of rows
+LEVEL, PER_CELL, PER_ROW_CELL, FIRST_SIZE = 0, 1, 2, 3  # indices in the state
+THE_LEVEL = 0  # its key in _runs, beside numbers of rows
 
 Floats = npt.NDArray[np.float64]
 
 
 class CostFilter:
-    """State and covariance; one row is the unit and has no ratio to learn."""
+    """State and covariance of the filter; one row is the unit and has no ratio to learn."""
 
     def __init__(self) -> None:
-        self.places: dict[int, int] = {}  # rows -> place in the state
+        self.places: dict[int, int] = {}  # rows -> index in the state
         self.noise = NOISE
-        self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and of the level
+        self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and for THE_LEVEL
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
         self._allocate()
@@ -58,37 +58,37 @@ class CostFilter:
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Per 1000 cells, in decodes of one row: of the decode, and of each row."""
+        """Price of 1000 cells, in decodes of one row: for the decode, and for each row."""
         return float(self._state[PER_CELL]), float(self._state[PER_ROW_CELL])
 
     @property
     def slope_deviation(self) -> float:
-        """Of the slope that is known worse."""
+        """Standard deviation of the less certain slope."""
         return math.sqrt(float(self._diagonal[PER_CELL:FIRST_SIZE].max()))
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Every kept size, ascending, with its seconds relative to one row; without context."""
+        """Seconds of every kept size, ascending, relative to one row; without context."""
         values = np.exp(self._state[FIRST_SIZE:]).tolist()
         known = {rows: values[place - FIRST_SIZE] for rows, place in self.places.items()} | {1: 1.0}
         return dict(sorted(known.items()))
 
     @property
     def shape(self) -> Floats:
-        """What `has_moved` compares with; a copy."""
+        """A copy of the ratios' logarithms, for `has_moved` to compare with."""
         return self._state[FIRST_SIZE:].copy()
 
     def has_moved(self, since: Floats, tolerance: float) -> bool:
-        """Has a ratio changed by more than this share?"""
+        """Return whether a ratio has changed by more than this share, or a size was added."""
         now = self._state[FIRST_SIZE:]
         return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
     def deviation(self, num_rows: int) -> float:
-        """Standard deviation of the logarithm of a kept ratio."""
+        """Return the standard deviation of the logarithm of a kept ratio; 0.0 for other sizes."""
         place = self.places.get(num_rows)
         return 0.0 if place is None else math.sqrt(float(self._covariance[place, place]))
 
-    # ---- what is said
+    # ---- what is set
     def set_level(self, level: float, deviation: float) -> None:
         self._set(LEVEL, level, deviation)
 
@@ -97,7 +97,7 @@ class CostFilter:
         self._set(PER_ROW_CELL, per_row_cell, deviation)
 
     def set_ratio(self, num_rows: int, ratio: float, deviation: float) -> None:
-        """Say what a size costs; the first time makes room for it. One row is the unit, and stays it."""
+        """Set what a size costs; a new one is added, unless MAX_SIZES are kept. One row is the unit, and stays it."""
         if num_rows == 1 or (num_rows not in self.places and self.is_full):
             return
         if num_rows not in self.places:
@@ -108,7 +108,7 @@ class CostFilter:
         self._set(self.places[num_rows], math.log(ratio), deviation)
 
     def rebase(self, shift: float) -> None:
-        """One row costs e ** shift times what it was held to, all others what they did: it is their unit."""
+        """Multiply the cost of one row, the unit, by e ** shift; all other sizes keep their seconds."""
         self._state[LEVEL] += shift
         self._state[FIRST_SIZE:] -= shift
         self._state[PER_CELL:FIRST_SIZE] *= math.exp(-shift)
@@ -119,10 +119,10 @@ class CostFilter:
 
     # ---- what is measured
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
-        """Take one decode, or the median of `count`. `ratio`: what a size that is not kept is held to cost.
+        """Learn one decode, or the median of `count`. `ratio`: the estimate for a size that is not kept.
 
         A median is believed more than one decode, but not as much as all of them: the noise of neighbours is alike.
-        When it surprises, half of them did.
+        When it surprises, half of them did; it counts as `count` surprises.
         """
         place = self.places.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient
@@ -149,16 +149,19 @@ class CostFilter:
             gradient[place] = 0.0
 
     def _learn_noise(self, surprise: float) -> None:
-        """Until surprises are as large as expected: of a normal variable, 0.8 standard deviations on average."""
+        """Adapt the noise until surprises are as large as expected: 0.8 standard deviations on average."""
         low, high = NOISE_RANGE
         self.noise = min(high, max(low, self.noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
 
     def _forget(self, seconds: float) -> None:
-        """What is not measured becomes uncertain: by the time that passes, not by the steps."""
+        """Make everything less certain, by the seconds that passed and not by the number of steps."""
         self._diagonal += (self._diagonal < self._forgotten) * (self._drift * seconds)
 
     def _watch(self, num_rows: int, place: int | None, surprises: int) -> None:
-        """`surprises`: how many there were, negative if it was faster than expected."""
+        """Make the level or the size uncertain after SURPRISES in a row.
+
+        surprises  how many there were now, negative if faster than expected
+        """
         of_level = self._run(THE_LEVEL, surprises)
         of_size = self._run(num_rows, surprises)
         if abs(of_level) >= SURPRISES:
@@ -186,4 +189,4 @@ class CostFilter:
         num_sizes = size - FIRST_SIZE
         self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_sizes]) ** 2
         limits = [LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION, *[MAX_SHAPE_DEVIATION] * num_sizes]
-        self._forgotten = np.array(limits) ** 2  # variances that no forgetting goes beyond
+        self._forgotten = np.array(limits) ** 2  # variances that drift does not exceed

@@ -1,26 +1,23 @@
-"""What steps cost: target decodes by rows and context, draft steps, and whatever a step takes beside them.
+"""Predict what steps cost: target decodes by rows and context, draft steps, and the rest of a step.
 
-Machines drift by the minute, by a third and more, and take everything with them; so what is kept is relative to
-one level, that of a decode of one row, and only the level follows fast. Sizes that ran are never smoothed over:
-a curve is a step function. Sizes that never ran lie on straight lines between those that did; beyond the largest
-of them each row costs at least its share of it, for a decode can always be split into several.
+Machines drift by the minute, by a third and more, and everything drifts together; so costs are kept relative to one
+level, that of a decode of one row, and only the level follows fast. Each size (number of rows) that ran has a ratio of
+its own, because a cost curve is a step function. Sizes that never ran are interpolated between those that did; beyond
+the largest each row costs at least its share of that one, for a decode can always be split into several.
 
-What is held to be too dear is never run, and would stay so, whatever the truth: a start has time for one and two rows
-of a large model, and any size may be measured in a bad moment. So the policy is told what a size may turn out to cost
-(`hoped`): less than what is believed, by as much as is not known of it, and for twice the rows of the largest known
-size hardly more than that one. Where that would pay the size runs, and is known. One that ran a few times is taken by
-the better half of them, for a hiccup takes two to ten times as long.
+A size that is believed too expensive is never run, so a wrong belief would stay: a start has time for one and two rows
+of a large model, and any size may be measured in a bad moment. So the policy gets an optimistic cost (`hoped`): less
+than the estimate, by as much as that is uncertain, and for up to twice the rows of the largest known size hardly more
+than that one. Where that would pay the size runs, and is known. One that ran a few times is rated by the better half of
+its runs, for a hiccup takes two to ten times as long.
 
-Context: attention adds a price for each cached position, once for the decode (reading the cache) and once for
-each row (arithmetic). Both are learnt as slopes, whatever the size, so a long context needs no calibration of its
-own. Measured, 1 B bf16 on two cores: 2048 cells add 24, 35, 62, 114, 208 ms to 1, 2, 4, 8, 16 rows; the two slopes
-give 23, 36, 62, 113, 216.
+Context: attention adds a price for each cached position, once per decode (reading the cache) and once per row
+(arithmetic). Both are learned as slopes, whatever the size, so a long context needs no calibration of its own.
 
-There is no price for changing the number of rows, though llama.cpp then rebuilds its graph: the same decodes of three
-and five rows, in turn instead of sorted, took 0.10 to 0.35 ms more a change (random model, 0.4 ms a decode; 6.5 M
-parameters, 3 ms), under half a per cent of a step of 300 M and lost in its noise (tests/measures/shapes.py).
+Changing the number of rows has no price, though llama.cpp then rebuilds its graph: that takes less than the noise of a
+step (tests/measures/shapes.py).
 
-Knows no clock: whoever measures reports what it took.
+No clock: whoever measures reports what it took.
 """
 
 from __future__ import annotations
@@ -39,20 +36,20 @@ from eaglelocal.speculation.first_runs import FirstRuns
 from eaglelocal.speculation.saved_costs import FORMAT, MAX_ROWS, SavedCosts
 from eaglelocal.speculation.stored import bounded
 
-NUM_RECENT = 15  # draft steps and overheads whose median counts
-STORED_DEVIATION = 0.08  # at least, of a ratio that was measured on another day
-CONTEXT_SHARE = 0.25  # of a decode, at the most, that is taken off for its context where the size ran a few times
-MIN_SECONDS = 1e-9  # no clock tells less
+NUM_RECENT = 15  # draft steps and overheads in a median
+STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
+CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
+MIN_SECONDS = 1e-9  # no clock resolves less
 STORED_LEVEL_DEVIATION = 0.5
 CORRECTIONS = -10.0, 10.0
-MANY = 3  # decodes of which a hiccup does not move the median
-TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # after which the table of ratios is made anew: steps, change of one of them
+MANY = 3  # decodes whose median a hiccup does not move
+TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
 
 
 class StepCosts:
-    """Everything is learnt from samples; `seconds`, `draft_seconds` and `overhead` predict.
+    """The costs of steps, learned from samples; `seconds`, `draft_seconds` and `overhead` predict.
 
-    makes_kernels  a GPU may compute: the first sample of each kind is thrown away
+    makes_kernels  a GPU may compute: the first sample of each kind is discarded
     """
 
     def __init__(self, *, makes_kernels: bool = False) -> None:
@@ -66,23 +63,23 @@ class StepCosts:
         self._kilocells = 0.0  # of the last decode
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
-        self._ratios: list[float] = []  # [rows]; empty: to be computed again
-        self._hoped: list[float] = []  # likewise: what they may turn out to be
-        self._floored: dict[int, list[float]] = {}  # those, by the number of rows that a step has in any case
+        self._ratios: list[float] = []  # [rows]; empty: to be recomputed
+        self._hoped: list[float] = []  # [rows], optimistic ones
+        self._floored: dict[int, list[float]] = {}  # those, from a smallest size on, by that size
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
-        self._most = 0  # rows that were ever asked for
+        self._most = 0  # largest size ever asked for
 
     # ---- what is predicted
     @property
     def is_known(self) -> bool:
-        """Have two sizes been measured? Before that every size is said to cost the same."""
+        """True if two sizes have been measured. Before that every size is predicted to cost the same."""
         return len(self._num_samples) > 1
 
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
-        """A decode of num_rows, each of which attends to num_cells (None: as many as the last one).
+        """Return the seconds of a decode of num_rows, each of which attends to num_cells.
 
-        0.0 before anything was measured.
+        num_cells None: as many as the last decode. 0.0 before anything was measured.
         """
         if num_rows >= len(self._ratios):
             self._tabulate(num_rows)
@@ -91,10 +88,10 @@ class StepCosts:
         return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
 
     def hoped_up_to(self, least: int, most: int, num_cells: int) -> list[float]:
-        """`seconds` of least, least + 1, .. most rows, at once; of sizes that are not well known what is hoped of them.
+        """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
-        A size that is held to be too dear is never run, so only hope finds out that it is not. None is hoped to cost
-        less than the least, which is a step without drafts: a row would seem to give seconds back.
+        A size that is believed too expensive is never run, so only optimism finds out that it is not. None gets less
+        than `least`, the step without drafts: otherwise a drafted row would seem to save seconds.
         """
         if most >= len(self._ratios):
             self._tabulate(most)
@@ -111,31 +108,31 @@ class StepCosts:
         return [max(hope, min(ratio, self._hoped[least])) for ratio, hope in ratios]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
-        """Seconds of num_rows rows / seconds of one row."""
+        """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
         one_s = self.seconds(1, num_cells)
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
 
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
     ) -> float:
-        """What a decode that took step_s with num_rows would have taken with num_plain_rows."""
+        """Return the seconds with num_plain_rows of a decode that took step_s with num_rows."""
         if num_rows == num_plain_rows or not self.is_known:
             return step_s
         seconds = self.seconds(num_rows, num_cells)
         return step_s * self.seconds(num_plain_rows, num_cells) / seconds if seconds else step_s
 
     def num_samples(self, num_rows: int) -> int:
-        """Decodes of exactly this size that were seen."""
+        """Return the number of decodes of exactly this size that were seen."""
         return self._num_samples.get(num_rows, 0)
 
     def deviation(self, num_rows: int) -> float:
-        """How uncertain the ratio of a size is: 0.05 means by about 5 %."""
+        """Return how uncertain the ratio of a size is: 0.05 means by about 5 %."""
         if num_rows in self._filter.places or num_rows == 1:
             return self._filter.deviation(num_rows)
         return GUESSED_DEVIATION[num_rows > max(self._filter.places, default=1)]
 
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
-        """A draft step; 0.0 for a drafter that has not drafted yet: trying it tells."""
+        """Return the seconds of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
         steps = self._drafters.get(drafter)
         if not steps:
             return 0.0
@@ -144,9 +141,10 @@ class StepCosts:
         return self._unit_s * lines({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
 
     def overhead(self, drafted: bool) -> float:
-        """What a step takes beside decode and draft steps.
+        """Return the seconds of a step outside decode and draft steps.
 
-        A kind of step not seen yet is taken for the other; a plain one without what models take to read its rows.
+        A kind of step not seen yet is estimated by the other; a plain one without the time of models reading target
+        rows.
         """
         recent = self._overheads[drafted]
         if recent:
@@ -155,7 +153,7 @@ class StepCosts:
         return self._unit_s * max(self._overheads[not drafted].median - shown, 0.0)
 
     def measured(self) -> MeasuredCosts:
-        """What really ran, to be shown."""
+        """Return the costs of what really ran, to be shown."""
         ratios = self._filter.ratios
         sizes = sorted(rows for rows in self._num_samples if rows in ratios)
         return MeasuredCosts(
@@ -173,7 +171,7 @@ class StepCosts:
 
     # ---- what is measured
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
-        """Take decodes that were measured side by side over an empty context; single rows must be among them."""
+        """Learn decodes that were measured side by side over an empty context; single rows must be among them."""
         single = statistics.median(seconds[1])
         noise = self._filter.noise = noise_of(seconds.values())
         self._filter.set_level(math.log(single), noise)
@@ -190,11 +188,11 @@ class StepCosts:
         self._ratios = []
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
-        """Take a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
+        """Learn a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
         self.learn_many(num_rows, [seconds], num_cells=num_cells)
 
     def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
-        """Take such decodes of about the same context: many as their median, at the price of one."""
+        """Learn decodes of one size and about the same context; MANY or more count once, as their median."""
         if self._first_runs.note(("decode", num_rows)):
             seconds = seconds[1:]
         if len(seconds) >= MANY:
@@ -223,8 +221,10 @@ class StepCosts:
             self._one_s, self._slopes = self._unit_s, self._filter.slopes
 
     def _learn_few(self, num_rows: int, seconds: float, guess: float) -> None:
-        """Behind a long context, whose price is a guess at first, nothing is left to tell the size by: it stays the
-        filter's, which weighs both.
+        """Learn a run of a size that ran a few times.
+
+        With a long context, whose price is a guess at first, the size's own cost cannot be separated: it is left to the
+        filter, which weighs both.
         """
         per_cell, per_row_cell = self._filter.slopes
         relative, of_context = seconds / self._unit_s, (per_cell + per_row_cell * num_rows) * self._kilocells
@@ -235,7 +235,7 @@ class StepCosts:
         self._filter.set_ratio(num_rows, ratio, max(deviation, self._filter.noise))
 
     def correct(self, num_rows: int, error: float) -> None:
-        """A size costs so much more than was believed (a logarithm), and all others what they did."""
+        """Multiply the cost of a size by e ** error; all others keep theirs."""
         error = bounded(error, CORRECTIONS)
         if num_rows > 1:
             self._few.end(num_rows)
@@ -250,7 +250,7 @@ class StepCosts:
         self._ratios = []
 
     def _is_outdated(self) -> bool:
-        """The level moves at every step, the shape hardly: its table is made anew where it shows."""
+        """Return whether to recompute the table: the level moves at every step, the ratios hardly."""
         self._table_age += 1
         return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
@@ -263,7 +263,10 @@ class StepCosts:
         steps[num_rows].add(seconds / self._unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float, *, shown_s: float = 0.0) -> None:
-        """`shown_s`: what of it drafters' models took to read the target's rows."""
+        """Learn the seconds of a step outside decode and draft steps.
+
+        shown_s  of that: drafters' models reading the target's rows
+        """
         if self._first_runs.note(("overhead", drafted)):
             return
         self._overheads[drafted].add(seconds / self._unit_s)
@@ -272,7 +275,7 @@ class StepCosts:
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:
-        """Everything learnt, as plain data."""
+        """Return everything learned, as plain data."""
         known = self._filter
         sizes = [[n, r, known.deviation(n), self.num_samples(n)] for n, r in known.ratios.items()]
         drafters = {
@@ -290,7 +293,7 @@ class StepCosts:
         }
 
     def restore(self, state: object) -> bool:
-        """Begin with what was learnt earlier. False: the data is not understood, and nothing has changed."""
+        """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
         try:
             saved = SavedCosts.read(state)
         except (TypeError, ValueError, KeyError, AttributeError):
@@ -301,7 +304,7 @@ class StepCosts:
     # ---- inside
     @property
     def _unit_s(self) -> float:
-        """Seconds of one row with no context; what everything is kept relative to. Before a decode: a second."""
+        """Seconds of one row with no context, the unit of all that is kept; 1.0 before any decode."""
         return math.exp(self._filter.level)
 
     def _context(self) -> ContextCost | None:
@@ -311,13 +314,13 @@ class StepCosts:
         return ContextCost(self._unit_s * per_cell / 1000, self._unit_s * per_row_cell / 1000)
 
     def _guess(self, num_rows: int) -> float:
-        """Believe something of a size that runs for the first time, and make room to learn better."""
+        """Add a size that runs for the first time to the filter, with the estimate so far, which is returned."""
         guess, deviation = self.ratio(num_rows, 0), self.deviation(num_rows)
         self._filter.set_ratio(num_rows, guess, deviation)
         return guess
 
     def _tabulate(self, num_rows: int) -> None:
-        """Ratios of every size up to num_rows, and as far as they were asked for before."""
+        """Compute the ratios of every size up to num_rows, and as far as they were asked for before."""
         self._most = max(num_rows, self._most)
         self._ratios = self._hoped = [1.0] * (self._most + 1)
         if self.is_known:
@@ -353,13 +356,13 @@ class StepCosts:
 
 
 class Recent:
-    """The median of the last few samples."""
+    """The median of the last NUM_RECENT samples."""
 
     __slots__ = ("_median", "_values", "num_samples")
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values: deque[float] = deque(maxlen=NUM_RECENT)
-        self._median: float | None = 0.0  # None: to be found when it is asked for
+        self._median: float | None = 0.0  # None: to be computed when it is asked for
         self.num_samples = 0
         for value in values:
             self.add(value)
@@ -384,7 +387,7 @@ class Recent:
 
 
 def noise_of(samples: Iterable[Sequence[float]]) -> float:
-    """Standard deviation of the logarithm of one decode, from repeated ones; hiccups left out."""
+    """Return the standard deviation of the logarithm of one decode, from repeated ones; hiccups do not count."""
     spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
-    apart = [spread for spread in spreads if spread > 0.0]  # the median of each size is no sample of the noise
+    apart = [spread for spread in spreads if spread > 0.0]  # the median itself is no sample of the noise
     return max(NOISE, 1.2 * statistics.median(apart)) if apart else NOISE

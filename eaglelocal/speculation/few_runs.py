@@ -1,7 +1,7 @@
-"""Sizes that ran a few times: what they cost is said by the better half of those, until there are enough of them.
+"""Estimate the costs of sizes that ran only a few times, by the better half of their runs (the lower median).
 
-A hiccup takes two to ten times as long, and a size that looks too dear is not run again, so one in the first runs would
-put it out of use. A filter that is open to learn a size is as open to a hiccup, hence the median. Pure.
+A hiccup takes two to ten times as long, and a size that looks too expensive is not run again, so one hiccup in the
+first runs would rule it out. A filter that is open to learn a size is as open to a hiccup, hence the median. Pure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from eaglelocal.speculation.stored import bounded
 
-DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, as a logarithm, by the number of runs
-MAX_DOUBT = 1.0  # likewise, of a first run that surprises
-RATIOS = (0.8, 1e6)  # of several rows to one: what says less was timed while the machine changed, and it may sleep
+DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, as a logarithm, by number of runs
+MAX_DOUBT = 1.0  # at most, of a first run that surprises
+RATIOS = (0.8, 1e6)  # limits of a run: less was timed while the machine changed, more while it slept
 
 
 class FewRuns:
-    """Costs relative to one row, by size, of the sizes that are being tried out."""
+    """The runs of sizes that are being tried out, as costs relative to one row."""
 
     def __init__(self) -> None:
         self._ratios: dict[int, list[float]] = {}
@@ -30,13 +30,13 @@ class FewRuns:
         self._ratios[num_rows] = list(ratios)
 
     def end(self, num_rows: int) -> None:
-        """The size is known by other means, or cannot be known like this."""
+        """Stop trying the size out: it is known by other means, or cannot be measured like this."""
         self._ratios.pop(num_rows, None)
 
     def add(self, num_rows: int, ratio: float, *, guess: float) -> tuple[float, float]:
-        """Another run. Returns what the size costs, and how uncertain that is.
+        """Add a run. Return what the size costs, and how uncertain that is (as a logarithm).
 
-        guess  what it was held to cost: the more the first run surprises, the less it is believed
+        guess  the estimate before: the more the first run exceeds it, the less it is believed
         """
         ratios = self._ratios[num_rows]
         ratios.append(bounded(ratio, RATIOS))
@@ -48,5 +48,5 @@ class FewRuns:
         return statistics.median_low(ratios), deviation
 
     def scale(self, factor: float) -> None:
-        """One row costs otherwise than was believed."""
+        """Rescale all runs because the cost of one row, their unit, was corrected."""
         self._ratios = {rows: [ratio * factor for ratio in ratios] for rows, ratios in self._ratios.items()}

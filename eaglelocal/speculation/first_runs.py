@@ -1,4 +1,4 @@
-"""Which kinds of work have run in this process."""
+"""Record which kinds of work have run in this process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Hashable
 
 
 class FirstRuns:
-    """On a GPU the first of a kind makes or loads its kernels, and what it took tells nothing of the next ones."""
+    """The kinds of work that have run.
+
+    On a GPU the first run of a kind compiles or loads its kernels, so its time does not predict the next ones.
+    """
 
     def __init__(self, *, makes_kernels: bool) -> None:
         self._kinds: set[Hashable] | None = set() if makes_kernels else None
 
     def note(self, kind: Hashable) -> bool:
-        """It has run. True: for the first time, where that counts."""
+        """Record that a kind of work ran. Return True for its first time, where that counts."""
         if self._kinds is None or kind in self._kinds:
             return False
         self._kinds.add(kind)

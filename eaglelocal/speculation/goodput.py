@@ -1,15 +1,15 @@
-"""Expected tokens per second: how many drafted rows are worth verifying, and whether to draft another level.
+"""Maximise expected tokens per second: how many drafted rows to verify, and whether to draft another level.
 
-A second has a price: the tokens that the machine makes in it anyway (`rate`). A step is worth its expected tokens
-less the price of its seconds, and what maximises that in every step maximises tokens per second in the long run
-(Dinkelbach 1967, for ratios; here the rate is learned). The argmax runs over all sizes, because cost curves are steps:
-a climb that stops at the first fall is stuck before the next flat part.
+A second has a price: the tokens that the machine makes in it anyway (`rate`). A step is worth its expected tokens less
+the price of its seconds, and what maximises that in every step maximises tokens per second in the long run (Dinkelbach
+1967, for ratios; here the rate is learned). The argmax runs over all sizes, because cost curves are steps: a hill climb
+that stops at the first fall does not reach the next flat part.
 
     gains   0.9 0.8 0.7 0.6     tokens that each further row is expected to bring, best first
     prices  2.0 2.1 2.2 3.3 3.4 of a step with 0, 1, 2, 3, 4 such rows, in tokens
     worth  -2.0 -1.2 -0.5 -0.9 -0.4   ->  4: a climb would have stopped at 2
 
-A unit is what rows are added by: one row, or one level of all chains.
+Rows are added in units: single rows, or levels of all chains.
 Pure: plain numbers in and out.
 """
 
@@ -21,7 +21,7 @@ from eaglelocal.speculation.acceptance import Outlook
 
 
 def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
-    """Number of units with the largest worth, and that worth; of equals the fewest."""
+    """Return the number of units with the largest worth, and that worth; among equals the fewest."""
     size, worth = 0, -prices[0]
     total = 0.0
     for n, gain in enumerate(gains, start=1):
@@ -34,14 +34,13 @@ def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, flo
 def pays_to_grow(
     gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float, *, at_once: int = 1
 ) -> bool:
-    """Is another token of the only chain expected to be worth its draft step, if others behind it may follow?
+    """Return whether another token of the only chain is expected to be worth its draft step; others may follow it.
 
-    The next token's confidence is not known yet, and that is why it is drafted: in the cases in which it turns out
-    bad, nothing but the step is lost.
+    The next token's confidence is not known before it is drafted; where it turns out low, only the draft step is lost.
 
     gains    of the chain: how likely the answer gets as far as each token
-    prices   by rows; as many rows as it has entries can be sent
-    at_once  tokens that come of one draft step, and none behind them; 1: a step each
+    prices   by number of drafted rows; no more rows can be sent than it has entries for
+    at_once  tokens of one draft step, and none after them (a block); 1: a step per token
     """
     _, worth = best_size(gains, prices)
     reach = gains[-1] if gains else 1.0
@@ -51,9 +50,9 @@ def pays_to_grow(
 def num_paying(
     gains: Sequence[float], prices: Sequence[float], mean: float, step_price: float, *, chance: float, most: int
 ) -> int:
-    """Levels of the only chain, at most so many, each of which pays if those before it are accepted with `chance`.
+    """Return how many levels of the only chain pay, at most `most`, if each token is accepted with `chance`.
 
-    The first is known to pay. As in `pays_to_grow`, but for the cases: what comes behind is as good as the mean.
+    The first is known to pay. As in `pays_to_grow`, but without cases: tokens after are accepted with the mean.
     """
     total, reach = sum(gains), gains[-1] if gains else 1.0
     _, worth = best_size(gains, prices)
@@ -67,8 +66,10 @@ def num_paying(
 
 
 def is_looked_over(ahead: Sequence[float], needed: float, reach: float, mean: float, a_level: float) -> bool:
-    """Would tokens, each accepted with `mean`, the first with `reach`, bring what is needed beyond their price?
+    """Return whether tokens ahead together bring `needed` more than they cost.
 
+    ahead    price of a step with 1, 2 .. of them
+    reach    how likely the answer gets as far as the first; each further one is accepted with `mean`
     a_level  price of each draft step but the first
     """
     brought = cost = 0.0
@@ -91,13 +92,13 @@ def pays_to_look(
     *,
     at_once: int = 1,
 ) -> bool:
-    """Is another level expected to be worth its draft step?
+    """Return whether another level is expected to be worth its draft step.
 
-    Those behind it are taken for as good as the mean, and as far as they go: a cliff is seen over from any distance.
-    Where even the mean says yes, the cases need not be gone through, for their average is never less.
+    Levels after it are assumed to be accepted with the mean, as far as rows can be sent, so that a cliff in the costs
+    hides nothing beyond it. If the mean alone decides for it, the cases are skipped: their average is never less.
 
     ahead   price of a step with 1, 2 .. more levels
-    worth   of what is drafted, sent as it is best
+    worth   of what is drafted, at its best size
     total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
     """
     needed, mean = worth - total, outlook.mean
@@ -106,7 +107,7 @@ def pays_to_look(
     if is_looked_over(ahead, needed + step_price, reach * mean, mean, a_level):
         return True
     sums = []
-    gain, sum_, cost = 1.0, 0.0, 0.0  # of a reach of one, the first token being accepted
+    gain, sum_, cost = 1.0, 0.0, 0.0  # for a reach of one, the first token being accepted
     for price in ahead:
         sum_ += gain
         gain *= mean
@@ -130,7 +131,7 @@ def pays_to_grow_all(
     *,
     at_once: int = 1,
 ) -> bool:
-    """As `pays_to_grow`, of another level of several chains; those without an outlook do not grow."""
+    """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow."""
     worth = best_size(*units(chains, prices, leveled))[1]
     growing = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
     if leveled:
@@ -144,7 +145,7 @@ def pays_to_grow_all(
 
 
 def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
-    """Of chains that grow together, each as likely to count as it reaches. Shares are those of the drafter."""
+    """Return the outlook of chains that grow together, weighted by their reaches. Shares are those of the drafter."""
     reach = max(sum(reaches), 1e-9)
 
     def mean(chances: Iterable[float]) -> float:
@@ -158,7 +159,7 @@ def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
 def units(
     chains: Sequence[Sequence[float]], prices: Sequence[float], leveled: bool
 ) -> tuple[list[float], Sequence[float]]:
-    """Gains of all chains by the unit in which rows are added, and prices by such units; `prices` are by rows.
+    """Return the gains of all chains by units (rows, or levels), and the prices by units; `prices` are by rows.
 
     A level takes a row of every chain, drafted or not: llama.cpp decodes equally many of each.
     """
@@ -169,7 +170,7 @@ def units(
 
 
 def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, at_once: int = 1) -> float:
-    """Of drafting a chain of the best length, compared with no draft, when each token is accepted with `hope`."""
+    """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `hope`."""
     best = total = 0.0
     reach = 1.0
     is_block = at_once > 1
@@ -181,9 +182,9 @@ def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, a
 
 
 def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
-    """How many tokens of each chain are among the `size` most likely ones; of equals, those of earlier chains.
+    """Return how many tokens of each chain are among the `size` most likely ones; of equals, those of earlier chains.
 
-    Gains fall along a chain, so that the most likely are a first part of every chain.
+    Gains fall along a chain, so the most likely tokens are a prefix of every chain.
     """
     heads = [0] * len(chains)
     ranked = sorted((-gain, i) for i, chain in enumerate(chains) for gain in chain)
@@ -193,7 +194,7 @@ def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
 
 
 def within(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-    """Of each chain what is among the `room` most likely tokens."""
+    """Return the chains, cut to their tokens among the `room` most likely ones."""
     if sum(map(len, chains)) <= room:
         return chains
     return [chain[:size] for chain, size in zip(chains, shared_out(room, chains), strict=True)]

@@ -1,12 +1,12 @@
-"""Everything that was drafted is compared with the text that came, whether it was sent to the target or not.
+"""Compare everything that was drafted with the text that came, whether it was sent to the target or not.
 
-A drafted token would have been accepted if it is the token that the target's sampler drew there. So nodes that were
-cut are judged by the token behind the last accepted one and by the steps that follow, the chain of a drafter that
-was not chosen is judged beside the one that was, and a drafter can be tried out for nothing but its draft steps.
+A drafted token would have been accepted if it is the token that the target's sampler drew there. So nodes that were not
+sent are judged by the tokens that follow later, the chain of a drafter that was not chosen is judged beside the one
+that was, and a drafter can be tried out for nothing but its draft steps.
 
-Censoring: behind the first token that differs nothing is known, and nothing is learned. A second choice is judged
-where the first was wrong and what is before it right, under a name of its own.
-Knows tokens and names of drafters, nothing of probabilities.
+Censoring: after the first token that differs nothing is known, and nothing is learned. A sibling (the drafter's second
+choice) is judged where the first choice was wrong and everything before it right, under a name of its own. Works on
+tokens and names of drafters, not on probabilities.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Judged(NamedTuple):
-    """A token whose parent was right was compared with the text."""
+    """A drafted token that was compared with the text; its parent was right."""
 
     drafter: str
     depth: int
@@ -27,11 +27,11 @@ class Judged(NamedTuple):
 
 
 SECOND = "/2"
-Second = tuple[int, float]  # what a drafter would say if its first choice were wrong, and how surely
+Second = tuple[int, float]  # a sibling: the drafter's second choice of a token, and its confidence
 
 
 def second_of(drafter: str) -> str:
-    """Under which name second choices are judged."""
+    """Return the name under which a drafter's siblings are judged."""
     return drafter + SECOND
 
 
@@ -41,18 +41,18 @@ def is_second(drafter: str) -> bool:
 
 @dataclass(slots=True)
 class Guess:
-    """A chain, of which the first `num_right` tokens have come."""
+    """A drafted chain, of which the first `num_right` tokens have come."""
 
     drafter: str
     tokens: Sequence[int]
     confidences: Sequence[float]
-    seconds: Sequence[Second] = ()  # beside each token, or none
+    seconds: Sequence[Second] = ()  # the sibling of each token, or none
     num_right: int = 0
 
     def compare(self, text: Sequence[int], judged: list[Judged], told: set[tuple[str, int]]) -> bool:
-        """Go on with the text. True: some of the chain is still to come.
+        """Judge the chain's next tokens by the text, into `judged`. Return True if some of the chain is still to come.
 
-        told  drafters and places of the text that newer guesses were judged at; grows
+        told  (drafter, index in the text) of tokens at which newer guesses were judged; grows
         """
         for place, token in enumerate(text):
             at = self.num_right
@@ -72,7 +72,7 @@ class Guess:
 
 
 class Guesses:
-    """What is still to come, by slot."""
+    """The chains that later text will judge, by slot."""
 
     def __init__(self) -> None:
         self._open: dict[int, list[Guess]] = {}
@@ -81,7 +81,7 @@ class Guesses:
         self._open.pop(slot, None)
 
     def judge(self, slot: int, new: Sequence[Guess], text: Sequence[int]) -> list[Judged]:
-        """`new` was drafted before `text` came."""
+        """Judge the slot's chains by `text`; `new` ones were drafted before it came."""
         judged: list[Judged] = []
         told: set[tuple[str, int]] = set()
         guesses = (*new, *self._open.get(slot, ()))

@@ -1,8 +1,8 @@
-"""How llama.cpp splits a step's rows when every slot has a cache of its own, and filler rows that make it cheaper.
+"""Split a step's rows into passes, as llama.cpp does where every slot has its own cache, and find rows to pad it with.
 
 Each pass over the weights takes slots with consecutive numbers, and equally many rows of each: two slots with 5 rows
 and 1 row are two passes, and so are slots 0 and 2. A pass costs nearly as much as a whole step, a row next to nothing;
-so rows that nobody asked for can save time. They are decoded and forgotten.
+so rows that nobody asked for can save time. They are decoded and removed again.
 
     rows 5, 5, 1, 5    three passes: 4 rows of all slots, then 8 of slots 0 and 1, then 4 of slot 3
     filled 5, 5, 5, 5  one pass of 20
@@ -17,9 +17,9 @@ Seconds = Callable[[int], float]  # of a pass, by its rows
 
 
 def passes(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
-    """Rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences.
+    """Return the rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences.
 
-    undivided  last rows of a slot that must be in one pass, as where states are kept; 0: none
+    undivided  last rows of a slot that must be in one pass, where recurrent states are kept for them; 0: none
     """
     if is_level(rows):  # the common case
         return [sum(rows.values())]
@@ -30,7 +30,7 @@ def passes(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
         length = min(left[slot] for slot in run)
         run = kept_whole(run, left, length, undivided)
         if not run:
-            found.append(left.pop(min(left)))  # the first is a pass of its own
+            found.append(left.pop(min(left)))  # the first slot is a pass of its own
             continue
         found.append(length * len(run))
         for slot in run:
@@ -40,18 +40,18 @@ def passes(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
 
 
 def kept_whole(run: list[int], left: Mapping[int, int], length: int, undivided: int) -> list[int]:
-    """The first slots of a run of which `length` rows may be parted from the rest."""
+    """Return the first slots of a run whose next `length` rows may be split from the rest."""
     return list(takewhile(lambda slot: not 0 < left[slot] - length < undivided, run))
 
 
 def is_level(rows: Mapping[int, int]) -> bool:
-    """Equally many rows of slots without a gap between them."""
+    """Return whether all slots have equally many rows, and no gap is between them."""
     counts = {*rows.values()}
     return len(counts) == 1 and 0 not in counts and max(rows) - min(rows) < len(rows)
 
 
 def first_run(slots: Mapping[int, int]) -> list[int]:
-    """The lowest slot, and those that follow it without a gap."""
+    """Return the lowest slot, and those that follow it without a gap."""
     first = min(slots)
     run = [first]
     while run[-1] + 1 in slots:
@@ -60,7 +60,9 @@ def first_run(slots: Mapping[int, int]) -> list[int]:
 
 
 def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, undivided: int = 0) -> dict[int, int]:
-    """Filler rows by slot that make the step cheapest: none, levelled slots, or levelled with the gaps between them.
+    """Return the padding rows by slot that make the step cheapest.
+
+    Tried are none, those that level the decoding slots, the same with idle slots between them, and these alone.
 
     decoding  rows of the slots that decode
     idle      slots that have none

@@ -1,4 +1,4 @@
-"""Who drafts, who is drafted for, and what decides on one request's drafting."""
+"""Plain data of the policy: the drafters, the slots that decode, and what decides on one request's drafting."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eaglelocal.speculation.watch import State, Watch
 
 @dataclass(frozen=True, slots=True)
 class Drafters:
-    """Names of the drafters there are: what the plan asked for, and lookups that cost next to nothing.
+    """Names of the drafters: the one that the plan asked for, and lookups, which cost next to nothing.
 
-    at_once  tokens that one draft step of the primary one gives, and none behind them; 1: a step each
+    at_once  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     """
 
     primary: str | None = None
@@ -22,7 +22,7 @@ class Drafters:
     at_once: int = 1
 
     def num_steps(self, drafter: str, num_tokens: int) -> int:
-        """Draft steps that so many tokens of a slot take."""
+        """Return the draft steps that num_tokens of a slot take."""
         return -(-num_tokens // self.at_once) if drafter == self.primary else num_tokens
 
     @property
@@ -31,7 +31,7 @@ class Drafters:
 
 
 class Seat(NamedTuple):
-    """A slot that decodes in this step, and the drafted tokens that would be of use to it."""
+    """A slot that decodes in this step; `room` is how many drafted tokens can be of use to it."""
 
     slot: int
     room: int
@@ -39,10 +39,10 @@ class Seat(NamedTuple):
 
 @dataclass(slots=True)
 class Mind:
-    """What decides on one request's drafting."""
+    """The drafting policy of one request: its spec, and the state of the `auto` or the PID rule."""
 
     spec: Spec
-    watch: Watch | None  # of `auto`
+    watch: Watch | None  # for `auto` only
     pid: LengthController | None = None
 
     def __post_init__(self) -> None:
@@ -59,5 +59,5 @@ class Mind:
 
     @property
     def length(self) -> int:
-        """Tokens to draft, where costs have no say."""
+        """Number of tokens to draft, for a rule that ignores costs (fixed, PID)."""
         return self.pid.num_draft_tokens if self.pid is not None else self.spec.num_draft_tokens

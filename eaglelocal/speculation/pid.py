@@ -1,7 +1,7 @@
-"""A draft length that follows the recent acceptance rate by a PID rule: what EAGLE 3.1's description proposes.
+"""Set a draft length by a PID rule on the recent acceptance rate: what EAGLE 3.1's description proposes.
 
-Here for comparison: it looks at acceptance alone and knows no costs, so it drafts on where verification is dear, and
-it never turns itself off.
+Here for comparison: it looks at acceptance alone, not at costs, so it drafts on where verification is expensive, and it
+never turns itself off.
 
     error = accepted / drafted - TARGET_RATE
     length += P_GAIN * error + I_GAIN * sum(errors) + D_GAIN * (error - last error)
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 TARGET_RATE = 0.6
 P_GAIN, I_GAIN, D_GAIN = 0.8, 0.05, 0.3
-MAX_SUM = 4.0  # of errors: an integral that winds up would go on for long after a change
+MAX_SUM = 4.0  # of errors: without a limit the integral would act long after a change (windup)
 FIRST_LENGTH, MAX_LENGTH = 3.0, 16.0
 
 
 @dataclass(slots=True)
 class LengthController:
-    """One slot's."""
+    """The draft length of one slot, and the state of its PID rule."""
 
     length: float = FIRST_LENGTH
     error_sum: float = 0.0

@@ -1,4 +1,4 @@
-"""Seconds in tokens, for one step: a second costs the tokens that the machine makes in it anyway."""
+"""Convert seconds to tokens for one step: a second costs the tokens that the machine makes in it anyway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from eaglelocal.speculation.costs import StepCosts
 
 
 class Prices:
-    """Seconds in tokens, for one step."""
+    """The costs of one step, in tokens."""
 
     def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
         self._costs, self._rate = costs, rate
@@ -14,13 +14,13 @@ class Prices:
         self._draft_steps: dict[tuple[str, int], float] = {}
 
     def rows(self, num_rows: int) -> list[float]:
-        """Price of the decode with 0 .. num_rows drafted rows."""
+        """Return the price of the decode with 0 .. num_rows drafted rows."""
         least, rate = self._num_base_rows, self._rate
         return [rate * seconds for seconds in self._costs.hoped_up_to(least, least + num_rows, self._num_cells)]
 
     @property
     def drafted(self) -> float:
-        """What a step in which drafters are awake takes beyond draft steps and rows."""
+        """Price of keeping drafters awake for a step, beyond draft steps and rows."""
         return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:

@@ -1,11 +1,11 @@
-"""When a step is to be plain, so that it stays known what a plain step costs.
+"""Decide when a step is to be plain, so that the cost of a plain step stays known.
 
-What drafting gains is reckoned against a plain step. Where it seems to gain, no step is plain, and nothing contradicts:
-a start that timed single rows in a bad moment made `auto` slower than plain for good, while it told of a gain. So now
-and then a step drafts nothing: soon at first, then more rarely. One that did not take what was expected is followed by
-two more, for it may have been a hiccup; what the three say is believed.
+The gain of drafting is computed against a plain step. Where drafting seems to gain, no step would be plain, and a wrong
+cost of plain steps would stay: `auto` could be slower than plain for good while it reports a gain. So now and then a
+step drafts nothing: soon at first, then more rarely. One that did not take what was expected is followed by two more,
+for it may have been a hiccup; the median of the three is believed.
 
-Pure: counts steps, is told seconds.
+Pure: counts steps, is given seconds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-FIRST, MOST = 16, 1024  # drafted steps until a plain one
+FIRST, MOST = 16, 1024  # drafted steps before a plain one: at first, at most
 TOLERANCE = math.log(1.2)
 NUM_WITNESSES = 3
 
 
 @dataclass(slots=True)
 class Proof:
-    """Of steps of one number of slots."""
+    """The schedule of plain steps for one number of decoding slots."""
 
     gap: int = FIRST
     num_drafted: int = 0  # steps since the last plain one
-    errors: list[float] = field(default_factory=list)  # logarithms, of plain steps in a row
+    errors: list[float] = field(default_factory=list)  # logarithms of seconds / expected, of plain steps in a row
 
     @property
     def is_due(self) -> bool:
@@ -35,12 +35,12 @@ class Proof:
         self.errors.clear()
 
     def saw_nothing(self) -> None:
-        """A plain step of which nothing can be told."""
+        """Record a plain step whose seconds cannot be used."""
         self.num_drafted = 0
         self.errors.clear()
 
     def saw_plain(self, seconds: float, expected_s: float) -> float:
-        """How much dearer plain steps are than was expected, as a logarithm; 0.0 where there is nothing to correct."""
+        """Record a plain step. Return log(cost / expected cost) of plain steps; 0.0: nothing to correct."""
         is_due, self.num_drafted = self.is_due, 0
         if not is_due or min(seconds, expected_s) <= 0.0:
             return 0.0

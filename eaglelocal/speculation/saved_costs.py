@@ -1,4 +1,4 @@
-"""What StepCosts keeps on disk, read back and checked. Pure."""
+"""Read and check what StepCosts keeps on disk. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 from eaglelocal.speculation.stored import count, within
 
 FORMAT = 1
-MAX_ROWS = 272  # of 16 slots with 16 drafted tokens; larger decodes are prompts
-RATIO_RANGE = (1e-3, 1e6)  # a machine may have slept meanwhile
+MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCosts:
+    """The state of StepCosts: level is the logarithm of the seconds of one row, all else is relative to it."""
+
     level: float
     slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
@@ -22,7 +24,7 @@ class SavedCosts:
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
-        """Raises TypeError, ValueError, KeyError or AttributeError on anything else."""
+        """Parse what `StepCosts.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
         per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])

@@ -1,4 +1,4 @@
-"""Numbers that were written by another process, checked one by one: a file can hold anything. Pure."""
+"""Check numbers that another process wrote, one by one: a file can hold anything. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def within(value: Any, low: float, high: float) -> float:
-    """Raises ValueError or TypeError for what is no number between the two."""
+    """Return the value as a float. Raises ValueError or TypeError unless it is a number from low to high."""
     try:
         number = float(value)
     except OverflowError as error:  # of an integer with hundreds of digits
@@ -23,5 +23,5 @@ def count(value: Any, least: int) -> int:
 
 
 def bounded(number: float, limits: tuple[float, float]) -> float:
-    """What `within` will take, however odd the text was that taught it."""
+    """Return the number, moved into limits that `within` accepts, so that what is stored can be read."""
     return min(max(number, limits[0]), limits[1])

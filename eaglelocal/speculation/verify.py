@@ -26,11 +26,11 @@ def verify(
     is_end: Callable[[int], bool],
     limit: int,
 ) -> Verdict:
-    """Judge a draft.
+    """Judge a draft: return its accepted path, and the tokens to emit.
 
     rows    output row of the root, then of each node: rows[node + 1]
     sample  draws at an output row and advances the sampler
-    is_end  does this token end the answer?
+    is_end  whether a token ends the answer
     limit   most tokens that may be emitted (at least 1)
     """
     node = ROOT

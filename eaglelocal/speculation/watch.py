@@ -1,13 +1,13 @@
-"""When drafting stops paying it sleeps, and short probes find out when it pays again. One slot, one drafter.
+"""Put a slot's drafter to sleep when drafting stops paying, and probe from time to time whether it pays again.
 
-Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: what it drafts is compared
-with the text that comes, so it costs draft steps only. Every switch has a reason that a person can read.
+Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: its tokens are compared with
+the text that comes, so it costs draft steps only. Every switch has a reason that a person can read.
 
     awake --(slower than plain over the memory, or nothing worth sending for long)--> asleep
     asleep --(gap tokens later)--> probing --(promises more than plain)--> awake
                                      '--(does not)--> asleep, with a longer gap
 
-Pure: told what steps brought and cost, in tokens; no clock.
+Pure: is given what steps brought and cost, in tokens; no clock.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from enum import Enum
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
 SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
-SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are none
+SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are no loss
 IDLE_STEPS = 32  # steps in a row in which nothing was worth sending, or hardly
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
-PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first underrate a head that has just woken
-PROBE_WEIGHED = 5  # steps at its end whose promise counts
+PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
+PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
 PROBE_LENGTH = 3  # tokens drafted in each, at least
 
 
@@ -42,7 +42,7 @@ class Tally:
     price: float = 0.0  # what drafting them cost, in tokens of plain decoding
     drafted: float = 0.0
     accepted: float = 0.0
-    squares: float = 0.0  # of what steps gained or lost
+    squares: float = 0.0  # of extra - price, per step
 
     def add(self, step: Tally) -> None:
         keep = 1.0 - 1.0 / MEMORY
@@ -55,12 +55,12 @@ class Tally:
 
     @property
     def speed(self) -> float:
-        """Relative to plain decoding."""
+        """Speed relative to plain decoding."""
         return (self.steps + self.extra) / max(self.steps + self.price, 1e-9) if self.steps else 1.0
 
     @property
     def is_loss(self) -> bool:
-        """Slower than plain, and by more than chance."""
+        """True if drafting is slower than plain, and by more than chance."""
         lost = self.price - self.extra
         return self.speed < SLEEP_BELOW and lost > SURE * math.sqrt(self.squares)
 
@@ -74,12 +74,12 @@ class Tally:
 
 
 class Watch:
-    """Decides for one slot whether its drafter works."""
+    """The switch of one slot's drafter: awake, probing or asleep."""
 
     def __init__(self, *, hopeful: bool = True, before: Watch | None = None) -> None:
-        """hopeful: other texts do not speak against drafting; else the slot starts asleep.
+        """Start awake if `hopeful`, that is, if drafting has not failed to pay for other texts. Otherwise start asleep.
 
-        before  of the slot's last text: where that slept too its gap goes on, or short answers would never be probed
+        before  of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         """
         self.state = State.AWAKE if hopeful else State.ASLEEP
         self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
@@ -100,11 +100,11 @@ class Watch:
 
     @property
     def is_settling(self) -> bool:
-        """The drafter has just woken: what it says now underrates it, and is not to be learned from."""
+        """True if the drafter has just woken: its tokens underrate it, and are not learned from."""
         return self.is_probing and len(self._promised) < PROBE_SKIPPED
 
     def saw_step(self, step: Tally, promised: float = WAKE_ABOVE) -> None:
-        """A step of an awake slot: what this drafter's part in it brought, and what having it awake cost.
+        """Record a step of an awake slot: what this drafter's part in it brought, and what keeping it awake cost.
 
         promised  speed relative to plain, of what was sent
         """
@@ -117,14 +117,14 @@ class Watch:
             self._sleep(FIRST_GAP, self._judgement())
 
     def saw_sleep(self, num_tokens: int) -> None:
-        """The text went on without this drafter."""
+        """Record tokens of the text without this drafter; when the gap is over, a probe begins."""
         self._num_asleep += num_tokens
         if self._num_asleep >= self._gap:
             self.state, self.reason = State.PROBING, "probing"
             self._promised = []
 
     def saw_probe(self, promised: float) -> None:
-        """A step drafted and sent nothing; `promised`: speed relative to plain, had the best of it been sent."""
+        """Record a step of a probe; `promised`: speed relative to plain, had its best draft been sent."""
         self._promised.append(promised)
         if len(self._promised) < PROBE_STEPS:
             return
