@@ -79,7 +79,7 @@ class _Sent:
 
 
 class Desk:
-    """All requests of one client.
+    """The requests of one client.
 
     Commands are sent under the lock: a Cancel must not overtake its Submit.
     """

@@ -26,7 +26,7 @@ class Client(Protocol):
         """Wait until requests can be answered. Raises the EagleLocalError that prevents it."""
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
-        """Submit a request. `on_event` runs on a thread of the client and must be quick; it may run before this returns.
+        """Submit a request. `on_event` runs on a client thread, perhaps before this returns, and must be quick.
 
         Raises RequestError when a request with this id is still running.
         """

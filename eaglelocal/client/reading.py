@@ -47,7 +47,7 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One request: its figures and its owner, never its content."""
+    """A request: its figures and its owner, never its content."""
 
     id: str
     owner: str = ""
@@ -145,7 +145,7 @@ def totals_of(snapshot: EngineSnapshot) -> Totals:
 
 
 def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> Reading:
-    """Return the reading of an engine's own snapshot. One without a process id (a server that reports none) is unknown."""
+    """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
     is_told = snapshot.engine_pid > 0
     stats = snapshot.speculation
     return Reading(

@@ -81,7 +81,7 @@ def announced(server: RunningServer) -> Iterator[Path]:
         yield path
     finally:
         left = _read(path)
-        if left is not None and left.started_at == server.started_at:  # another server may have taken over port and file
+        if left is not None and left.started_at == server.started_at:  # another may have taken over port and file
             path.unlink(missing_ok=True)
 
 
