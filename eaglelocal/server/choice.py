@@ -137,7 +137,7 @@ class Choice:
 
     @property
     def was_cut(self) -> bool:
-        """Return whether the answer ended for lack of room (a token limit or the context)."""
+        """Return whether the answer was cut off (finish reason `length`), be it within text, reasoning or a call."""
         return self.finished is not None and self.finished.reason == "length"
 
     @property

@@ -39,7 +39,7 @@ class Runtime:
     """Options of the process.
 
     on_ready  called when the first model can answer
-    beside    a coroutine that runs while the server does, such as a status line; cancelled at the end
+    beside    a coroutine function to run beside the server, such as a status line; cancelled at the end
     drain_s   how long running requests may take to finish
     """
 

@@ -63,7 +63,7 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
         num_prompts=question.num_prompts,
         has_usage=question.has_usage,
     )
-    names = Names({"n": "prompt"}) if question.num_prompts > 1 else CHAT  # prompts multiply the number of answers
+    names = Names({"n": "prompt"}) if question.num_prompts > 1 else CHAT  # blames the number of prompts, not `n`
     return conversation(serving, question, teller, names)
 
 

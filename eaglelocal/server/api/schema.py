@@ -88,7 +88,7 @@ def whole(value: object) -> object:
 
 
 class Body(BaseModel):
-    """Strict: a number is no text. Extra fields are ignored."""
+    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
