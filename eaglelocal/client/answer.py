@@ -1,4 +1,4 @@
-"""An answer in the making, as something to iterate over. Works over any client.
+"""The streaming answer to one request, as an iterator of events. Works with any Client.
 
 with stream(client, request) as answer:
     for event in answer: ...        # Started, Tokens ..., Finished or Failed
@@ -19,12 +19,12 @@ from eaglelocal.core.request import ChatRequest
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer."""
+    """A complete answer."""
 
     text: str
     pieces: tuple[Piece, ...]
     finished: Finished
-    started: Started | None = None  # None when it was cancelled before it began
+    started: Started | None = None  # None when it was cancelled before it started
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class Reply:
 
 
 class Answer:
-    """The events of one request, for one reader; leaving it as a context manager cancels what still runs."""
+    """The events of one request, for one reader. Leaving it as a context manager cancels a running request."""
 
     def __init__(self, client: Client, request_id: str) -> None:
         self.request_id = request_id
@@ -42,15 +42,15 @@ class Answer:
 
     @property
     def ended(self) -> bool:
-        """Has the last event been read?"""
+        """Return whether the last event has been read."""
         return bool(self._read) and isinstance(self._read[-1], (Finished, Failed))
 
     def arrive(self, event: RequestEvent) -> None:
-        """Take an event from the client's thread."""
+        """Take an event; called on the client's thread."""
         self._arrived.put(event)
 
     def cancel(self) -> None:
-        """Ask for an early end; go on reading until it comes."""
+        """Ask the engine to cancel the request; events still come until the last one has been read."""
         if not self.ended:
             self._client.cancel(self.request_id)
 
@@ -65,7 +65,7 @@ class Answer:
         return event
 
     def result(self) -> Reply:
-        """Read to the end; the whole answer, what was read before included. Raises the error of a Failed."""
+        """Read to the end and return the whole answer, earlier events included. Raises the error of a Failed event."""
         for _ in self:
             pass
         last = self._read[-1]
@@ -84,7 +84,7 @@ class Answer:
 
 
 def stream(client: Client, request: ChatRequest) -> Answer:
-    """Submit a request and read its events at leisure."""
+    """Submit a request and return an iterator over its events."""
     answer = Answer(client, request.id)
     client.submit(request, answer.arrive)
     return answer

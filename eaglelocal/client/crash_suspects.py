@@ -1,15 +1,16 @@
-"""Remembers which requests an engine process had when it crashed, and refuses one that crashed it twice.
+"""Record which requests were in flight when the engine process crashed, and refuse one that crashed it twice.
 
-A request is known by its content, not by its id, so that a client that sends it again is recognized. Everything in
-flight at a crash is suspected, because nobody can tell whose step it was. These rules find the culprit:
+A request is identified by a digest of its content, not by its id, so that it is recognized when a client sends it
+again. Everything in flight at a crash is a suspect, because a step serves all requests. These rules find the culprit:
 
-- Who was in flight at two crashes, and alone in that, is refused.
-- Who finishes is cleared.
-- Where several were in flight at two crashes, they are let in one at a time from then on (`must_wait`). Then each
-  crash has one of them in flight whoever is to blame, so that it takes two such crashes to be refused.
-- Nobody is refused who was not in flight at most of the crashes since its first: something else kills the engine.
+- The only request that was in flight at two crashes is refused.
+- A request that finishes is cleared.
+- If several were in flight at two crashes, they run one at a time from then on (`must_wait`). Then each crash has
+  one of them in flight whether or not it is to blame, so it takes two such crashes to refuse it.
+- Never refused: one that was in flight at no more than half of the crashes since its first; something else crashes
+  the engine.
 
-Suspects are few, and forgotten after an hour. Not safe from several threads: the owner holds a lock.
+Suspects are few, and forgotten after an hour. Not thread-safe: the owner holds a lock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from eaglelocal.errors import EagleLocalError, RequestError
 MAX_SUSPECTS = 512
 MAX_CRASHES = 2
 FORGET_S = 3600.0
-TRIAL_S = 5.0  # a suspect that has run for so long no longer keeps the next one waiting; twice that after each crash
+TRIAL_S = 5.0  # a suspect that has run this long no longer blocks the next one; doubled after each further crash
 MAX_TRIAL_S = 60.0
 
 Digest = bytes
@@ -36,10 +37,10 @@ Digest = bytes
 
 @dataclass(slots=True)
 class _Suspect:
-    first_crash: int  # number of the crash
-    num_crashes: int = 0  # at which it was in flight
+    first_crash: int  # number of the crash at which it was first in flight
+    num_crashes: int = 0  # crashes at which it was in flight
     seen_at_s: float = 0.0
-    is_on_trial: bool = False  # it is let in without other suspects
+    is_on_trial: bool = False  # it runs without other suspects
     num_trial_crashes: int = 0
     refusal: RequestError | None = None
 
@@ -50,26 +51,26 @@ class CrashSuspects:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._num_crashes = 0
-        self._suspects: OrderedDict[Digest, _Suspect] = OrderedDict()  # the one seen last comes last
+        self._suspects: OrderedDict[Digest, _Suspect] = OrderedDict()  # ordered by the last crash, latest last
 
     def __bool__(self) -> bool:
         return bool(self._suspects)
 
     def refusal(self, digest: Digest) -> RequestError | None:
-        """Return why a request is not taken; None if it is."""
+        """Return the error to refuse a request with; None if it is admitted."""
         self._forget_old()
         suspect = self._suspects.get(digest)
         return None if suspect is None else suspect.refusal
 
     def must_wait(self, digest: Digest, running: Iterable[tuple[Digest, float]]) -> bool:
-        """Does a request have to wait for another suspect? `running`: digests, and since when they run."""
+        """Return whether a request must wait for another suspect. `running`: digests and start times (monotonic, s)."""
         if not self._is_repeated(digest):
             return False
         now = self._clock()
         return any(now - since < self._trial_s(other) for other, since in running)
 
     def record_crash(self, in_flight: Iterable[Digest], error: EagleLocalError) -> Digest | None:
-        """Suspect what was in flight; return the one that is refused from now on, if the crash shows which."""
+        """Suspect the requests in flight; return the digest refused from now on, None if none is found."""
         self._forget_old()
         self._num_crashes += 1
         digests = set(in_flight)
@@ -90,19 +91,19 @@ class CrashSuspects:
         return guilty
 
     def clear(self, digest: Digest) -> None:
-        """A request has ended well."""
+        """Clear a request that has ended normally."""
         if self._suspects:
             self._suspects.pop(digest, None)
 
     def _is_guilty(self, suspect: _Suspect) -> bool:
-        """Judge the only one that was in flight at this crash and at an earlier one."""
+        """Return whether to refuse the only suspect in flight at this crash and at an earlier one; count its trial."""
         suspect.num_trial_crashes += suspect.is_on_trial
         num_without = self._num_crashes - suspect.first_crash + 1 - suspect.num_crashes
         is_tried = not suspect.is_on_trial or suspect.num_trial_crashes >= MAX_CRASHES
         return is_tried and num_without < suspect.num_crashes
 
     def _trial_s(self, digest: Digest) -> float:
-        """How long a request runs before the next suspect may: no time if it is none."""
+        """Return how long a request runs before the next suspect may start, in seconds; 0 if it is no suspect."""
         if not self._is_repeated(digest):
             return 0.0
         return min(TRIAL_S * 2.0 ** (self._suspects[digest].num_crashes - MAX_CRASHES), MAX_TRIAL_S)
@@ -118,7 +119,7 @@ class CrashSuspects:
 
 
 def digest_of(request: AnyRequest) -> Digest:
-    """Return a digest of what is asked: everything but id, owner and seed (choices differ in their seeds)."""
+    """Return a digest of the content of a request: all but id, owner and seed (choices differ only in their seeds)."""
     if isinstance(request, ChatRequest) and request.params.seed is not None:
         request = replace(request, params=replace(request.params, seed=None))
     digest = hashlib.blake2b(digest_size=16)
@@ -127,7 +128,7 @@ def digest_of(request: AnyRequest) -> Digest:
 
 
 def _feed(digest: hashlib.blake2b, value: object, left_out: tuple[str, ...] = ()) -> None:
-    """Feed a value of `core.request` with its length or its end, so that no two values feed the same bytes."""
+    """Feed a value of `core.request` with its length or an end mark, so that no two values feed the same bytes."""
     if is_dataclass(value):
         digest.update(type(value).__name__.encode() + b"(")
         for each in fields(value):
@@ -151,7 +152,7 @@ def _feed(digest: hashlib.blake2b, value: object, left_out: tuple[str, ...] = ()
 
 
 def _feed_numbers(digest: hashlib.blake2b, values: tuple[object, ...]) -> None:
-    """Feed tokens, of which there may be a million; what begins with a number and is something else is spelled out."""
+    """Feed token ids, perhaps a million, as one array; a tuple with other items after its first number by its repr."""
     try:
         data = array("q", cast("tuple[int, ...]", values)).tobytes()
     except (TypeError, OverflowError):

@@ -1,8 +1,8 @@
-"""Who waits for which request, and which engine process serves it.
+"""The requests of one client: their listeners, and the engine process that they are sent to.
 
-A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it leaves with exactly
+A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it ends with exactly
 one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
-be ended by the thread that asks for it, or by a timer. Callbacks run outside the lock.
+be ended by the thread that cancels or refuses them, or by a timer. Callbacks run outside the lock.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.crash_report import InFlight
 from eaglelocal.errors import EagleLocalError, RequestError
 
-LOOK_AGAIN_S = 1.0  # between two looks at suspects that wait for another one
+LOOK_AGAIN_S = 1.0  # between checks on suspects that wait for another one
 
 _log = logging.getLogger(__name__)
-_suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; whoever asks again is told anyway
+_suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; clients get the error anyway
 _suspects_log.addHandler(logging.NullHandler())
 
 
 class Recipient(Protocol):
-    """The engine process, as far as the desk needs it."""
+    """The part of the engine process that Desk uses."""
 
     def send(self, command: Command) -> bool:
-        """False: it is gone, and never saw the command."""
+        """Send a command; return False if the process is gone and never received it."""
 
 
 class _Asked:
-    """A request and who waits for its events."""
+    """A request and the listener for its events."""
 
     __slots__ = ("_digest", "on_event", "request")
 
@@ -48,7 +48,7 @@ class _Asked:
 
     @property
     def digest(self) -> Digest:
-        """Hashed when it is first wanted: while no engine has crashed, only one with pictures is."""
+        """Return the request's digest, computed at first use: before any crash, only for requests with images."""
         if self._digest is None:
             self._digest = digest_of(self.request)
         return self._digest
@@ -58,7 +58,7 @@ class _Asked:
         return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
 
     def drop_pictures(self) -> None:
-        """Forget what may be tens of megabytes, once the process has it; the digest remembers."""
+        """Drop the images, perhaps tens of megabytes, once the process has them; the digest is computed first."""
         if isinstance(self.request, ChatRequest) and self.has_pictures:
             _ = self.digest
             self.request = replace(self.request, messages=())
@@ -66,7 +66,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Sent:
-    """A request that a process has."""
+    """A request that was sent to a process."""
 
     asked: _Asked
     sent_at_s: float
@@ -79,7 +79,7 @@ class _Sent:
 
 
 class Desk:
-    """All requests of one client.
+    """The requests of one client.
 
     Commands are sent under the lock: a Cancel must not overtake its Submit.
     """
@@ -87,12 +87,12 @@ class Desk:
     def __init__(self, refusal: EagleLocalError) -> None:
         self._lock = threading.Lock()
         self._recipient: Recipient | None = None
-        self._refusal: EagleLocalError | None = refusal  # why a request is not even taken
+        self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
         self._waiting: dict[str, _Asked] = {}
         self._sent: dict[str, _Sent] = {}
         self._suspects = CrashSuspects()
-        self._look_again: threading.Timer | None = None  # while suspects wait for another one
-        self._spec: Spec | None = None  # for requests without a wish of their own; None: as planned
+        self._look_again: threading.Timer | None = None  # set while suspects wait for another one
+        self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
 
     @property
     def recipient(self) -> Recipient | None:
@@ -104,12 +104,12 @@ class Desk:
 
     @property
     def awaits_answers(self) -> bool:
-        """Has a process been sent what it has not answered?"""
+        """Return whether the process has unanswered requests."""
         return bool(self._sent)
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """What the process has, for the report of a crash."""
+        """The requests that the process has, for the crash report."""
         with self._lock:
             return tuple(sent.in_flight() for sent in self._sent.values())
 
@@ -135,14 +135,14 @@ class Desk:
             self._call(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
 
     def set_spec(self, spec: Spec) -> None:
-        """Of this process and of those to come."""
+        """Set the default Spec of this engine process and of later ones."""
         with self._lock:
             self._spec = spec
             if self._recipient is not None:
                 self._recipient.send(SetSpec(spec))
 
     def deliver(self, events: Iterable[RequestEvent]) -> None:
-        """Hand events to those who wait for them."""
+        """Pass each event to the listener of its request."""
         for event in events:
             if isinstance(event, (Finished, Failed)):
                 sent = self._sent.pop(event.request_id, None)
@@ -157,7 +157,7 @@ class Desk:
             self._send_waiting()
 
     def take_over(self, recipient: Recipient) -> None:
-        """A process is ready: send it what waits."""
+        """Use a process that is ready: send it the waiting requests."""
         with self._lock:
             self._recipient, self._refusal = recipient, None
             if self._spec is not None:
@@ -165,12 +165,12 @@ class Desk:
         self._send_waiting()
 
     def accept(self) -> None:
-        """From now on requests wait for a process."""
+        """Let new requests wait for a process from now on, instead of refusing them."""
         with self._lock:
             self._refusal = None
 
     def lose(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
-        """The process is gone: fail what it had. What waits goes on waiting; unless a crash has shown its guilt."""
+        """Fail the requests sent to a process that is gone. Waiting ones go on waiting; a crash adds suspects."""
         with self._lock:
             self._recipient = None
             sent, self._sent = self._sent, {}
@@ -180,7 +180,7 @@ class Desk:
             self._call(one.asked.on_event, Failed(request_id, error))
 
     def refuse(self, error: EagleLocalError) -> None:
-        """Fail what waits and what comes, until a process is ready. One that is ready stays in charge."""
+        """Fail waiting and new requests until a process is ready. Does nothing if one is."""
         with self._lock:
             if self._recipient is not None:
                 return
@@ -206,7 +206,7 @@ class Desk:
                 self._suspects.clear(asked.digest)
 
     def _send_waiting(self) -> None:
-        """Send what waits, as far as it may be sent; fail what has been found guilty meanwhile."""
+        """Send the waiting requests that may run; fail those that are refused as culprits of a crash by now."""
         refused = []
         with self._lock:
             waiting, self._waiting = self._waiting, {}
@@ -238,12 +238,12 @@ class Desk:
         return self._suspects.must_wait(asked.digest, running)
 
     def _come_back(self) -> None:
-        """Look again soon: the wait for another suspect ends by the clock, and there may be no event until then."""
+        """Check again in LOOK_AGAIN_S: the wait for another suspect ends by time, perhaps without any event."""
         if self._look_again is not None:
             return
         timer = threading.Timer(LOOK_AGAIN_S, self._look_at_waiting)
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # the system gives no thread: the next event does it
+        with contextlib.suppress(RuntimeError):  # no new thread could be started: the next event triggers the check
             timer.start()
             self._look_again = timer
 
@@ -257,11 +257,11 @@ class Desk:
         self._sent[request.id] = _Sent(asked, time.monotonic())  # first: the answer may come before send returns
         try:
             sent = recipient.send(Submit(request))
-        except BaseException:  # too large, or not to be pickled: the caller's to know
+        except BaseException:  # too large, or cannot be pickled: the caller gets the error
             del self._sent[request.id]
             raise
         if not sent and self._sent.pop(request.id, None) is not None:
-            self._waiting[request.id] = asked  # the loss has not been noticed yet, but will be
+            self._waiting[request.id] = asked  # the process is lost, which will be reported soon
         if sent:
             asked.drop_pictures()
 

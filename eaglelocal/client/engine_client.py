@@ -4,8 +4,8 @@
         info = client.start()
         print(client.stream(ChatRequest(id="1", text="hello")).result().text)
 
-Puts together the supervisor (the process), the desk (the requests) and the snapshots; decides nothing
-itself but how long requests wait for an engine that is down.
+Connects the supervisor (the process), the Desk (the requests) and the snapshots; decides nothing itself except how
+long requests wait for an engine that is down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnProgress = Callable[[LoadProgress], None]
 
 
 class EngineClient:
-    """An engine in a process of its own. Safe from any thread; many answers at once.
+    """An engine in a process of its own. Thread-safe; many requests at once.
 
     Events of requests arrive on one thread, the supervisor's; requests that never reached the engine
     may be failed or cancelled on another. Use it as a context manager, or call `close`.
@@ -52,7 +52,7 @@ class EngineClient:
         self._snapshots = Snapshots()
         self._switchboard = _Switchboard(self._desk, self._snapshots, on_progress, restart.wait_limit_s)
         self._supervisor = Supervisor(plan, builder, restart, self._switchboard)
-        self._lock = threading.Lock()  # of _started and _closed
+        self._lock = threading.Lock()  # guards _started and _closed
         self._started = False
         self._closed = False
 
@@ -66,16 +66,16 @@ class EngineClient:
 
     @property
     def trouble(self) -> str:
-        """Why there is no engine at the moment; empty while it runs or loads for the first time."""
+        """Return why there is no engine at the moment; empty while it runs or loads for the first time."""
         return self._switchboard.trouble
 
     @property
     def pid(self) -> int | None:
-        """Of the engine process; None while there is none."""
+        """Return the process id of the engine; None while there is none."""
         return self._supervisor.pid
 
     def start(self) -> EngineInfo:
-        """Load, and wait until the engine is ready. Raises the error that prevents it."""
+        """Load the model and wait until the engine is ready. Raises the error that prevents it."""
         with self._lock:
             if not (self._started or self._closed):
                 self._started = True
@@ -84,24 +84,24 @@ class EngineClient:
         return self._switchboard.wait()
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        """Ask; see Client. Requests wait while the engine loads, and up to `wait_limit_s` while it restarts."""
+        """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
         self._desk.submit(request, on_event)
 
     def stream(self, request: ChatRequest) -> Answer:
-        """Ask, and iterate over the events."""
+        """Submit a request and return an iterator over its events."""
         return stream(self, request)
 
     def cancel(self, request_id: str) -> None:
         self._desk.cancel(request_id)
 
     def set_spec(self, spec: Spec) -> None:
-        """How requests without a wish of their own are drafted for, from now on, those that run included."""
+        """Set how to draft for requests that do not say it themselves, running ones included."""
         self._desk.set_spec(spec)
 
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
-        """Totals since the engine process started.
+        """Return totals since the engine process started.
 
-        While it is down, or busy for longer than `timeout_s`, the last ones known.
+        While the process is down, or does not reply within `timeout_s`, the last known ones.
         """
         recipient = self._desk.recipient
         if recipient is not None:
@@ -109,7 +109,7 @@ class EngineClient:
         return replace(self._snapshots.last, waiting=self._desk.num_waiting)
 
     def close(self) -> None:
-        """End the engine process and every thread of this client; requests in flight fail. At most about 4 s."""
+        """End the engine process and all threads of this client, within about 4 s. Requests in flight fail."""
         with self._lock:
             self._closed = True
         self._supervisor.close()
@@ -123,16 +123,16 @@ class EngineClient:
 
 
 class _Switchboard:
-    """What the supervisor says, passed on to those concerned."""
+    """The supervisor's listener: passes its events on to Desk, snapshots and the caller."""
 
     def __init__(self, desk: Desk, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float) -> None:
         self._desk = desk
         self._snapshots = snapshots
         self._on_progress = on_progress
         self._wait_limit_s = wait_limit_s
-        self.trouble = ""  # why the engine is away; empty while it is there
+        self.trouble = ""  # why there is no engine; empty while it runs
         self._limit: threading.Timer | None = None
-        self._settled = threading.Event()  # the first load has succeeded or failed
+        self._settled = threading.Event()  # set when the first load has succeeded or failed
         self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
 
     def wait(self) -> EngineInfo:
@@ -197,7 +197,7 @@ class _Switchboard:
         return EngineAwayError(what, hint=error.hint)
 
     def _settle(self, outcome: EngineInfo | EagleLocalError) -> None:
-        """start() reports the newest: info of the process that runs, or why none does."""
+        """Store what start() returns or raises: the info of the running process, or why there is none."""
         self._outcome = outcome
         self._settled.set()
 
@@ -210,5 +210,5 @@ class _Switchboard:
 
 
 def _away(error: EagleLocalError) -> EagleLocalError:
-    """What is asked of an engine that is not waited for; a bad file or too little memory stays what it is."""
+    """Return an EngineError as EngineAwayError; other errors (a bad file, too little memory) unchanged."""
     return EngineAwayError(error.message, hint=error.hint) if isinstance(error, EngineError) else error

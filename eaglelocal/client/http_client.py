@@ -1,8 +1,8 @@
-"""The client of a running server that speaks OpenAI's chat completions: llama-server, vLLM, our own.
+"""The client of a running server with OpenAI's chat completions: llama-server, vLLM, or our own.
 
-One thread and one connection a request; answers are streamed. Token ids are not in that protocol: pieces
-carry NO_ID, and a piece is what one chunk brought. Figures are llama.cpp's `timings` where the server
-sends them, else arrival times and OpenAI's `usage`. Knows sockets, http_stream.py knows what is said.
+One thread and one connection a request; answers are streamed. That protocol has no token ids: pieces carry NO_ID,
+and a piece is the text of one chunk. Timings are llama.cpp's `timings` where the server sends them, else computed
+from arrival times and OpenAI's `usage`. This module does the I/O; http_stream.py formats and parses.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
 CONNECT_S = 10.0
-SILENCE_S = 600.0  # a server that says nothing for so long has failed: long prompts take minutes on small machines
-MINDS_FIELDS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # that it does not know
+SILENCE_S = 600.0  # read timeout: long prompts take minutes on small machines
+MINDS_FIELDS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
 
 
 class HttpClient:
-    """Implements client.port.Client. `start` finds the model's name; requests may come from any thread."""
+    """A Client (client/port.py) over HTTP. `start` finds the model's name; requests may come from any thread."""
 
     def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
-        """`model`: another than the server's first. `reuses_prompts`: cached prompts, which measurements must not."""
+        """`model`: the model to use, if not the first. `reuses_prompts`: allow prompt caching (benchmarks must not)."""
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
         self._wanted, self._model = model, ""
-        self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server refuses what is not OpenAI's
+        self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
         self._restarts = 0
         self._lock = threading.Lock()
         self._running: dict[str, _Exchange] = {}
@@ -58,7 +58,7 @@ class HttpClient:
         return "loading" if not self._model else "ready" if self._is_reached else DISCONNECTED
 
     def start(self) -> EngineInfo:
-        """Raises EngineError when nothing answers, RequestError when it refuses."""
+        """Choose the model and return its info. Raises EngineError when nothing answers, RequestError on refusal."""
         entry = chosen_model(self._get("/models"), self._wanted, self._url)
         self._dialect = replace(self._dialect, is_ours=is_ours(entry))
         self._model = str(entry["id"])
@@ -66,12 +66,12 @@ class HttpClient:
 
     @property
     def takes_spec(self) -> bool:
-        """May a request say how to draft? Only a server of ours understands it."""
+        """Return whether a request may say how to draft: only a server of ours understands it."""
         return self._dialect.is_ours
 
     @property
     def restarts(self) -> int:
-        """Of the server's engine, as of the last snapshot."""
+        """The restarts of the server's engine, as of the last snapshot."""
         return self._restarts
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
@@ -83,7 +83,7 @@ class HttpClient:
         threading.Thread(target=self._converse, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
 
     def stream(self, request: ChatRequest) -> Answer:
-        """Ask, and iterate over the events."""
+        """Submit a request and return an iterator over its events."""
         return stream(self, request)
 
     def cancel(self, request_id: str) -> None:
@@ -93,13 +93,13 @@ class HttpClient:
             exchange.hang_up()
 
     def snapshot(self) -> EngineSnapshot:
-        """Of a server of ours; else what was asked through this client."""
+        """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
         told = self._told()
         self._restarts = int(number(told, "restarts"))
         return snapshot_of(told, running=len(self._running), num_generated=self._num_generated)
 
     def _told(self) -> Mapping[str, object]:
-        """What a server of ours tells of its engine; nothing where it does not."""
+        """Return /snapshot of a server of ours; empty for another server or on failure."""
         with contextlib.suppress(EagleLocalError):
             return mapping(self._get("/snapshot") if self._dialect.is_ours else None)
         return {}
@@ -139,14 +139,14 @@ class HttpClient:
                 response = self._ask(connection, exchange)
                 while data := next(response, ""):
                     exchange.tell(exchange.answer.take(data, time.perf_counter()))
-        finally:  # however it ends, nothing comes that a half would wait for
+        finally:  # on any end: emit a pending surrogate half
             exchange.tell(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
             raise EngineError(f"{self._url} ended in the middle of an answer")
         return exchange.answer.finished(exchange.request.id)
 
     def _ask(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
-        """The data lines of the reply. Fields that only llama.cpp knows are left out where a server minds them."""
+        """Return the data lines of the reply. Ask again without llama.cpp's fields if they are rejected."""
         dialect = self._dialect
         response = self._post(connection, exchange, dialect)
         if response.status in MINDS_FIELDS and dialect.extensions and not dialect.is_ours:
@@ -156,7 +156,7 @@ class HttpClient:
             response = self._post(connection, exchange, dialect)
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, response.read(MAX_REPLY_BYTES))
-        self._dialect = dialect  # it was the extensions that it minded
+        self._dialect = dialect  # the extensions were what it rejected
         return data_lines(iter(lambda: response.readline(MAX_LINE_BYTES), b""))
 
     def _post(
@@ -166,7 +166,7 @@ class HttpClient:
         exchange.answer.asked_at = time.perf_counter()
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
-        exchange.socket = connection.sock  # the response takes it from the connection
+        exchange.socket = connection.sock  # kept, because the response takes it from the connection
         if exchange.is_cancelled:
             exchange.hang_up()
         return connection.getresponse()
@@ -199,10 +199,10 @@ class HttpClient:
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_S)
         try:
             connection.connect()
-        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
             raise self._unreachable(error) from error
         self._is_reached = True
-        connection.timeout = SILENCE_S  # should it connect again
+        connection.timeout = SILENCE_S  # in case it reconnects
         connection.sock.settimeout(SILENCE_S)
         return connection
 
@@ -213,7 +213,7 @@ class HttpClient:
 
 
 class _Exchange:
-    """One request on its way."""
+    """A request in progress on its own thread."""
 
     def __init__(self, request: ChatRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
@@ -228,12 +228,12 @@ class _Exchange:
     def hang_up(self) -> None:
         self.is_cancelled = True
         if self.socket is not None:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):  # it is closed already
                 self.socket.shutdown(socket.SHUT_RDWR)
 
 
 def parse_url(url: str) -> SplitResult:
-    """`http://host:port`, with or without /v1. Raises UsageError."""
+    """Parse `http://host:port`, with or without /v1. Raises UsageError."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,6 +1,6 @@
-"""What a server tells about itself, as our nouns: its models, and for a server of ours its snapshot.
+"""Parse what a server reports of itself: its models, and for a server of ours its snapshot.
 
-Pure, and forgiving: what is not told, or not as it should be, is unknown. Other servers tell the names of
+Pure and tolerant: a value that is missing or malformed counts as unknown. Other servers list the names of
 their models; ours also has /v1/snapshot, with `model` (fields of EngineInfo), `engine` (fields of
 EngineSnapshot) and `restarts`.
 """
@@ -17,12 +17,12 @@ from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, RequestError
 
-OURS = "eaglelocal"  # as owner of its models
+OURS = "eaglelocal"  # `owned_by` of our models
 NOT_TOLD = "not told by the server"
 
 
 def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[str, object]:
-    """The entry of /v1/models: the wanted one, or the first that talks. Raises EngineError and RequestError."""
+    """Return the entry of /v1/models: the wanted one, or the first text model. Raises EngineError and RequestError."""
     data = reply.get("data")
     entries = [mapping(entry) for entry in data] if isinstance(data, list) else []
     named = {name: entry for entry in entries if isinstance(name := entry.get("id"), str)}
@@ -36,7 +36,7 @@ def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[
 
 
 def _told_beside(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """What llama-server tells of the model that it runs in a second list, after Ollama's way."""
+    """Return what llama-server reports of its model in a second list, `models`, in Ollama's format."""
     models = reply.get("models")
     entries = [mapping(entry) for entry in models] if isinstance(models, list) else []
     return next(
@@ -50,7 +50,7 @@ def is_ours(entry: Mapping[str, object]) -> bool:
 
 
 def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
-    """0 where a number is unknown. A snapshot tells of the models that are loaded, which may be others."""
+    """Return the EngineInfo of a model, 0 for unknown numbers. The snapshot lists the loaded models, perhaps others."""
     meta, rows = mapping(entry.get("meta")), snapshot.get("loaded")
     loaded = map(mapping, [snapshot.get("model"), *(rows if isinstance(rows, list) else [])])
     info = next((one for one in loaded if one.get("name") == entry.get("id")), {})
@@ -76,20 +76,20 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
 
 
 def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> Task:
-    """Text, unless one of ours says otherwise of the loaded model, or the server in llama-server's words."""
+    """Return the task: text, unless our server's `task` or llama-server's `capabilities` say otherwise."""
     capabilities = entry.get("capabilities")
     alone = capabilities[0] if isinstance(capabilities, list) and len(capabilities) == 1 else None
     return next((task for task in (Task.EMBEDDING, Task.RANK) if task in (info.get("task"), alone)), Task.TEXT)
 
 
 def may_see(entry: Mapping[str, object]) -> bool:
-    """Unless the server tells that its model reads no images, in llama-server's words; then it is not asked to."""
+    """Return False if a loaded model's `capabilities` (llama-server's) lack "multimodal"; True when unknown."""
     told = entry.get("capabilities")
     return not (entry.get("loaded") is True and isinstance(told, list) and told and "multimodal" not in told)
 
 
 def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: int) -> EngineSnapshot:
-    """Where the server tells nothing: what was asked through this client."""
+    """Return the server's EngineSnapshot; without one, counts of this client's own requests."""
     engine = mapping(snapshot.get("engine"))
     if not engine:
         stats = SpeculationStats(reason=NOT_TOLD)

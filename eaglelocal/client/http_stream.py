@@ -1,7 +1,7 @@
-"""What is said to an OpenAI-compatible server and what it streams back, as plain data; no sockets.
+"""Build requests for an OpenAI-compatible server and parse its streamed replies: plain data, no sockets.
 
-Words as everywhere here: tok/s from the first to the last token. llama.cpp's `predicted_ms` begins at the
-first token too, so the rate is (predicted_n - 1) / predicted_ms and not its own `predicted_per_second`.
+tok/s counts from the first to the last token, as everywhere here. llama.cpp's `predicted_ms` begins at the first
+token too, so the rate is (predicted_n - 1) / predicted_ms and not its own `predicted_per_second`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
-NO_ID = -1  # the token of a piece whose id the server does not tell
+NO_ID = -1  # the token of a piece whose id the server does not send
 DONE = "[DONE]"
 NO_ENTRY, BUSY = (401, 403), (408, 429)
-CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # where the server has no word of its own
-TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's word, and OpenAI's
+CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # when the server sends no code of its own
+TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's error type -> OpenAI's code
 MAX_QUOTED_CHARS = 200
-MAX_NUMBER = 1e18  # JSON has NaN and Infinity, and integers without end
+MAX_NUMBER = 1e18  # JSON as Python reads it allows NaN, Infinity and integers of any size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What a server understands beyond OpenAI's fields, and what is wanted of it."""
+    """The fields beyond OpenAI's that a server understands, and whether to reuse cached prompts."""
 
-    extensions: bool = True  # llama.cpp's: more samplers, and whether cached prompts are reused
-    is_ours: bool = False  # how to draft, too
+    extensions: bool = True  # llama.cpp's: more samplers, and `cache_prompt`
+    is_ours: bool = False  # it also understands `spec` and `tell_drafted`
     reuses_prompts: bool = False
 
 
@@ -41,7 +41,7 @@ PLAIN = SamplingParams()
 
 
 def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, dict[str, object]]:
-    """(path, body). Token ids go to /completions, which takes them; conversations to /chat/completions."""
+    """Return (path, body). Token ids go to /completions, conversations to /chat/completions."""
     params = request.params
     body: dict[str, object] = {
         "model": model,
@@ -69,7 +69,7 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
 
 
 def content_of(message: Message) -> str | list[dict[str, object]]:
-    """Text, or parts: pictures as data URLs, each where it stands in the text."""
+    """Return the text, or OpenAI's content parts: images as data URLs, each at its place in the text."""
     if not message.images:
         return message.content
     parts: list[dict[str, object]] = []
@@ -85,7 +85,7 @@ def content_of(message: Message) -> str | list[dict[str, object]]:
 
 
 def _not_open(params: SamplingParams, *names: str) -> dict[str, object]:
-    """What was left open is the server's to decide: it knows its model."""
+    """Return the named parameters except those left open: the server, which knows its model, chooses those."""
     return {name: getattr(params, name) for name in names if name not in params.left_open}
 
 
@@ -98,7 +98,7 @@ def _spec_word(spec: Spec) -> str | int:
 
 
 def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    """The data of server-sent events, up to [DONE]; comments and other fields are skipped."""
+    """Yield the data of server-sent events up to [DONE]; comments and other fields are skipped."""
     for line in lines:
         name, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(":")
         if name == "data" and value.strip():
@@ -109,25 +109,25 @@ def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """An answer in the making, from the chunks of a stream.
+    """Assembles an answer from the chunks of a stream.
 
-    Thoughts that a server tells apart come as text in front of the answer, unless `is_split` keeps them apart.
+    Reasoning that a server sends separately is put in front of the text, unless `is_split` keeps it separate.
     """
 
     is_split: bool = False
     asked_at: float = 0.0
-    arrivals: list[float] = field(default_factory=list)  # of pieces
+    arrivals: list[float] = field(default_factory=list)  # arrival time of each piece
     finish_reason: str = ""
     usage: Mapping[str, object] = field(default_factory=dict)
     llama_timings: Mapping[str, object] = field(default_factory=dict)
-    speculation: Mapping[str, object] = field(default_factory=dict)  # told by a server of ours
-    num_flags: int = 0  # tokens that were told to be drafted or not, by a server of ours
-    is_thinking: bool = False  # the last text was a thought
+    speculation: Mapping[str, object] = field(default_factory=dict)  # sent by a server of ours
+    num_flags: int = 0  # tokens that a server of ours flagged as drafted or not
+    is_thinking: bool = False  # the last text was reasoning
     _thought: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
     def take(self, data: str, now: float) -> tuple[Piece, ...]:
-        """What one event brought. Raises EngineError for an error event and for what is no chunk."""
+        """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
         if chunk.get("error"):
             raise EngineError(f"the server broke off: {message_of(chunk)}")
@@ -147,7 +147,7 @@ class StreamedAnswer:
         return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
 
     def flush(self, now: float) -> tuple[Piece, ...]:
-        """What waited for a second half when the stream ended, whether or not the server said why it did."""
+        """Return text held back for a second surrogate half when the stream ended, for whatever reason it ended."""
         thought, text = self._thought.finish(), self._text.finish()
         if not (thought or text):
             return ()
@@ -155,7 +155,7 @@ class StreamedAnswer:
         return (self._piece(thought, text, drafted=False),)
 
     def _joined(self, thought: str, text: str) -> tuple[str, str]:
-        """Halves of characters that came in two chunks are one; where the answer begins no thought is waited for."""
+        """Join surrogate halves that came in two chunks. When text begins, the held reasoning is released."""
         thought = self._thought.feed(thought) + (self._thought.finish() if text else "")
         return thought, self._text.feed(text)
 
@@ -189,7 +189,7 @@ class StreamedAnswer:
             return Timings()
         told_s = number(self.llama_timings, "predicted_ms") / 1000
         decode_s = told_s or self.arrivals[-1] - self.arrivals[0]
-        num_first = 1.0 if told_s else self.num_tokens / len(self.arrivals)  # that came with the first piece
+        num_first = 1.0 if told_s else self.num_tokens / len(self.arrivals)  # tokens in the first piece
         return Timings(
             ttft_s=self.arrivals[0] - self.asked_at,
             prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
@@ -201,7 +201,7 @@ class StreamedAnswer:
         )
 
     def _speculation(self) -> SpeculationStats:
-        """llama.cpp does not tell how many verifications there were: every step counts as one with a draft."""
+        """Return the figures. llama.cpp does not report the number of verifications: assume a draft at every step."""
         if self.speculation:
             return speculation_of(self.speculation)
         drafted, accepted = (int(number(self.llama_timings, name)) for name in ("draft_n", "draft_n_accepted"))
@@ -217,15 +217,15 @@ class StreamedAnswer:
 
 
 def _said(choice: Mapping[str, object]) -> tuple[str, str]:
-    """(thought, text)."""
+    """Return (reasoning, text) of a choice."""
     delta = mapping(choice.get("delta"))
-    thought = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp's and DeepSeek's name, vLLM's
+    thought = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp and DeepSeek; vLLM
     said = (delta.get("content"), choice.get("text"))
     return thought if isinstance(thought, str) else "", "".join(part for part in said if isinstance(part, str))
 
 
 def speculation_of(told: Mapping[str, object]) -> SpeculationStats:
-    """From the object that `chat --json` prints and servers of ours send."""
+    """Return the figures from the JSON object that `chat --json` prints and servers of ours send."""
     drafts, positions = int(number(told, "drafts")), told.get("accepted_per_position")
     estimate = number(told, "speedup_estimate")
     return SpeculationStats(
@@ -241,7 +241,7 @@ def speculation_of(told: Mapping[str, object]) -> SpeculationStats:
 
 
 def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
-    """What a reply that is not 200 means to a person. RequestError: asking the same again is no use."""
+    """Return the error for a reply whose status is not 200. RequestError: repeating the same request is useless."""
     told: Mapping[str, object] = {}
     try:
         told = _object(body.decode("utf-8", "replace"))
@@ -261,7 +261,7 @@ def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
 
 
 def message_of(chunk: Mapping[str, object]) -> str:
-    """The text of an error: OpenAI's object, or whatever stands there."""
+    """Return the text of an error: `error.message` of OpenAI's object, or whatever `error` holds."""
     error = chunk.get("error")
     return join_surrogates(str(mapping(error).get("message") or error or ""))[:MAX_QUOTED_CHARS]
 
@@ -281,7 +281,7 @@ def mapping(value: object) -> Mapping[str, object]:
 
 
 def number(values: Mapping[str, object], name: str, default: float = 0.0) -> float:
-    """The default where there is none."""
+    """Return a value as float; `default` if it is missing, no number, or too large."""
     value = values.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
     return float(value) if is_number else default  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""The one interface through which chat, server, bench and evaluation talk to an engine.
+"""The interface through which chat, server, benchmarks and evaluation use an engine.
 
-`EngineClient` implements it over the engine's own process; a client of a running server implements it
-too. Failures of a request are events (Failed), never exceptions; every accepted request ends with
-exactly one Finished or Failed.
+Implemented by `EngineClient` (an engine in its own process) and by the client of a running server. Failures of a
+request are events (Failed), never exceptions; every accepted request ends with exactly one Finished or Failed.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ OnEvent = Callable[[RequestEvent], None]
 
 
 class Client(Protocol):
-    """Safe from any thread."""
+    """A thread-safe client of an engine."""
 
     @property
     def state(self) -> str:
-        """loading, ready, restarting, failed, closed; of a server that was joined also disconnected."""
+        """Return loading, ready, restarting, failed or closed; for a running server also disconnected."""
 
     def start(self) -> EngineInfo:
-        """Wait until questions can be answered. Raises the EagleLocalError that prevents it."""
+        """Wait until requests can be answered. Raises the EagleLocalError that prevents it."""
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
-        """Ask. `on_event` runs on a thread of the client and must be quick; it may run before this returns.
+        """Submit a request. `on_event` runs on a client thread, perhaps before this returns, and must be quick.
 
         Raises RequestError when a request with this id is still running.
         """
 
     def cancel(self, request_id: str) -> None:
-        """End a request early; its Finished (or Failed) still comes. Unknown ids are ignored."""
+        """Cancel a request; its Finished (or Failed) still comes. Unknown ids are ignored."""
 
     def snapshot(self) -> EngineSnapshot: ...
 

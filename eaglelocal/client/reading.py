@@ -1,7 +1,7 @@
-"""What a server says of itself at one moment, in words that fit every kind of server.
+"""The state of a server at one moment, in fields that fit every kind of server.
 
-Plain data. Whatever a server does not report is None, never zero: who shows it must be able to tell the two apart.
-Totals are counters since the process began; rates are made of two readings by whoever keeps them.
+Plain data. Whatever a server does not report is None, never zero, so that a screen can show the difference.
+Totals are counters since the process started; a rate is the difference of two readings.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ DISCONNECTED = "disconnected"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Counters of one engine process. Another `process` means that they began anew."""
+    """Counters of one engine process. A different `process` means that they restarted at zero."""
 
     process: str = ""
     prompt_tokens: float | None = None
-    cached_prompt_tokens: float | None = None  # of them, those that a cache spared
+    cached_prompt_tokens: float | None = None  # those served from the prompt cache
     generated_tokens: float | None = None
     drafts: float | None = None  # verifications that had a draft
     draft_tokens: float | None = None
     accepted_tokens: float | None = None
     emitted_tokens: float | None = None  # by verifications that had a draft, bonus tokens included
-    per_position: tuple[float, ...] | None = None  # [depth], how often depth i + 1 was accepted
+    per_position: tuple[float, ...] | None = None  # [depth]: how often the draft token at depth i + 1 was accepted
     draft_s: float | None = None
     verify_s: float | None = None
     host_s: float | None = None  # outside llama.cpp
-    plain_s: float | None = None  # what the tokens of answers would have taken without drafted rows
-    answer_s: float | None = None  # what they took
-    tok_s: float | None = None  # the server's own average, where it counts no tokens
+    plain_s: float | None = None  # estimated time of the answers' tokens without drafted rows
+    answer_s: float | None = None  # their actual time
+    tok_s: float | None = None  # the server's own average, if it does not count tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """Whether the server drafts. state: on, asleep, off, or "" where it does not say."""
+    """The server's drafting. state: on, asleep or off; "" if unknown."""
 
     state: str = ""
     reason: str = ""
-    setting: str = ""  # auto, off, pid or a number, as it can be switched; "": cannot be
+    setting: str = ""  # auto, off, pid or a number of draft tokens; "" if it cannot be changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One request: figures and who asked, never what."""
+    """A request: its figures and its owner, never its content."""
 
     id: str
     owner: str = ""
@@ -58,9 +58,9 @@ class RequestRow:
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     tok_s: float | None = None
-    acceptance: float | None = None  # accepted / drafted; of a running answer: accepted / generated is in `share`
+    acceptance: float | None = None  # accepted / drafted, when known; accepted / generated is in `share`
     share: float | None = None  # of the answer's tokens that came from drafts
-    wait_s: float | None = None  # from the question to the first token, or so far
+    wait_s: float | None = None  # from the request to its first token, or until now
     age_s: float | None = None
 
     @property
@@ -76,7 +76,7 @@ class Reading:
     state: str  # ready, loading, restarting, failed, idle, draining, or DISCONNECTED
     detail: str = ""
     model: str = ""
-    beside: tuple[str, ...] = ()  # other models that are loaded
+    beside: tuple[str, ...] = ()  # other loaded models
     draft: str = ""
     n_ctx: int | None = None  # tokens of a request
     num_slots: int | None = None
@@ -86,31 +86,31 @@ class Reading:
     restarts: int | None = None
     uptime_s: float | None = None
     cached_tokens: float | None = None  # in the KV cache
-    cache_cells: float | None = None  # that it has
-    cache_share: float | None = None  # of it that is in use, 0 to 1
+    cache_cells: float | None = None  # size of the KV cache in tokens
+    cache_share: float | None = None  # share of the KV cache in use, 0 to 1
     memory_bytes: int | None = None
-    swapped_bytes: float | None = None  # of conversations that wait in main memory
+    swapped_bytes: float | None = None  # of conversations swapped out to RAM
     totals: Totals = Totals()
     drafting: Drafting = Drafting()
     requests: tuple[RequestRow, ...] | None = None
     recent: tuple[RequestRow, ...] = ()
-    missing: tuple[str, ...] = ()  # what a person could switch on at the server, to see more
-    can_control: bool = False  # requests can be cancelled, drafting switched
+    missing: tuple[str, ...] = ()  # flags that would make the server report more
+    can_control: bool = False  # the caller may cancel requests and switch drafting
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All that are loaded."""
+        """Return all loaded models."""
         return (self.model, *self.beside) if self.model else self.beside
 
 
 def added(values: Iterable[float | None]) -> float | None:
-    """None where nothing is told."""
+    """Return the sum of the known values, None if all are unknown."""
     told = [value for value in values if value is not None]
     return sum(told) if told else None
 
 
 def added_totals(each: Sequence[Totals]) -> Totals:
-    """Of several engines; they begin anew when one comes or goes."""
+    """Return the sum over several engines; it starts anew when one comes or goes."""
     counters = {
         field.name: added(getattr(one, field.name) for one in each)
         for field in fields(Totals)
@@ -125,7 +125,7 @@ def added_totals(each: Sequence[Totals]) -> Totals:
 
 
 def totals_of(snapshot: EngineSnapshot) -> Totals:
-    """Of an engine's own snapshot."""
+    """Return the totals of an engine's own snapshot."""
     stats = snapshot.speculation
     return Totals(
         process=str(snapshot.engine_pid),
@@ -145,7 +145,7 @@ def totals_of(snapshot: EngineSnapshot) -> Totals:
 
 
 def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> Reading:
-    """An engine's own snapshot as a reading. A server that tells nothing has no process: then nothing is known."""
+    """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
     is_told = snapshot.engine_pid > 0
     stats = snapshot.speculation
     return Reading(

@@ -1,8 +1,8 @@
-"""The servers of ours that run on this machine: each announces itself in a file of the state folder.
+"""The eaglelocal servers running on this machine: each announces itself in a file of the state folder.
 
-A file names address, key and process, and only its owner may read it. It goes when the server ends; one
-whose process has ended (pid and birth mark, for pids are given anew) is stale and removed by who reads.
-Reading never raises: what is no such file is passed over. Knows files and /health, starts and ends nothing.
+A file holds address, key and process, and only its owner may read it. It is removed when the server ends. If its
+process has ended (checked by pid and birth mark, because pids are reused) it is stale, and a reader removes it.
+Reading never raises: invalid files are skipped. Uses files and /health; starts and ends nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class RunningServer:
 
     url: str
     port: int
-    machine: str  # its name: a home folder may be shared by several
+    machine: str  # host name: several machines may share a home folder
     pid: int
     birth: str  # mark of the process, see probe.processes
     target: str  # label
-    started_at: float  # seconds since 1970
-    api_key: str = field(default="", repr=False)  # of the local user, where the server wants one
+    started_at: float  # Unix time, s
+    api_key: str = field(default="", repr=False)  # of the local user, if the server requires one
 
     def is_at(self, url: str) -> bool:
-        """Does this address, with or without http://, mean this server?"""
+        """Return whether an address, with or without http://, is this server's."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname or "", parts.port
@@ -57,7 +57,7 @@ class RunningServer:
 
 
 def this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
-    """This process as a server. A host that stands for every address is reached over the loopback."""
+    """Return this process as a server. A wildcard host is replaced by the loopback address."""
     address = _ANYWHERE.get(host, host)
     name = f"[{address}]" if ":" in address else address
     pid = os.getpid()
@@ -75,7 +75,7 @@ def this_server(host: str, port: int, *, target: str, api_key: str = "") -> Runn
 
 @contextlib.contextmanager
 def announced(server: RunningServer) -> Iterator[Path]:
-    """Others find the server while the block runs. Raises EngineError when the state folder cannot be written."""
+    """Announce a server while the block runs. Raises EngineError when the state folder cannot be written."""
     path = announce(server)
     try:
         yield path
@@ -86,7 +86,7 @@ def announced(server: RunningServer) -> Iterator[Path]:
 
 
 def announce(server: RunningServer) -> Path:
-    """Say it, or say it anew. Raises EngineError when the state folder cannot be written."""
+    """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
     path = _path_of(server)
     try:
         write_whole(path, json.dumps(asdict(server)))
@@ -96,19 +96,19 @@ def announce(server: RunningServer) -> Path:
 
 
 def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
-    """Those alive, the newest first. Stale files are removed, unless one only looks."""
+    """Return the live servers, newest first. Stale files are removed unless `remove_stale` is False."""
     found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
     return sorted(found, key=lambda server: server.started_at, reverse=True)
 
 
 def stale_files() -> list[Path]:
-    """Announcements of servers on this machine that have ended without taking them down. Removes none."""
+    """Return announcements of ended servers of this machine that were not removed. Removes none."""
     here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
     return [path for path, server in here if not is_alive(server.pid, server.birth)]
 
 
 def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
-    """What /health says: ready, or what it does instead; NO_ANSWER when it says nothing in time."""
+    """Return the state from /health: ready, or another one; NO_ANSWER when no reply comes in time."""
     parts = urlsplit(server.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
@@ -131,7 +131,7 @@ def _word_of(said: bytes) -> str:
 
 
 def _path_of(server: RunningServer) -> Path:
-    """One a process: servers at several addresses, and on machines that share a home folder, do not meet."""
+    """Return the file's path, unique by machine, process and port, because machines may share a home folder."""
     machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
 
@@ -145,7 +145,7 @@ def _files() -> list[Path]:
 
 def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
     server = _read(path)
-    if server is None or server.machine != platform.node():  # the other machine's to remove
+    if server is None or server.machine != platform.node():  # for the other machine to remove
         return None
     if not is_alive(server.pid, server.birth):
         if not remove_stale:
@@ -157,7 +157,7 @@ def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
 
 
 def _read(path: Path) -> RunningServer | None:
-    """None for what is no announcement: another version's may look different, and is not ours to remove."""
+    """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
     try:
         with path.open("rb") as file:
             told = read_json(file.read(_MAX_BYTES))

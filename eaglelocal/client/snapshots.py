@@ -1,4 +1,4 @@
-"""The engine's totals as the client knows them: asked for when it can answer, remembered when it cannot."""
+"""The engine's snapshots: requested while it can answer, the last one kept for when it cannot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eaglelocal.core.events import NOTHING_YET, EngineSnapshot, TakeSnapshot
 
 
 class _Asked:
-    """A question on its way to one process."""
+    """A TakeSnapshot sent to one process, and its future answer."""
 
     def __init__(self, recipient: Recipient) -> None:
         self.recipient = recipient
@@ -19,7 +19,7 @@ class _Asked:
 
 
 class Snapshots:
-    """One question at a time is on its way; everyone who asks meanwhile shares its answer."""
+    """The snapshots of one client. One TakeSnapshot is in flight at a time; concurrent callers share its answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,10 +31,10 @@ class Snapshots:
         return self._last
 
     def take(self, recipient: Recipient, timeout_s: float) -> EngineSnapshot:
-        """A fresh snapshot, or the last one when the engine is busy for longer than this."""
+        """Return a fresh snapshot, or the last one if none arrives within `timeout_s`."""
         with self._lock:
             asked = self._asked
-            if asked is None or asked.recipient is not recipient:  # what a dead process was asked stays unanswered
+            if asked is None or asked.recipient is not recipient:  # a dead process never answers
                 asked = self._asked = _Asked(recipient)
                 recipient.send(TakeSnapshot())
         try:
@@ -50,5 +50,5 @@ class Snapshots:
             asked.answer.set_result(snapshot)
 
     def lose(self) -> None:
-        """The engine is gone: its totals stay, its gauges do not."""
+        """Keep the totals of an engine that is gone, and set its gauges to zero."""
         self.arrive(replace(self._last, running=0, waiting=0))

@@ -1,8 +1,8 @@
-"""Who may ask: keys, the Host header, origins. Plain decisions; doors.py puts them in front of the routes.
+"""Decide who may send requests: API keys, the Host header, origins. Pure decisions; doors.py applies them.
 
-Loopback is no trust boundary by itself: any web page can send a browser there, under a name that it has rebound.
-So Host is checked first, wherever a page could ask without a key or guess one, and requests that a foreign page sends
-are refused, not only left unreadable.
+Loopback alone is no trust boundary: any web page can make a browser send requests there, under a rebound host name.
+So Host is checked first, unless only unguessable keys are accepted, and requests from a foreign page are refused, not
+merely left unreadable to it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
-LOCAL = "local"  # the name of who asks where no key is needed
-THIS_MACHINE = "this machine"  # and of who found the key in the state folder
-ENVIRONMENT = "environment"  # and of who has the key of that variable
+LOCAL = "local"  # owner of requests when no key is needed
+THIS_MACHINE = "this machine"  # owner of requests with the key from the state folder
+ENVIRONMENT = "environment"  # owner of requests with the key of that variable
 OWN_NAMES = (LOCAL, THIS_MACHINE, ENVIRONMENT)
-# of this machine in a container; nobody can rebind them, for .internal is reserved and in no public DNS
+# names of this machine in a container; not rebindable, because .internal is reserved and in no public DNS
 NAMES_IN_CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
-# null: files, and pages that are kept apart; *: any host of a scheme whose hosts are random, such as an editor's
+# null: files and sandboxed pages; *: any host, for schemes whose hosts are random, such as an editor's webviews
 ORIGIN = re.compile(r"null|file://|https?://[^\s,/?#*]+|(?!https?:)[a-z][a-z0-9+.-]*://(\*|[^\s,/?#*]+)")
 HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?))(:(?P<port>[0-9]{0,5}))?")
 MAX_PORT = 65535
@@ -41,7 +41,7 @@ MAX_QUOTED_CHARS = 253
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names and keys; none: everyone is `local`."""
+    """The API keys by name; without any, every request belongs to `local`."""
 
     by_name: tuple[tuple[str, str], ...] = ()
 
@@ -49,7 +49,7 @@ class Keys:
         return bool(self.by_name)
 
     def owner(self, key: str) -> str | None:
-        """Whose key this is. Every key is compared in full, so that time tells nothing."""
+        """Return the name of a key, None if it is unknown. Compares with all keys in full: timing reveals nothing."""
         given, found = key.encode("utf-8", "surrogateescape"), None
         for name, known in self.by_name:
             if hmac.compare_digest(given, known.encode()):
@@ -58,17 +58,17 @@ class Keys:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """The names of those that can be found by trying."""
+        """Return the names of keys so short that they can be guessed."""
         return tuple(name for name, key in self.by_name if len(key) < MIN_KEY_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What is asked of those who come.
+    """The rules for admitting requests.
 
     host     the address that is listened on
-    names    more names under which this server is known
-    origins  web pages that may ask (CORS), such as http://localhost:3000 or vscode-webview://*; "*" is not among them
+    names    more host names of this server
+    origins  allowed CORS origins, such as http://localhost:3000 or vscode-webview://*; "*" is not among them
     """
 
     host: str = "127.0.0.1"
@@ -78,22 +78,22 @@ class Access:
 
     @property
     def operators(self) -> frozenset[str]:
-        """Who may do more than ask: this machine's user, and whoever has the only key that was given out."""
+        """The owners who may also control the server: this machine's user, and the holder of the only other key."""
         named = {name for name, _ in self.keys.by_name} - {THIS_MACHINE}
         return frozenset({LOCAL, THIS_MACHINE} | (named if len(named) == 1 else set()))
 
     @property
     def checks_host(self) -> bool:
-        """A page under a rebound name knows no key: where one is wanted, any name will do. Short ones it could try."""
+        """Return whether to check Host: a page under a rebound name has no key, but could guess a short one."""
         return not self.keys or bool(self.keys.short)
 
     def admits_host(self, header: str) -> bool:
-        """Is this Host one of ours? Addresses are: a name is what can be rebound."""
+        """Return whether a Host header is this server's. IP addresses always are: only names can be rebound."""
         name = host_name(header)
         return name is not None and (is_address(name) or name in self.names or is_own_name(name))
 
     def admits_origin(self, origin: str, host: str) -> bool:
-        """May a page of this origin ask? Our own pages and those listed."""
+        """Return whether pages of an origin may send requests: our own, and those listed."""
         of_scheme = re.sub("://.*", "://*", origin)
         return not {origin, of_scheme}.isdisjoint(self.origins) or origin in (f"http://{host}", f"https://{host}")
 
@@ -108,7 +108,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, keys: Keys) -> None:
-    """Raises UsageError for an address that others can reach, where there is no key or one that can be guessed."""
+    """Check the address to listen on. Raises UsageError for one that others can reach with no key or a short one."""
     if is_loopback(host):
         return
     if not keys:
@@ -124,7 +124,7 @@ def check_bind(host: str, keys: Keys) -> None:
 
 
 def key_warnings(path: Path | None, keys: Keys) -> list[str]:
-    """What is less safe than it could be, yet no reason to refuse: for whoever reads the keys to say."""
+    """Return warnings about short keys and a key file that others can read, to be shown by the caller."""
     found = [f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short]
     if path is not None and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"the key file {path} can be read by others: chmod 600 {shlex.quote(str(path))}")
@@ -132,7 +132,7 @@ def key_warnings(path: Path | None, keys: Keys) -> list[str]:
 
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
-    """Keys of the file and of the environment. A file that does not exist is made, with one new key."""
+    """Return the keys of the file and of the environment. A missing file is created with one new key."""
     found: list[tuple[str, str]] = []
     if path is not None:
         if not path.exists():
@@ -144,7 +144,7 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
 
 
 def with_own_key(keys: Keys) -> tuple[Keys, str]:
-    """The keys with one for `chat` on this machine, new at every start, and that one; "" where no key is needed."""
+    """Return the keys plus a new one for `chat` on this machine, and that key; "" if no keys are used."""
     if not keys:
         return keys, ""
     own = secrets.token_urlsafe(24)
@@ -152,7 +152,7 @@ def with_own_key(keys: Keys) -> tuple[Keys, str]:
 
 
 def write_key(path: Path) -> None:
-    """A new file, readable by its owner only, with a key nobody has seen."""
+    """Create a key file with one random key, readable by its owner only. Raises UsageError."""
     try:
         make_folder(path.parent, PRIVATE)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -162,7 +162,7 @@ def write_key(path: Path) -> None:
 
 
 def keys_of(path: Path) -> list[tuple[str, str]]:
-    """Lines of `name: key`, or a key alone; empty lines and # comments are skipped."""
+    """Read lines of `name: key` or a key alone; empty lines and # comments are skipped. Raises UsageError."""
     try:
         lines = read_text_file(path).splitlines()
     except OSError as error:
@@ -189,7 +189,7 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
 
 
 def named_key(line: str, place: str) -> tuple[str, str]:
-    """The parts of `name: key`; no name where there is no colon. Raises UsageError for what may be either."""
+    """Split `name: key`; the name is "" without a colon. Raises UsageError if the colon may belong to the key."""
     name, colon, key = line.partition(":")
     if not colon:
         return "", line
@@ -206,13 +206,13 @@ def checked_key(key: str, place: str) -> str:
 
 
 def key_in(headers: Mapping[str, str]) -> str:
-    """`Authorization: Bearer KEY`, or `x-api-key` as Anthropic's clients send it; "" where there is none."""
+    """Return the key from `Authorization: Bearer KEY` or `x-api-key` (Anthropic's clients); "" if there is none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def host_name(header: str) -> str | None:
-    """Return the name of a Host header, in small letters and without the port; None for what is none.
+    """Return the host of a Host header, in lower case and without the port; None for an invalid header.
 
     >>> host_name("LOCALHOST:8421"), host_name("[::1]:80"), host_name("nas.home.")
     ('localhost', '::1', 'nas.home')
@@ -251,7 +251,7 @@ def host_refusal(header: str) -> str:
 
 
 def origins_of(origins: Iterable[str]) -> tuple[str, ...]:
-    """As browsers send them. Raises UsageError for what no page has as its origin."""
+    """Return the origins as browsers send them. Raises UsageError for one that no page can have."""
     found = tuple(re.sub("(?<!:/)/$", "", origin) for origin in origins)
     for origin in found:
         if not ORIGIN.fullmatch(origin):

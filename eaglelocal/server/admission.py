@@ -1,4 +1,4 @@
-"""How many requests may be here at once, and how many of them may be one person's. Pure counting."""
+"""Limit the requests in the server at once, in all and for each owner. Pure counting."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_RETRY_AFTER_S = 60
 
 
 class Admission:
-    """A bounded queue. The order in which it is served is the engine's business.
+    """A bounded queue. The engine decides the order in which requests run.
 
-    is_shared  several keys: nobody may hold more than three quarters of what the others leave, so that however many
-               come there is room for one more: of 68 places 51, then 12, then 4
+    is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
+               owner still gets a place: of 68 places 51, then 12, then 4
     """
 
     def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
@@ -37,16 +37,16 @@ class Admission:
 
     @property
     def share(self) -> int:
-        """Of one owner, who is alone."""
+        """Return the share of an owner while there is no other."""
         return self._share_of(self.capacity)
 
     def _share_of(self, places: int) -> int:
-        """Of places that others leave to one owner; a few are not worth dividing."""
+        """Return how many of the places that others leave an owner may hold; a few (num_slots) are not divided."""
         return max(places * 3 // 4, min(self.num_slots, places)) if self._is_shared else places
 
     @contextmanager
     def place(self, owner: str, count: int = 1) -> Iterator[None]:
-        """Room for `count` answers. Raises Problem: 429 where there is none, 400 where there never will be."""
+        """Hold places for `count` answers. Raises Problem: 429 if none are free, 400 if there never can be enough."""
         held = self._inside[owner]
         left = self.capacity - (self.num_inside - held)
         if held + count > self._share_of(left):
@@ -60,11 +60,11 @@ class Admission:
                 del self._inside[owner]
 
     def took(self, seconds: float) -> None:
-        """An answer was complete after so long."""
+        """Record how long an answer took, for Retry-After."""
         self._durations.append(seconds)
 
     def _full(self, count: int) -> Problem:
-        if count > self.share:  # never, however long one waits
+        if count > self.share:  # never possible, however long one waits
             what = f"{count} answers were asked for, and {self.share} may be running or waiting here"
             return Problem(400, what, parameter="n")
         ahead = self.num_inside / self.num_slots * (fmean(self._durations) if self._durations else 1.0)

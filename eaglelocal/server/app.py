@@ -1,4 +1,4 @@
-"""The application: routes behind doors, and every failure in the shape that the caller's client knows."""
+"""The ASGI application: routes behind the middlewares of doors.py, and errors in the format of the API called."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 def create_app(serving: Serving, access: Access) -> ASGIApp:
-    """Everything that answers HTTP. Who runs it loads the first model (`serving.models.start`)."""
+    """Build the application. The caller also loads the first model (`serving.models.start`)."""
     app = FastAPI(
         title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.state.serving = serving
-    app.state.memories = defaultdict[str, Memory](Memory)  # of responses, by owner
+    app.state.memories = defaultdict[str, Memory](Memory)  # of /v1/responses, by owner
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
     for routes in ROOMS:
@@ -69,14 +69,15 @@ def create_app(serving: Serving, access: Access) -> ASGIApp:
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     reading = BodyDoor(app, is_shared=len(access.keys.by_name) > 1)
     behind: ASGIApp = KeyDoor(reading, access)
-    if access.origins:  # whom HostDoor has let in
+    if access.origins:  # HostDoor has already refused other origins
         behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
     return PathDoor(LogDoor(HostDoor(behind, access)))
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, once; without the status that FastAPI writes down for whatever has a body, for what it
-    cannot read is answered as OpenAI does, with 400."""
+    """Return the OpenAPI document, built once; without FastAPI's 422, because invalid bodies are answered with 400,
+    as OpenAI does.
+    """
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         for path in made["paths"].values():
@@ -105,7 +106,7 @@ def _on(to_problem: Callable[[Exception], Problem]) -> Callable[[Request, Except
 
 
 def _not_found(request: Request, error: Exception) -> JSONResponse:
-    """Clients whose address lacks the /v1 are told so."""
+    """Return 404; if the path exists under /v1, say so."""
     path = f"/v1{request.url.path}"
     if path not in PATHS:
         return _told(request, invalid.of_http(error))

@@ -1,9 +1,9 @@
-"""Requests on their way: from a client's threads into one asyncio task, and back when the caller has gone.
+"""Requests in progress: carries events from a client's threads to an asyncio task, and cancels abandoned requests.
 
     async with Asking(line, requests) as asking:
         while events := await asking.next(15.0): ...
 
-Whoever leaves early cancels what still runs. Knows clients and events, no HTTP.
+Leaving the block early cancels what still runs. Uses clients and events, no HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.errors import EagleLocalError, EngineError
 
 
 class Answerer(Protocol):
-    """An engine behind a server: a Client that takes questions of every kind, and comes back when it dies."""
+    """An engine behind a server: a Client for all kinds of requests that restarts after a crash."""
 
     @property
     def state(self) -> str: ...
@@ -33,7 +33,7 @@ class Answerer(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why it is away; empty while it is there."""
+        """Return why the engine is away; empty while it runs."""
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
@@ -47,9 +47,9 @@ class Answerer(Protocol):
 
 
 class Line:
-    """A client as asyncio may use it: what could block runs on one thread of its own, in order.
+    """A client for use in asyncio: calls that may block run in order on one thread per client.
 
-    So a cancel never overtakes its request, and a hanging engine holds up no other model's callers.
+    So a cancel never overtakes its request, and a hanging engine does not block requests to other models.
     """
 
     def __init__(self, client: Answerer) -> None:
@@ -64,22 +64,22 @@ class Line:
             self._thread.submit(self.client.cancel, request_id)
 
     def close(self) -> None:
-        """Blocks for as long as the client takes to close."""
+        """Close the client; blocks for as long as that takes."""
         self.client.close()
         self._thread.shutdown(wait=False)
 
     def _submit(self, asking: Asking, request: AnyRequest) -> None:
         try:
             self.client.submit(request, asking.arrive)
-        except Exception as error:  # whatever it is, somebody waits for an answer
+        except Exception as error:  # on any error: the caller waits for an answer
             known = error if isinstance(error, EagleLocalError) else EngineError(f"the request cannot be sent: {error}")
             asking.arrive(Failed(request.id, known))
 
 
 class Asking:
-    """The requests of one call, and their events in the order in which they came.
+    """The requests of one call, and their events in order of arrival.
 
-    requests  emptied when they are on their way: the engine has them then, and there may be pictures in them
+    requests  emptied once they are submitted: the engine has them, and they may contain large images
     """
 
     def __init__(self, line: Line, requests: list[AnyRequest]) -> None:
@@ -95,18 +95,18 @@ class Asking:
         return not self._running and not self._arrived
 
     def arrive(self, event: RequestEvent) -> None:
-        """Take an event; on a thread of the client."""
+        """Take an event; called on a thread of the client."""
         self._arrived.append(event)
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everyone who listens
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and all readers with it
             self._loop.call_soon_threadsafe(self._has_news.set)
 
     async def next(self, timeout_s: float) -> list[RequestEvent]:
-        """What has come, at least one event; nothing when the time is over, or everything was told."""
+        """Return the events that have arrived, waiting for at least one; empty on timeout or after the last event."""
         if not self.is_over and not self._arrived:
             self._has_news.clear()
             if not self._arrived:  # it may have come since
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_s):  # wait_for would lose a cancel that comes with news (3.11)
+                    async with asyncio.timeout(timeout_s):  # in 3.11 wait_for may lose a cancel that comes with news
                         await self._has_news.wait()
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
         for event in events:

@@ -1,6 +1,6 @@
-"""One answer as the server sees it come: what is new since it was last told, and the figures of the whole.
+"""The state of one answer as its events arrive: the unsent part (Delta) and the figures of the whole.
 
-Fed with the engine's events; knows no HTTP and none of the shapes in which answers are told.
+Fed with the engine's events; independent of HTTP and of the formats of the APIs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from eaglelocal.errors import EagleLocalError
 
 @dataclass(slots=True)
 class Said:
-    """Text in a row."""
+    """A run of text."""
 
     text: str = ""
-    sampled: list[Sampled] = field(default_factory=list)  # of its tokens, when logprobs were asked for
-    runs: list[tuple[str, int, bool]] = field(default_factory=list)  # the text cut where drafted tokens begin and end
+    sampled: list[Sampled] = field(default_factory=list)  # logprobs of its tokens, if they were requested
+    runs: list[tuple[str, int, bool]] = field(default_factory=list)  # split where drafted tokens begin and end
 
     def add(self, text: str, *, drafted: bool) -> None:
-        """A token's text. Each run has its text, its number of tokens, and whether they came from a draft."""
+        """Append a token's text. `runs` holds (text, number of tokens, whether they came from a draft)."""
         self.text += text
         if self.runs and self.runs[-1][2] == drafted:
             before, count, _ = self.runs.pop()
@@ -44,7 +44,7 @@ class Said:
 
 @dataclass(slots=True)
 class Thought:
-    """Text that was thought, in a row."""
+    """A run of reasoning text."""
 
     text: str = ""
 
@@ -54,12 +54,12 @@ News = Said | Thought | CallPart
 
 @dataclass(slots=True)
 class Delta:
-    """What came since the last one was taken, in the order in which it came."""
+    """The parts that arrived since the last Delta was taken, in order."""
 
     parts: list[News] = field(default_factory=list)
 
     def said(self) -> Said:
-        """Where text goes on."""
+        """Return the Said at the end of the parts, appending one if needed."""
         if not self.parts or not isinstance(self.parts[-1], Said):
             self.parts.append(Said())
         last = self.parts[-1]
@@ -90,7 +90,7 @@ class Delta:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Of an answer that was taken as a whole."""
+        """Return the tool calls, for a Delta that holds the whole answer."""
         return joined(part for part in self.parts if isinstance(part, CallPart))
 
     @property
@@ -103,7 +103,7 @@ class Delta:
 
 @dataclass(slots=True)
 class Choice:
-    """A request and what has come of it. Times are of one monotonic clock, in seconds."""
+    """A request and the state of its answer. Times are of one monotonic clock, in seconds."""
 
     index: int
     request: AnyRequest
@@ -111,20 +111,20 @@ class Choice:
     started: Started | None = None
     finished: Finished | None = None
     error: EagleLocalError | None = None
-    is_refused: bool = False  # it never was on its way
+    is_refused: bool = False  # it was never submitted
     num_tokens: int = 0
     num_reasoning: int = 0  # tokens
-    num_accepted: int = 0  # of them from drafts
+    num_accepted: int = 0  # tokens that came from drafts
     state: str = ""  # of its drafting: on, asleep, off; "" before it starts
     first_at: float = 0.0
-    last_at: float = 0.0  # of its newest token
+    last_at: float = 0.0  # when its newest token arrived
     ended_at: float = 0.0
-    gaps: list[float] = field(default_factory=list)  # between arrivals, until somebody takes them
+    gaps: list[float] = field(default_factory=list)  # between arrivals, s; for the latency histogram
     embedded: Embedded | None = None
     prompted: Prompted | None = None
     tokens: list[int] = field(default_factory=list)  # of the answer
     _new: Delta = field(default_factory=Delta)
-    _held: list[Sampled] = field(default_factory=list)  # draws of tokens whose text has not come
+    _held: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
 
     @property
     def is_over(self) -> bool:
@@ -132,17 +132,17 @@ class Choice:
 
     @property
     def is_counted(self) -> bool:
-        """Nothing is answered, so there is nothing to remember."""
+        """Return whether the request only counts prompt tokens, so that there is no answer to record."""
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property
     def was_cut(self) -> bool:
-        """It had no room left, wherever it was."""
+        """Return whether the answer was cut off (finish reason `length`), be it within text, reasoning or a call."""
         return self.finished is not None and self.finished.reason == "length"
 
     @property
     def params(self) -> SamplingParams:
-        """How it is sampled."""
+        """Return its sampling parameters."""
         assert isinstance(self.request, ChatRequest)
         return self.request.params
 
@@ -156,7 +156,7 @@ class Choice:
 
     @property
     def tok_s(self) -> float:
-        """From the first to the newest token."""
+        """Return tokens/s from the first to the newest token."""
         seconds = self.last_at - self.first_at
         return (self.num_tokens - 1) / seconds if seconds > 0 else 0.0
 
@@ -210,9 +210,9 @@ class Choice:
             self._held = []
 
     def _weigh(self, text: str) -> None:
-        """Tell the draws of the tokens that this text is of: of all that are not told yet, the last that cover it.
+        """Pass on the logprobs of this text's tokens: of those held back, the last ones whose bytes cover the text.
 
-        Those before are of markers, or of white space around them. Where nothing is taken apart, every token counts.
+        Earlier ones belong to markers or white space around them. If the answer is not split, every token counts.
         """
         if not self._held:
             return
@@ -226,12 +226,12 @@ class Choice:
         self._held = self._held if is_split and not text else []
 
     def forget(self) -> None:
-        """The answer was told: what remains are figures. No text stays in memory."""
+        """Drop all text once the answer was sent, so that only the figures stay in memory."""
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
         self.gaps, self.tokens, self.embedded, self.prompted = [], [], None, None
         self._new, self._held = Delta(), []
 
     def news(self) -> Delta:
-        """What is new; the next call begins behind it."""
+        """Return what is new since the last call."""
         new, self._new = self._new, Delta()
         return new

@@ -1,8 +1,8 @@
-"""Bounds the connections of a server. Where all places are taken, a newcomer gets the place of an idle connection.
+"""Bound the connections of a server. When all places are taken, a new connection replaces an idle one.
 
-So whoever opens sockets and says nothing keeps nobody out: the connection that has been idle for longest is closed
-first, then the one that has been sending a body for longest. Only where every connection is being answered is a
-newcomer refused. Knows no bytes and no HTTP.
+So idle sockets cannot keep others out: the connection that has been idle longest is closed first, then the one that
+has been sending a body longest. Only when every connection is being answered is a new one refused. Independent of
+HTTP.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Protocol
 
 
 class Connection(Protocol):
-    """A connection as far as its place is concerned."""
+    """The part of a connection that ConnectionPlaces uses."""
 
     @property
     def is_receiving(self) -> bool:
-        """Is its request's body still on its way?"""
+        """Return whether the body of its request is still arriving."""
 
     def evict(self) -> None:
         """Close it at once. It calls `leave` when it is closed."""
 
 
 class ConnectionPlaces:
-    """Who has a place, in the order in which they became idle or busy. Belongs to one event loop."""
+    """The open connections, in the order in which they became idle or busy. For one event loop."""
 
     def __init__(self, max_connections: int) -> None:
         self._max_connections = max_connections
@@ -33,20 +33,20 @@ class ConnectionPlaces:
         return len(self._idle) + len(self._busy)
 
     def enter(self, newcomer: Connection) -> bool:
-        """Give a place to a newcomer, who is idle. False: all are being answered, and it has none."""
+        """Give a new connection a place, as idle; return False if all connections are being answered."""
         if len(self) >= self._max_connections and not self._make_room():
             return False
         self._idle[newcomer] = None
         return True
 
     def set_busy(self, connection: Connection) -> None:
-        """Its request's head has arrived."""
+        """Mark a connection as busy: the head of its request has arrived."""
         if connection in self._idle:
             del self._idle[connection]
             self._busy[connection] = None
 
     def set_idle(self, connection: Connection) -> None:
-        """Its answer is complete."""
+        """Mark a connection as idle: its answer is complete."""
         if connection in self._busy:
             del self._busy[connection]
             self._idle[connection] = None

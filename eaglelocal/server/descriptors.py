@@ -1,7 +1,7 @@
-"""How many file descriptors this process may have, and how many of them connections may take.
+"""The file descriptor limit of this process, and how many descriptors connections may use.
 
-A connection takes one. The rest is kept for engines (three pipes each), logs, files and the end of connections that
-were closed a moment ago: a server without a free descriptor can start no engine and accept nobody.
+A connection uses one. The rest is kept for engines (three pipes each), logs, files and connections that are closing:
+a server without a free descriptor can neither start an engine nor accept a connection.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ WANTED_DESCRIPTORS = 65536
 RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 8
 MAX_CONNECTIONS = 1024
-ACCEPT_BATCH = 8  # connections that asyncio accepts in one go, before the first of them is counted
+ACCEPT_BATCH = 8  # connections that asyncio accepts in one go, before the first is counted
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one, up to WANTED_DESCRIPTORS; return the limit that holds now."""
+    """Raise the soft limit to the hard one, up to WANTED_DESCRIPTORS; return the limit now in force."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -24,7 +24,7 @@ def raise_descriptor_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # macOS has one more limit, and refuses what is above it
+        with suppress(ValueError, OSError):  # macOS has another limit, and refuses values above it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

@@ -1,7 +1,6 @@
-"""What every request passes before a route: its path, Host, origin, CORS, key, and its body's size and time, in this
-order.
+"""ASGI middlewares in front of the routes: path, Host, origin, CORS, key, size and time of the body, in this order.
 
-Plain ASGI, so that streams pass untouched. Decisions are in access.py.
+Plain ASGI, so that streams pass unchanged. Decisions are in access.py.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ VERSIONS = ("1.0", "1.1")
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "transfer-encoding")
 MAX_HEAD_BYTES = 32 * 2**10
 MAX_BODY_BYTES = 32 * 2**20
-MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of pictures are 90 MiB as base64 in lines; and there are texts
+MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of images are 90 MiB of base64 with line breaks, plus texts
 CONVERSATION_PATHS = frozenset(
     (
         *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
         *("/api/chat", "/api/generate", "/apply-template"),
     )
 )
-LARGE_BYTES = 4 * 2**20  # what is larger has pictures in it
-MAX_LARGE = 8  # places for such bodies, from their first byte to the end of the answer
-PLACE_BYTES = 32 * 2**20  # so many places does a body take as it has such pieces
-MAX_VALUES = 2**20  # of JSON, in a large one: as many take a tenth of a second to read, and 100 MB
-BODY_TIMEOUT_S = 20.0  # for what is not large
+LARGE_BYTES = 4 * 2**20  # larger bodies contain images
+MAX_LARGE = 8  # places for such bodies, held from the first byte until the answer ends
+PLACE_BYTES = 32 * 2**20  # a body takes one place for each started piece of this size
+MAX_VALUES = 2**20  # of JSON values in a large body: this many take 0.1 s and 100 MB to parse
+BODY_TIMEOUT_S = 20.0  # for bodies that are not large
 MAX_LOGGED_BYTES = 200
 
 _BASE = re.compile("/+(v1/+)*")
@@ -48,8 +47,9 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class PathDoor:
-    """Understands targets that are whole addresses, and base URLs that end with a slash or a /v1 too many; first, so
-    that every check sees what is routed."""
+    """Normalizes targets that are whole URLs, and paths from base URLs with an extra slash or /v1. It comes first, so
+    that all checks see the path that is routed.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -62,7 +62,7 @@ class PathDoor:
 
 
 class HostDoor:
-    """Only requests that are meant for us (DNS rebinding), and none that a foreign web page sends."""
+    """Refuses requests for another Host (DNS rebinding) and those from foreign web pages."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -89,7 +89,7 @@ class HostDoor:
 
 
 class KeyDoor:
-    """A known key, where keys are wanted; `scope["state"]["owner"]` says whose."""
+    """Requires a known key if keys are used; puts its name into `scope["state"]["owner"]`."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._keys, self._operators = app, access.keys, access.operators
@@ -110,12 +110,12 @@ class KeyDoor:
 
 
 class BodyDoor:
-    """Reads the whole body first, in bounded memory and time, so that no route waits for a slow sender.
+    """Reads the whole body before the route runs, in bounded memory and time, so that no route waits for a slow client.
 
-    Large bodies tell their length, are few at once (the larger, the fewer), and hold long texts rather than many
-    values: JSON is read in the event loop, for in a thread it would hold the interpreter as long.
+    Large bodies need a Content-Length, are limited in number (the larger, the fewer), and may hold long texts but not
+    many values: JSON is parsed in the event loop, because a thread would hold the GIL as long.
 
-    is_shared  several keys: none holds more than half of the places for large bodies
+    is_shared  several keys: none may hold more than half of the places for large bodies
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class BodyDoor:
     ) -> None:
         self._app, self._timeout_s = app, timeout_s
         self._share = MAX_LARGE // 2 if is_shared else MAX_LARGE
-        self._large: Counter[str] = Counter()  # places that are taken, by owner
+        self._large: Counter[str] = Counter()  # places taken, by owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
@@ -171,7 +171,7 @@ class BodyDoor:
                 await self._app(scope, receive, send)
 
     async def _read(self, length: int, receive: Receive) -> bytes | None:
-        """The body; None when the client has gone."""
+        """Return the body; None if the client has disconnected. Raises Problem (413)."""
         parts, size, max_bytes = [], 0, max(length, LARGE_BYTES)
         while True:
             message = await receive()
@@ -191,7 +191,7 @@ class BodyDoor:
 
 
 class LogDoor:
-    """One line a request: method, path, status, who, seconds. Never what was asked or answered."""
+    """Logs one line a request: method, path, status, owner, seconds. Never the content of request or answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -227,7 +227,7 @@ class LogDoor:
 
 
 def ambiguity(headers: Headers) -> Problem | None:
-    """Refuse what a proxy before us may have understood otherwise than we would: two lengths, or one header twice."""
+    """Return a Problem for a request that a proxy may have parsed differently: two lengths, or a repeated header."""
     if "content-length" in headers and "transfer-encoding" in headers:
         return Problem(400, "a request has Content-Length or Transfer-Encoding, not both", code="invalid_http")
     for name in SINGLE_HEADERS:
@@ -237,7 +237,7 @@ def ambiguity(headers: Headers) -> Problem | None:
 
 
 def routed_path(path: str) -> str:
-    """`//v1//v1/messages` -> `/v1/messages`. Only its beginning: further on, slashes may belong to a model's name."""
+    """Normalize the start of a path: `//v1//v1/messages` -> `/v1/messages`. Later slashes may be a model name's."""
     base = _BASE.match(path)
     return path if base is None else ("/v1/" if base[1] else "/") + path[base.end() :]
 
@@ -251,17 +251,17 @@ def max_bytes_at(path: str) -> int:
 
 
 def num_places(length: int) -> int:
-    """Of those for large bodies: none for others."""
+    """Return how many places for large bodies a body takes; 0 if it is not large."""
     return -(-length // PLACE_BYTES) if length > LARGE_BYTES else 0
 
 
 def num_values(body: bytes) -> int:
-    """No JSON has more in it than these signs; texts have them too."""
+    """Return an upper bound of the number of JSON values; signs inside strings count too."""
     return 1 + sum(body.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """The body in one message; afterwards what the server has to say, which is that the client has gone."""
+    """Return a `receive` that gives the body in one message, then the server's messages (the disconnect)."""
     untold: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def told() -> Message:
@@ -273,7 +273,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = False) -> None:
     body = json.dumps(shaped(problem, scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
-    if close:  # the rest of the body would be taken for another request
+    if close:  # else the rest of the body would be parsed as another request
         headers["connection"] = "close"
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
@@ -281,7 +281,7 @@ async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = Fa
 
 
 def shaped(problem: Problem, path: str) -> dict[str, object]:
-    """As those expect it who ask there."""
+    """Return the JSON body of an error, in the format of the API at this path."""
     if path.startswith(OLLAMA_PATHS):
         return problem.ollama_body()
     return problem.anthropic_body() if path.startswith(ANTHROPIC_PATHS) else problem.body()
@@ -293,7 +293,7 @@ def state(scope: Scope) -> MutableMapping[str, Any]:
 
 
 def logged_path(scope: Scope) -> str:
-    """As it was sent, with its percent signs: decoded, it could hold the ends of lines and commands for terminals."""
+    """Return the path percent-encoded, as sent: decoded, it could hold line breaks and terminal escapes."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "backslashreplace")
     return raw[:MAX_LOGGED_BYTES].decode("ascii", "backslashreplace")
 

@@ -1,8 +1,7 @@
-"""What a request may say about how it was written down: no Content-Encoding, and its target as a path or an address.
+"""Check how a request is encoded: no Content-Encoding, and its target either a path or an absolute URL.
 
-Clients that speak to a proxy send the whole address (`GET http://127.0.0.1:8421/v1/models HTTP/1.1`), and every server
-must understand that (RFC 9112, 3.2.2): the host in it counts then, and the Host header does not. Decides nothing about
-hosts itself.
+Clients that use a proxy send the absolute URL (`GET http://127.0.0.1:8421/v1/models HTTP/1.1`), which every server
+must accept (RFC 9112, 3.2.2): its host then replaces the Host header. Does not check hosts itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ADDRESS = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 
 
 def encoding_problem(headers: Headers) -> Problem | None:
-    """A compressed body is refused by the name of its encoding: a small one could unfold to any size."""
+    """Return a Problem that names the encoding of a compressed body, which could expand to any size; else None."""
     given = ",".join(headers.getlist("content-encoding"))
     codings = [coding.strip() for coding in given.split(",") if coding.strip()]
     if all(coding.lower() == "identity" for coding in codings):
@@ -32,7 +31,7 @@ def encoding_problem(headers: Headers) -> Problem | None:
 
 
 def with_plain_target(scope: Scope) -> Scope:
-    """The same request with a path for its target, where that was an address, and the host of the address as Host."""
+    """Return the scope with an absolute URL as target replaced by its path, and its host as Host header."""
     target: bytes = scope.get("raw_path") or b""
     address = _ADDRESS.match(target)
     if address is None:
@@ -47,6 +46,6 @@ def with_plain_target(scope: Scope) -> Scope:
 
 
 def _without_host(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Without the first only: who sends several is refused for that."""
+    """Remove the first Host header only: a request with several is refused later."""
     at = next((i for i, (name, _) in enumerate(headers) if name.lower() == b"host"), len(headers))
     return [*headers[:at], *headers[at + 1 :]]

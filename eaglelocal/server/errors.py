@@ -1,7 +1,7 @@
-"""What went wrong, as OpenAI's clients expect it: a status, and an object with message, type, param and code.
+"""Errors as the APIs' clients expect them: a status, and an object with message, type, param and code.
 
-Knows the error tree and HTTP's statuses. A message never quotes a prompt; hints are part of the message, for a
-client shows nothing else.
+Maps the error tree to HTTP statuses. A message never quotes a prompt; it includes the hint, because clients show
+nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_err
 
 
 class Problem(Exception):
-    """An answer that is an error. Raise it anywhere before the first byte of an answer."""
+    """An error reply. Raise it anywhere before the first byte of an answer."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class Problem(Exception):
         self.parameter, self.code, self.headers = parameter, code, headers
 
     def body(self) -> dict[str, object]:
-        """OpenAI's shape."""
+        """Return the error in OpenAI's format."""
         error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
         return {"error": error}
 
     def anthropic_body(self) -> dict[str, object]:
-        """Clients know a prompt that does not fit by the words that Anthropic has for it, and shorten it then."""
+        """Return the error in Anthropic's format: clients recognize a prompt that is too long by this wording."""
         message = f"prompt is too long: {self.message}" if self.is_too_long else self.placed_message
         return {"type": "error", "error": {"type": self.type, "message": message}}
 
     def ollama_body(self) -> dict[str, object]:
-        """Clients know by its first words that they must shorten."""
+        """Return the error in Ollama's format: clients recognize a prompt that is too long by its first words."""
         return {"error": self.message if self.is_too_long else self.placed_message}
 
     @property
@@ -62,18 +62,18 @@ class Problem(Exception):
 
     @property
     def placed_message(self) -> str:
-        """With the place, where there is one text for both: in front, unless the text names it as a word."""
+        """Return the message with the parameter's place in front, unless the text already names it as a word."""
         is_said = self.parameter is None or is_named(self.parameter, self.message)
         return self.message if is_said else f"{self.parameter}: {self.message}"
 
 
 def is_named(name: str, text: str) -> bool:
-    """Is the name there by itself? `n` is not in `answer`, nor `stop` in `stop_sequences`, nor `a` in `a.b`."""
+    """Return whether a name stands by itself: `n` not in `answer`, `stop` not in `stop_sequences`, `a` not in `a.b`."""
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
 def unsupported(parameter: str, why: str) -> Problem:
-    """A field that would change the answer if we knew how to honour it."""
+    """Return the Problem for a field that is not supported but would change the answer."""
     return Problem(400, why, parameter=parameter, code="unsupported_parameter")
 
 
@@ -82,7 +82,7 @@ def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The answer to a failure of ours; what nobody foresaw is told without its details."""
+    """Return the reply to an error; for an unforeseen one without details."""
     match error:
         case Problem():
             return error

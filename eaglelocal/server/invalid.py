@@ -1,12 +1,12 @@
-"""What pydantic, FastAPI and starlette object to in a request, as problems with the parameter's place in the body.
+"""Turn errors of pydantic, FastAPI and starlette into a Problem that names the parameter's place in the body.
 
-A field that may be of several types is refused by each of them, under places that name the types:
+A field of a union type is refused once for each type, at places that contain the types:
 
-    stop: ["a", 3]  ->  stop.str: not a string, stop.list[str].1: not a string  ->  told as stop.1
+    stop: ["a", 3]  ->  stop.str: not a string, stop.list[str].1: not a string  ->  reported as stop.1
 
-So places are followed through the body, what is not in it is left out, and the objection that lies deepest is told;
-of several in one place that of the type which the value has (`stop: at most 128`, not `stop: not a string`).
-Values themselves are not told again.
+So places are followed through the body, parts that are not in it are left out, and the deepest error is reported;
+of several at one place, that of the type which the value has (`stop: at most 128`, not `stop: not a string`).
+Values themselves are never quoted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.server.errors import INVALID, NOT_FOUND, Problem
 MAX_MESSAGE_CHARS = 500
 MAX_PLACE_CHARS = 200
 AN_OBJECT = ("a valid dictionary or object to extract fields from", "an object")
-Found = tuple[list[str | int], Mapping[str, Any]]  # a place in the body, and the objection to what is there
+Found = tuple[list[str | int], Mapping[str, Any]]  # a place in the body, and the error at it
 SHOULD_BE = "Input should be "
 OF_ANOTHER_TYPE = frozenset(
     (
@@ -35,7 +35,7 @@ UNREADABLE = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it
 
 
 def of_validation(error: Exception) -> Problem:
-    """Raised by FastAPI, about a body, a path or a query."""
+    """Return the Problem for a RequestValidationError of FastAPI about a body, a path or a query."""
     assert isinstance(error, RequestValidationError)
     if isinstance(error.body, bytes) and error.body:
         return Problem(415, "the body must come as JSON, with Content-Type: application/json", code="invalid_json")
@@ -47,7 +47,7 @@ def of_validation(error: Exception) -> Problem:
 
 
 def of_http(error: Exception) -> Problem:
-    """Raised by starlette and FastAPI: no such path, not this method, a body that cannot be read."""
+    """Return the Problem for an HTTPException: unknown path, wrong method, or a body that cannot be read."""
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, Problem):
         return error.__cause__
@@ -59,12 +59,12 @@ def of_http(error: Exception) -> Problem:
 
 
 def told(errors: Sequence[Mapping[str, Any]], body: object, *, skipped: int = 0) -> Problem:
-    """The objection that lies deepest among those to the first field. `skipped`: parts before a place in the body.
+    """Return the Problem for the deepest error of the first field. `skipped`: parts of `loc` before the body's place.
 
-    Where several types object to the same value, one that found nothing of another type in it comes first.
+    If several types refuse the same value, those whose errors are not about its type come first.
     """
     first = errors[0]["loc"][: skipped + 1]
-    ways: dict[tuple[Any, ...], list[Found]] = {}  # by the types that were tried
+    ways: dict[tuple[Any, ...], list[Found]] = {}  # errors by the union types tried
     for one in errors:
         if one["loc"][: skipped + 1] == first:
             place = place_of(one, body, skipped)
@@ -84,7 +84,7 @@ def told(errors: Sequence[Mapping[str, Any]], body: object, *, skipped: int = 0)
 
 
 def message_of(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]) -> str:
-    """Every type that the value could have had, where it has none of them."""
+    """Return the message; for a wrong type it lists all types that are allowed at this place."""
     if error["type"] not in OF_ANOTHER_TYPE:
         return str(error["msg"]).removeprefix("Value error, ")
     said = [str(one["msg"]).replace(*AN_OBJECT) for one in there if one["type"] != "is_instance_of"]
@@ -93,7 +93,7 @@ def message_of(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]) -> 
 
 
 def place_of(error: Mapping[str, Any], body: object, skipped: int) -> list[str | int]:
-    """The parts of a place that are in the body, and the name of what is missing there."""
+    """Return the parts of an error's `loc` that are in the body, and the name of a missing field."""
     parts, found, here = error["loc"][skipped:], list[str | int](), body
     for i, part in enumerate(parts, 1):
         if isinstance(here, Mapping) and part in here:

@@ -1,7 +1,7 @@
-"""Reading the JSON of a request's body, which anyone may have written, as everybody else would read it.
+"""Parse the JSON of a request's body strictly, as other JSON parsers would.
 
-Python's reader takes NaN and Infinity, which are no JSON, and halves of surrogate pairs, which are no characters: the
-former are refused by the name of their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
+Python's parser accepts NaN and Infinity, which are no JSON, and lone surrogates, which are no characters: the former
+are refused with their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import re
 from eaglelocal.core.surrogates import join_in_json, join_surrogates
 from eaglelocal.server.errors import Problem
 
-# a half as JSON spells it, and as UTF-8 of itself, which Python's reader lets pass
+# a surrogate as a JSON escape, and as raw UTF-8, which Python's parser accepts
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 class _NotFiniteError(Exception):
-    """One of the three words that Python takes for a number."""
+    """Raised for NaN, Infinity and -Infinity."""
 
 
 def read_body(body: bytes) -> object:
-    """Raises Problem for NaN and the like, ValueError for what is no JSON otherwise."""
+    """Return the parsed body. Raises Problem for NaN and the like, ValueError for other invalid JSON."""
     try:
         value: object = json.loads(body, parse_constant=_refuse)
     except _NotFiniteError as error:
@@ -37,12 +37,12 @@ def _refuse(name: str) -> object:
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Also told of UTF-16 and UTF-32, in which the signs looked for are written otherwise."""
+    """Return whether the body is UTF-8; in UTF-16 and UTF-32 the bytes of `_HALVES` look different."""
     return json.detect_encoding(body).startswith("utf-8")
 
 
 def place_of_infinity(value: object) -> list[str] | None:
-    """The keys to the first number that is none; None where there is none."""
+    """Return the keys that lead to the first non-finite number; None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else []
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -1,8 +1,8 @@
-"""A transport that closes so that the client sees the answer.
+"""A transport that closes so that the client still reads the answer.
 
-A socket that is closed while data of the client lies unread in it sends a reset, and a reset makes the client's
-system throw the answer away. So an answer that comes before its request's end (413, 401, 408, 400) is followed by the
-end of our side alone; what still comes is read and dropped, up to a number of bytes and seconds.
+Closing a socket with unread data sends a reset, and then the client's system discards the answer. So after an answer
+that comes before the end of its request (413, 401, 408, 400) only our side is closed; what still arrives is read and
+dropped, up to a number of bytes and seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_DROPPED_BYTES = 256 * 2**20
 
 
 class LingeringTransport(asyncio.Transport):
-    """uvicorn writes to this one. `has_unread`: may the client still be sending?"""
+    """The transport that uvicorn writes to. `has_unread`: returns whether the client may still be sending."""
 
     def __init__(self, transport: asyncio.Transport, has_unread: Callable[[], bool]) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class LingeringTransport(asyncio.Transport):
             self._transport.close()
             return
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
-        self._transport.write_eof()  # after what is still to be written
+        self._transport.write_eof()  # after all pending writes
         self._transport.resume_reading()
 
     def drop(self, num_bytes: int) -> None:
-        """So much more came that nobody wants."""
+        """Count received bytes that are dropped; abort above MAX_DROPPED_BYTES."""
         self._num_dropped += num_bytes
         if self._num_dropped > MAX_DROPPED_BYTES:
             self.abort()
@@ -48,7 +48,7 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def end(self) -> None:
-        """The connection is lost."""
+        """Stop the timer: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
 

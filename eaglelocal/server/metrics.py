@@ -1,6 +1,6 @@
-"""Figures for Prometheus: vLLM's names, so that dashboards fit, and a few of ours. No prompt, no key, nobody's name.
+"""Prometheus metrics: vLLM's names, so that its dashboards fit, and some of ours. No prompts, keys or owners.
 
-Totals of the engine begin anew with each engine process; here they go on.
+An engine's totals restart with its process; the metrics here go on.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ STATES = ("on", "asleep", "off")
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What is so at this moment, beside the engine's own totals."""
+    """The present values, besides the engines' own totals."""
 
     snapshots: tuple[EngineSnapshot, ...]  # of each engine; empty while no model is loaded
-    restarts: Mapping[str, int]  # of its engine, by model
+    restarts: Mapping[str, int]  # engine restarts by model
     running: int
     waiting: int
     speedup: float | None
 
 
 class Metrics:
-    """A registry of its own: two servers in one process do not mix."""
+    """The metrics of one server, in a registry of its own: two servers in one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -48,17 +48,17 @@ class Metrics:
         self._whole = self._histogram("e2e_request_latency_seconds", "From question to the end of its answer.", WHOLE_S)
 
     def read_from(self, gauges: Callable[[], Gauges]) -> None:
-        """Totals and gauges are asked for when somebody reads the metrics."""
+        """Set the function that returns gauges and totals whenever the metrics are read."""
         self._totals = Totals(gauges)
         self.registry.register(self._totals)
 
     def look(self) -> None:
-        """Take note of the totals: an engine that ends takes with it what nobody has looked at."""
+        """Read the totals; called before an engine ends, whose latest totals would be lost otherwise."""
         if self._totals is not None:
             self._totals.look()
 
     def ended(self, choice: Choice) -> None:
-        """An answer is complete, or was given up."""
+        """Record an answer that is complete or was cancelled."""
         if choice.first_at:
             self._first_token.observe(choice.first_at - choice.asked_at)
         for gap in choice.gaps:
@@ -74,18 +74,18 @@ class Metrics:
 
 
 class Totals(Collector):
-    """Totals that go on over the ends of engine processes."""
+    """Totals that continue across restarts of engine processes."""
 
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
-        self._lock = threading.Lock()  # several may read at once, each on a thread of its own
-        self._before = counted(NOTHING_YET)  # of engines that are gone
-        self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process
+        self._lock = threading.Lock()  # several threads may read at once
+        self._before = counted(NOTHING_YET)  # of engines that have ended
+        self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process id
         self._restarts: Counter[str] = Counter()  # of each model's engine
         self._restarts_before = 0
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing may be asked while the server is being built."""
+        """Return nothing: gauges are not available while the server is being built."""
         return iter(())
 
     def look(self) -> tuple[Gauges, dict[str, float]]:
@@ -103,7 +103,7 @@ class Totals(Collector):
 
     def _totals(self, gauges: Gauges) -> dict[str, float]:
         for name, count in gauges.restarts.items():
-            if count < self._restarts[name]:  # it was loaded anew
+            if count < self._restarts[name]:  # the model was loaded anew
                 self._restarts_before += self._restarts[name]
             self._restarts[name] = count
         restarts = {"engine_restarts": float(self._restarts_before + self._restarts.total())}
@@ -121,7 +121,7 @@ class Totals(Collector):
         return family
 
     def _moment(self, gauges: Gauges) -> Iterator[Metric]:
-        snapshots = gauges.snapshots or (NOTHING_YET,)  # a counter that is not there has no rate
+        snapshots = gauges.snapshots or (NOTHING_YET,)  # a missing counter has no rate
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
         swapped = sum(snapshot.swapped_bytes for snapshot in snapshots)
@@ -146,14 +146,14 @@ class Totals(Collector):
         ):
             yield GaugeMetricFamily(PREFIX + name, what, value=value)
         state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the state that holds.", labels=["state"])
-        holds = next((name for name in STATES if name in states), "")  # of several models the liveliest
+        holds = next((name for name in STATES if name in states), "")  # of several models the most active
         for name in STATES:
             state.add_metric([name], float(name == holds))
         yield state
 
 
 def counted(snapshot: EngineSnapshot) -> dict[str, float]:
-    """Totals by name; accepted by depth as `{depth`."""
+    """Return an engine's totals by name; accepted tokens per depth under the name `{depth`."""
     stats = snapshot.speculation
     totals: dict[str, float] = {
         "spec_decode_num_drafts": stats.drafts,

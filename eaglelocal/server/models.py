@@ -1,9 +1,9 @@
-"""The models of a server: the first is loaded at the start, others when they are asked for, an idle one is unloaded.
+"""The models of a server: the first is loaded at the start, others on request; idle ones are unloaded.
 
-They stay beside each other as far as there is room; who has to leave for whom, a function decides. Who uses a model
-keeps it loaded; who wants one in its place waits until it is free, and whoever comes for it then waits behind. Models
-come in the order in which they were first asked for, so that nobody is starved, and all who wait for one get it when
-it comes. One is loaded at a time; what is loaded answers meanwhile. Knows how to load by being given a function.
+Several stay loaded as memory allows; `make_room` decides which ones a new model replaces. A request keeps its model
+loaded; a model to be replaced is unloaded once it is free, and later requests for it wait until it is loaded again.
+Models load one at a time, in the order of their first waiting request, so that none starves; all requests waiting for
+a model get it when it is loaded. Loaded models answer meanwhile. How to load is a function passed in.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ MAX_QUOTED_CHARS = 100
 
 Load = Callable[[str], Opened]  # blocks; raises EagleLocalError
 Planned = Callable[[str], Plan | None]  # None: not known yet
-# who has to leave for a reference: of these, the one that can be spared most comes first
+# for a reference to load, and the loaded references, least needed first: those to unload
 MakeRoom = Callable[[str, Sequence[str]], Sequence[str]]
 
 
 def all_leave(reference: str, others: Sequence[str]) -> Sequence[str]:
-    """One model at a time."""
+    """Return all others: one model at a time."""
     return others
 
 
 class Models:
-    """The names that may be asked for; the first one is loaded at the start."""
+    """The models that requests may name; the first one is loaded at the start."""
 
     def __init__(
         self,
@@ -56,9 +56,11 @@ class Models:
         planned: Planned = lambda reference: None,
         make_room: MakeRoom = all_leave,
     ) -> None:
-        """`names`: references, as `load` takes them; people are told the name of a file, and may say its path too.
+        """Set up the models without loading any.
+
+        `names`: references, as `load` takes them; for a file, its name is shown, and its path is accepted too.
         `idle_s`: unload after so long without a request; 0: never. `aliases`: of the first; "*": any other name.
-        `planned`: what is known of a model that is not loaded.
+        `planned`: returns the plan of a model that is not loaded, if known.
 
         Raises UsageError for an alias that is the name of another model.
         """
@@ -69,26 +71,26 @@ class Models:
         self.listed = tuple(dict.fromkeys([*self.names, *(name for name in aliases if name != ANY_NAME)]))
         self._meant = meant_by(self._references) | dict.fromkeys(aliases, self.names[0])
         self._load, self._idle_s, self._planned, self._make_room = load, idle_s, planned, make_room
-        self._turn = asyncio.Lock()  # of what is to be loaded
+        self._turn = asyncio.Lock()  # held while a model is loaded or unloaded
         self._residents: dict[str, Resident] = {}
         self._loading = ""
         self._is_starting = False
         self._is_closed = False
-        self._awaited: dict[str, Awaited] = {}  # models that somebody waits for
-        self._failures: dict[str, tuple[float, str]] = {}  # of loads: when and why
-        self.spec: Spec | None = None  # how everything is to be drafted, whatever is loaded later; None: as planned
-        self.before_close: Callable[[], None] = nothing  # a last look at what is loaded; blocks
+        self._awaited: dict[str, Awaited] = {}  # models that requests wait for
+        self._failures: dict[str, tuple[float, str]] = {}  # failed loads by name: when and why
+        self.spec: Spec | None = None  # how to draft for all models, also ones loaded later; None: as planned
+        self.before_close: Callable[[], None] = nothing  # called before a model is unloaded, to read its totals; blocks
         self.failure = ""  # why the last load failed
-        self.infos: dict[str, EngineInfo] = {}  # of what has been loaded, now or before
+        self.infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
 
     @property
     def residents(self) -> tuple[Resident, ...]:
-        """What is loaded, in the order of loading; any thread may look."""
+        """Return the loaded models, in the order of loading. Safe from any thread."""
         return tuple(self._residents.values())
 
     @property
     def loaded(self) -> Loaded | None:
-        """Of what is loaded, what a monitor shows: of those that talk, and can, the one that was used last."""
+        """Return the model for a monitor to show: preferably a text model with a working engine, used most recently."""
         last = max(
             self.residents,
             key=lambda one: (one.loaded.info.task is Task.TEXT, *one.spared),
@@ -97,7 +99,7 @@ class Models:
         return None if last is None else last.loaded
 
     def info_of(self, name: str) -> EngineInfo | None:
-        """Of a model that is loaded."""
+        """Return the info of a model that is loaded, else None."""
         resident = self._residents.get(name)
         return None if resident is None else resident.loaded.info
 
@@ -107,7 +109,7 @@ class Models:
 
     @property
     def state(self) -> str:
-        """loading, ready, restarting, failed, idle (unloaded: the next request loads)."""
+        """Return loading, ready, restarting, failed, or idle (unloaded: the next request loads)."""
         loaded = self.loaded
         if loaded is not None:
             return loaded.client.state
@@ -117,25 +119,25 @@ class Models:
 
     @property
     def trouble(self) -> str:
-        """Why the last load failed, or why an engine is away at the moment."""
+        """Return why the last load failed, or why engines are away; empty if all is well."""
         troubles = (f"{one.loaded.name}: {why}" for one in self.residents if (why := one.loaded.client.trouble))
         return self.failure or "; ".join(troubles)
 
     @property
     def are_given_up(self) -> bool:
-        """Is every model of this server loaded, and the engine of each given up?"""
+        """Return whether every model of this server is loaded and its engine has failed for good."""
         states = [one.loaded.client.state for one in self.residents]
         return len(states) == len(self.names) and set(states) == {"failed"}
 
     def state_of(self, name: str) -> str:
-        """unloaded, loading, ready, restarting, failed."""
+        """Return unloaded, loading, ready, restarting or failed."""
         resident = self._residents.get(name)
         if resident is not None:
             return resident.loaded.client.state
         return "loading" if self._loading == name else "unloaded"
 
     def name_of(self, asked: str) -> str:
-        """The model that a request means. Raises Problem (404)."""
+        """Return the model that a name in a request means. Raises Problem (404)."""
         if asked in DEFAULT_NAMES:
             return self.names[0]
         name = self._meant.get(asked) or self._meant.get(ANY_NAME)
@@ -147,14 +149,14 @@ class Models:
         return name
 
     def task(self, name: str) -> Task | None:
-        """None: nobody knows yet."""
+        """Return the task of a model; None if not known yet."""
         if name in self.infos:
             return self.infos[name].task
         plan = self._planned(self._references[name])
         return None if plan is None else plan.task
 
     def sees_images(self, name: str) -> bool:
-        """As it was loaded, or is planned: memory may still be short for it."""
+        """Return whether a model reads images, as loaded or as planned (then memory may still be too short for it)."""
         if name in self.infos:
             return self.infos[name].sees_images
         plan = self._planned(self._references[name])
@@ -162,7 +164,7 @@ class Models:
 
     @asynccontextmanager
     async def use(self, asked: str) -> AsyncIterator[Loaded]:
-        """The model, loaded, and kept so meanwhile. Raises Problem."""
+        """Keep a model loaded while the block runs, loading it if needed. Raises Problem."""
         if self._is_starting:
             raise unavailable(f"{self.names[0]} is being loaded", retry_after_s=2)
         resident = await self._entered(self.name_of(asked))
@@ -172,7 +174,7 @@ class Models:
             resident.leave()
 
     async def _entered(self, name: str) -> Resident:
-        """The model, with one user more. Raises Problem."""
+        """Return the loaded model with its user count raised. Raises Problem."""
         if (resident := self._at_hand(name)) is not None:
             resident.enter()
             return resident
@@ -191,7 +193,7 @@ class Models:
         return resident if is_there else None
 
     async def _fetch(self, name: str, awaited: Awaited) -> None:
-        """Bring it to all who wait for it."""
+        """Load a model, or find it loaded, and give it to all waiting requests."""
         try:
             async with self._turn:
                 awaited.give(self._at_hand(name) or await self._come(name, awaited))
@@ -212,24 +214,24 @@ class Models:
                 awaited.is_loading = False
 
     def _forget(self, name: str, awaited: Awaited) -> bool:
-        """Who comes from now on waits for another. False: it was forgotten before."""
+        """Let later requests start a new Awaited. Return False if that was done before."""
         is_known = self._awaited.get(name) is awaited
         if is_known:
             del self._awaited[name]
         return is_known
 
     def _check_worth_loading(self, name: str) -> None:
-        """Raises Problem: what has just failed to load is not tried again at once, for everybody else would pay."""
+        """Raise Problem if the model failed to load a moment ago: each attempt unloads models that others use."""
         failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
         if time.monotonic() - failed_at < RETRY_FAILED_S and name not in self._residents:
             raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
 
     @contextlib.contextmanager
     def _leaving(self, name: str) -> Iterator[list[Resident]]:
-        """Who makes room for a model; nobody enters them, unless its caller gives up."""
+        """Yield the models to unload for another, marked as leaving: no request enters them while the block runs."""
         others = {self._references[one.loaded.name]: one for one in self._spared() if one.loaded.name != name}
         leaving = [others[reference] for reference in self._make_room(self._references[name], list(others))]
-        leaving += [one for one in self.residents if one.loaded.name == name]  # its engine was given up
+        leaving += [one for one in self.residents if one.loaded.name == name]  # its engine has failed for good
         for one in leaving:
             one.is_leaving = True
         try:
@@ -251,12 +253,12 @@ class Models:
             self._is_starting = False
 
     async def close(self) -> None:
-        """End what is loaded, or is being loaded; what it still answers fails."""
+        """Unload all models and stop a load in progress; unfinished answers fail."""
         self._is_closed = True
         await asyncio.gather(*map(self._shut, self.residents))
 
     async def look_after(self) -> None:
-        """Unload models that nobody has used for long, and see when one fails; call it now and then."""
+        """Unload idle models, and record when engines failed; called periodically."""
         for resident in self.residents:
             resident.note_failure()
         if self._is_starting or self._awaited:
@@ -272,8 +274,9 @@ class Models:
         return self._idle_s > 0 and is_free and time.monotonic() - resident.used_at >= self._idle_s
 
     async def _swap(self, name: str, leaving: list[Resident]) -> Resident:
-        """The model in the place of others, and of more where it still lacks memory. Raises Problem; then they are
-        loaded again."""
+        """Unload `leaving`, and more models while memory is short, then load a model. Raises Problem, after loading the
+        unloaded ones again.
+        """
         gone = [one.loaded.name for one in leaving if one.loaded.name != name]
         for one in leaving:
             await self._leave(one, name)
@@ -294,7 +297,7 @@ class Models:
             raise unavailable(f"{name} cannot be loaded: {said(error)}", retry_after_s=int(RETRY_FAILED_S)) from error
 
     async def _one_leaves(self, name: str) -> str:
-        """Its name."""
+        """Unload the least needed model once it is free; return its name."""
         one = self._spared()[0]
         one.is_leaving = True
         await one.is_free.wait()
@@ -315,7 +318,7 @@ class Models:
         except EagleLocalError as error:
             self.failure = said(error)
             raise
-        except Exception as error:  # whatever it is: somebody is told, and what left for it comes back
+        except Exception as error:  # any error: it must be reported, and the unloaded models loaded again
             known = unforeseen(error)
             self.failure = said(known)
             raise known from error
@@ -326,14 +329,14 @@ class Models:
             opened.client.set_spec(self.spec)
         resident = self._residents[name] = Resident(Loaded(name, Line(opened.client), opened.info))
         self.infos[name] = opened.info
-        if self._is_closed:  # meanwhile
+        if self._is_closed:  # closed meanwhile
             await self._shut(resident)
         return resident
 
     async def _shut(self, resident: Resident) -> None:
         resident.is_leaving = True
         await asyncio.to_thread(self.before_close)
-        self._residents.pop(resident.loaded.name, None)  # the end of the server may come in between
+        self._residents.pop(resident.loaded.name, None)  # close() may have removed it meanwhile
         await asyncio.to_thread(resident.loaded.line.close)
 
 

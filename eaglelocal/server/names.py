@@ -1,6 +1,6 @@
-"""What the models of a server are called. Pure.
+"""The names of a server's models. Pure.
 
-A model may have more names: those given to the first one (`--alias`), and of a file also what is left of its path.
+A model may have several names: aliases for the first one (`--alias`), and for a file also parts of its path.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ ANY_NAME = "*"  # as an alias
 
 
 def shown_names(references: Sequence[str]) -> dict[str, str]:
-    """By reference, what people are told: of a file here its name, for where it lies concerns nobody else, unless
-    another one is called so too."""
+    """Return the public name of each reference: for a GGUF file its name without the folder, which is private, unless
+    another has the same name.
+    """
     files = {one: PurePosixPath(one).name if one.endswith(".gguf") and ":" not in one else one for one in references}
     count = Counter(files.values())
     return {one: name if count[name] == 1 else one for one, name in files.items()}
 
 
 def meant_by(references: Mapping[str, str]) -> dict[str, str]:
-    """Each name, its reference, and what else means one of these models and no other, by what is meant."""
+    """Return a dict of everything that identifies one model (name, reference, unique part of a path) to its name."""
     others = [(other, name) for name, reference in references.items() for other in names_of_file(reference)]
     count = Counter(other for other, _ in others)
     clear = {other: name for other, name in others if count[other] == 1}
@@ -32,7 +33,7 @@ def meant_by(references: Mapping[str, str]) -> dict[str, str]:
 
 
 def names_of_file(name: str) -> set[str]:
-    """`./models/x.gguf` -> `x.gguf`, `x`, and `models/x.gguf`, as clients that tidy their URLs have it."""
+    """Return `x.gguf`, `x` and `models/x.gguf` for `./models/x.gguf`; the last as clients normalize it in URLs."""
     if not name.endswith(".gguf"):
         return set()
     path = PurePosixPath(name)

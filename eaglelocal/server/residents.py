@@ -1,6 +1,6 @@
-"""A model that is loaded and who uses it; one that is on its way, and who waits for it.
+"""A loaded model with its users (Resident), and a model being loaded with its waiting requests (Awaited).
 
-Who uses a model keeps it loaded. A load goes on when all who waited have given up: it cannot be called back.
+A request keeps its model loaded. A load continues when all waiting requests have gone: it cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a loader gives back."""
+    """The result of a loader."""
 
     client: Answerer
     info: EngineInfo
 
 
 async def aside(work: Callable[[], Opened]) -> Opened:
-    """What blocks, on a thread that the end of the process does not wait for, as it would for asyncio's own."""
+    """Run a blocking load on a daemon thread: process exit would wait for asyncio's own threads."""
     outcome: Future[Opened] = Future()
 
     def run() -> None:
@@ -56,13 +56,13 @@ async def aside(work: Callable[[], Opened]) -> Opened:
 
 @dataclass(slots=True)
 class Resident:
-    """A loaded model and who uses it. Times are of a monotonic clock."""
+    """A loaded model and the number of its users. Times are of a monotonic clock, in seconds."""
 
     loaded: Loaded
     num_users: int = 0
     used_at: float = field(default_factory=time.monotonic)
-    failed_at: float | None = None  # its engine was given up
-    is_leaving: bool = False  # somebody waits for its place
+    failed_at: float | None = None  # when its engine failed for good
+    is_leaving: bool = False  # another model waits for its place
     is_free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -87,20 +87,20 @@ class Resident:
 
     @property
     def is_worth_another_try(self) -> bool:
-        """An engine that was given up is started anew for a request that comes a while later."""
+        """Return whether to start an engine that failed for good again: RETRY_FAILED_S later, when a request comes."""
         self.note_failure()
         return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
 
     @property
     def spared(self) -> tuple[bool, bool, float]:
-        """Orders models by how well one can do without them: what cannot answer, what nobody uses, and has not for
-        longest."""
+        """Return a sort key, least needed first: models that cannot answer, then unused ones, by time of last use."""
         return self.loaded.client.state != "failed", self.num_users > 0, self.used_at
 
 
 class Awaited:
-    """A model on its way, and who waits for it. Whoever gives up is forgotten; a load goes on all the same: it cannot
-    be called back, and its engine must not be lost."""
+    """A model to be loaded, and the requests that wait for it. A load in progress continues even if all of them are
+    cancelled: it cannot be interrupted, and its engine must not be lost.
+    """
 
     def __init__(self, work: Callable[[Awaited], Coroutine[None, None, None]]) -> None:
         self.is_loading = False
@@ -112,13 +112,13 @@ class Awaited:
         return self.is_loading or bool(self._waiting)
 
     async def wait(self) -> Resident:
-        """The model, with one user more. Raises what kept it from coming."""
+        """Return the model, with its user count raised. Raises the error that prevented the load."""
         place: asyncio.Future[Resident] = asyncio.get_running_loop().create_future()
         self._waiting.add(place)
         try:
             return await place
         except asyncio.CancelledError:
-            if not place.cancelled() and place.exception() is None:  # it came at the same moment
+            if not place.cancelled() and place.exception() is None:  # it arrived at the same moment
                 place.result().leave()
             raise
         finally:

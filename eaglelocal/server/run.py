@@ -1,8 +1,8 @@
-"""Runs a server in the foreground: socket, signals, the first model, and the end of all of it.
+"""Run a server in the foreground: socket, signals, loading the first model, and shutdown.
 
-The socket is bound first, so that a port that is taken costs no load, and /health answers while the model loads.
-SIGTERM, Ctrl-C and a closed terminal drain: nothing new is taken, what runs may end, then everything goes. A second
-one ends at once.
+The socket is bound first, so that a port in use fails before the load, and /health answers while the model loads.
+SIGTERM, Ctrl-C and a closed terminal drain: new requests are refused, running ones may finish, then the server ends.
+A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 from eaglelocal.server.wire import Protocol
 
-BACKLOG = 256  # connections that the system keeps until they are accepted
+BACKLOG = 256  # connections that the system queues until they are accepted
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
-CUT_OFF_S = 3  # for the ends of answers that were cut off to be sent
+CUT_OFF_S = 3  # time to send the ends of answers that were cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """How the process behaves.
+    """Options of the process.
 
-    on_ready  told when the first model can answer
-    beside    what goes on beside the serving, such as a status line; ended with it
-    drain_s   what runs may take so long to end
+    on_ready  called when the first model can answer
+    beside    a coroutine function to run beside the server, such as a status line; cancelled at the end
+    drain_s   how long running requests may take to finish
     """
 
     on_ready: Callable[[Loaded], None]
@@ -49,9 +49,9 @@ class Runtime:
 
 
 def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
-    """The listening socket; `flag` is what chose the port.
+    """Return a listening socket; `flag` is the option that chose the port, for the hint.
 
-    Raises ResourceError for a port that is taken, UsageError for an address that is none.
+    Raises ResourceError for a port in use, UsageError for an invalid address.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -76,14 +76,14 @@ def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
 def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
     """Serve until a signal comes.
 
-    Raises the EagleLocalError that keeps the first model from loading, and EngineError when every engine was given
-    up: the exit status tells a service manager to start the server again.
+    Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
+    good: the exit status tells a service manager to restart the server.
     """
     asyncio.run(_run(app, serving, listening, runtime))
 
 
 def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
-    """uvicorn as we want it: our protocol, no logs of its own, no banner. `descriptors`: that this process may have."""
+    """Return uvicorn's configuration: our protocol, no logs, no banner. `descriptors`: the file descriptor limit."""
     places = ConnectionPlaces(max_connections(descriptors))
     return uvicorn.Config(
         app,
@@ -94,7 +94,7 @@ def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTOR
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # answers are cut off in their own shape before
+        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off ends answers before that
     )
 
 
@@ -106,11 +106,11 @@ async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime
         tasks.append(asyncio.create_task(_beside(runtime.beside)))
     with _signals(serving, server, runtime.drain_s):
         await server.serve(sockets=[listening])
-        if server.force_exit:  # then uvicorn leaves out what closes the engine
+        if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
             await server.lifespan.shutdown()
     for task in (watching, *tasks[1:]):
         task.cancel()
-    await asyncio.gather(watching, *tasks[1:], return_exceptions=True)  # a screen puts the terminal in order
+    await asyncio.gather(watching, *tasks[1:], return_exceptions=True)  # the status line restores the terminal
     if tasks[0].done():
         tasks[0].result()
     if not watching.cancelled():
@@ -127,7 +127,7 @@ async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
 
 
 async def _watch_engines(serving: Serving, server: _Server) -> None:
-    """End the server when none of its models will answer again: a process that only says 503 helps nobody."""
+    """End the server when all models have failed for good: a process that only answers 503 is useless."""
     while not serving.models.are_given_up:
         await asyncio.sleep(ENGINE_CHECK_S)
     trouble = serving.models.trouble
@@ -141,7 +141,7 @@ async def _beside(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with our signals in the place of its own, and a longer queue than it accepts in one go."""
+    """uvicorn's server with our signal handlers, and a listen backlog larger than its accept batch."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -176,13 +176,13 @@ def _signals(serving: Serving, server: _Server, drain_s: float) -> Iterator[None
 
 
 def ending_signals() -> list[signal.Signals]:
-    """What asks for an end: a closed terminal too, but not under nohup."""
+    """Return the signals that end the server: SIGINT, SIGTERM, and SIGHUP (closed terminal) unless under nohup."""
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if is_kept else [signal.SIGHUP])]
 
 
 def notify_service_manager(message: str) -> None:
-    """systemd's sd_notify: one datagram to the socket that it named; nothing where it named none."""
+    """Send one datagram to systemd's NOTIFY_SOCKET (sd_notify), if it is set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

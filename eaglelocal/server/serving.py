@@ -1,6 +1,6 @@
-"""What all routes share: models, places, defaults, limits, figures. One call goes in here and comes out as events.
+"""The state shared by all routes: models, admission, defaults, limits, metrics; turns a call into events.
 
-Made once by app.py. Knows no HTTP but its problems.
+Created once, when the server starts. Knows nothing of HTTP except Problem.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NUM_RECENT = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds, and how much may wait."""
+    """Time limits in seconds, and the length of the queue."""
 
     max_waiting: int = 64
-    request_s: float = 3600.0  # from the question to the end of its answer
-    linger_s: float = 30.0  # then, for a caller that reads slowly
-    ping_s: float = 15.0  # a stream that has nothing to say says so, before something between us hangs up
-    patience_s: float = 5.0  # for the first event, before a stream begins with nothing; errors come faster than this
+    request_s: float = 3600.0  # from the request to the end of its answer
+    linger_s: float = 30.0  # extra time for a caller that reads slowly
+    ping_s: float = 15.0  # interval of pings in an idle stream, so that no proxy closes it
+    patience_s: float = 5.0  # wait for the first event before a stream starts empty; most errors come earlier
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Serving:
 
     @asynccontextmanager
     async def ask(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[Call]:
-        """Room, a model, and answers on their way; who leaves cancels them. `requests` is emptied. Raises Problem."""
+        """Get places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises Problem."""
         self._check_task(model, requests)
         async with self.hold(model, requests) as (call, loaded), Asking(loaded.line, requests) as asking:
             call.begin(asking)
@@ -68,7 +68,7 @@ class Serving:
 
     @asynccontextmanager
     async def hold(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[tuple[Call, Loaded]]:
-        """Room and a model, loaded, for requests that are not on their way, and become what it can see.
+        """Hold places and a loaded model for requests that are not submitted; `requests` is adapted by as_seen.
 
         Raises Problem.
         """
@@ -80,7 +80,7 @@ class Serving:
                 yield call, await self._enter(call, requests, left)
 
     def _check_task(self, model: str, requests: Sequence[AnyRequest]) -> None:
-        """Others make no room for a model that cannot answer. A loaded one says so itself. Raises Problem."""
+        """Refuse a task that an unloaded model cannot do, before others are unloaded for it. Raises Problem."""
         name = self.models.name_of(model)
         task = None if self.models.info_of(name) is not None else self.models.task(name)
         for request in requests:
@@ -89,7 +89,7 @@ class Serving:
                 raise Problem(400, f"{name} {task.why_not(wanted)}", parameter="model", code="model_not_supported")
 
     async def _enter(self, call: Call, requests: list[AnyRequest], left: contextlib.AsyncExitStack) -> Loaded:
-        """Wait for the model, no longer than an answer may take."""
+        """Wait for the model, for at most `limits.request_s`. Raises Problem."""
         try:
             async with asyncio.timeout(self.limits.request_s) as call.waits:
                 loaded = await left.enter_async_context(self.models.use(call.model))
@@ -104,13 +104,13 @@ class Serving:
             call.waits = None
 
     def cut_off(self) -> None:
-        """End every answer that still runs; their callers are told so."""
+        """Cancel every running answer, with a Problem for its caller."""
         for call in {id(call): call for call, _ in self.active.values()}.values():
             call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
 
 
 class Call:
-    """The answers to one HTTP call, as they come."""
+    """The answers to one HTTP call, as they arrive."""
 
     def __init__(self, serving: Serving, model: str, requests: Sequence[AnyRequest]) -> None:
         asked_at = time.perf_counter()
@@ -118,20 +118,20 @@ class Call:
         self.choices = [Choice(i, without_messages(request), asked_at) for i, request in enumerate(requests)]
         self._serving = serving
         self._asking: Asking | None = None
-        self.waits: asyncio.Timeout | None = None  # for its model
+        self.waits: asyncio.Timeout | None = None  # while it waits for its model
         self.why_cancelled: Problem | None = None
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._ends_at = asked_at + serving.limits.request_s
         serving.active |= {choice.request.id: (self, choice) for choice in self.choices}
 
     def begin(self, asking: Asking) -> None:
-        """The requests are on their way."""
+        """Attach the submitted requests; cancel them if the call was cancelled meanwhile."""
         self._asking = asking
         if self.why_cancelled is not None:
             asking.cancel()
 
     def cancel(self, why: Problem) -> None:
-        """End it early; its caller is told why."""
+        """Cancel the call; its caller gets `why`."""
         self.why_cancelled = self.why_cancelled or why
         if self._asking is not None:
             self._asking.cancel()
@@ -139,7 +139,7 @@ class Call:
             self.waits.reschedule(asyncio.get_running_loop().time())
 
     def refuse(self) -> None:
-        """There is no model for it."""
+        """Mark all choices as refused: the call got no model."""
         for choice in self.choices:
             choice.is_refused = True
 
@@ -148,7 +148,7 @@ class Call:
         return all(choice.is_over for choice in self.choices)
 
     async def next(self, timeout_s: float) -> list[Choice]:
-        """The choices that have news, or none after this time. Raises Problem when one has failed or takes too long."""
+        """Return the choices with news, none on timeout. Raises Problem when one failed or exceeds the time limit."""
         assert self._asking is not None
         now = time.perf_counter()
         if now >= self._ends_at:
@@ -168,7 +168,7 @@ class Call:
         return list(touched.values())
 
     async def complete(self) -> list[Choice]:
-        """All choices, when all are complete."""
+        """Return all choices once all are complete. Raises Problem."""
         while not self.is_over:
             await self.next(self._serving.limits.request_s)
         return self.choices
@@ -189,7 +189,7 @@ class Call:
 
 
 def without_messages(request: AnyRequest) -> AnyRequest:
-    """What is still of interest when it is on its way; there may be pictures in them."""
+    """Return the request without its messages, which may hold large images and are not needed once it is submitted."""
     return request if isinstance(request, EmbedRequest) else replace(request, messages=())
 
 

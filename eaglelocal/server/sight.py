@@ -1,4 +1,4 @@
-"""What a model that reads no images is given in their place. Pure: knows requests, no HTTP but its problems."""
+"""Replace images for a model that reads none. Pure: knows requests, and of HTTP only Problem."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ BLIND = "this model reads no images; where there is a projector for it, `eaglelo
 
 
 def as_seen(requests: Sequence[AnyRequest], info: EngineInfo) -> list[AnyRequest]:
-    """Raises Problem where somebody shows an image to a model that is blind.
+    """Return the requests as the model can read them. Raises Problem for a user's image if it reads none.
 
-    What a tool gave is described instead: one picture would end the session with all that it asks from then on, and
-    nobody could take it back.
+    Images in tool results are replaced by a text: they stay in the conversation, so a refusal would end the session.
     """
     if info.sees_images:
         return list(requests)
@@ -34,7 +33,7 @@ def described(request: AnyRequest) -> AnyRequest:
 
 
 def in_words(message: Message) -> Message:
-    """Where each image stood it is said so."""
+    """Replace each image of a message by a text at its place."""
     places = [image.at for image in message.images]
     texts = [message.content[start:end] for start, end in zip([0, *places], [*places, None], strict=True)]
     return replace(message, content=UNSEEN_IMAGE.join(texts), images=())

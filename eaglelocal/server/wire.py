@@ -1,6 +1,6 @@
-"""uvicorn's HTTP protocol with what it lacks: a request's head must arrive in time (slow loris), connections are
-bounded, what is no HTTP is refused in the same shape as everything else, an answer that comes before its request's end
-is seen by the client, and who hangs up is noticed, whatever was sent behind the request.
+"""uvicorn's HTTP protocol with additions: a timeout for a request's head (slow loris), bounded connections, errors
+in our format for invalid HTTP, answers that reach the client even if sent before its request has ended, and detection
+of a disconnect even if data was sent after the request.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from eaglelocal.server.errors import Problem, unavailable
 from eaglelocal.server.lingering import LingeringTransport
 
 HEAD_TIMEOUT_S = 15.0
-MAX_AHEAD_BYTES = 64 * 1024  # of requests that come before the one before is answered
+MAX_AHEAD_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
 
 
 class Protocol(H11Protocol):
-    """Closes a connection that has begun to speak, or was opened, and does not finish a request's head."""
+    """Closes a connection unless a request's head is complete in time after it was opened or sent a first byte."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -62,27 +62,27 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the server ends."""
+        """Close at shutdown; called by uvicorn."""
         if self._lingering.is_lingering:
             self._lingering.abort()
         elif not self._lingering.is_closing():
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what is no HTTP."""
+        """Answer invalid HTTP; called by uvicorn."""
         self._answer_by_hand(Problem(400, "this is no valid HTTP request", code="invalid_http"))
 
     @property
     def is_receiving(self) -> bool:
-        """Is the body of a request on its way?"""
+        """Return whether the body of a request is still arriving."""
         return not self._is_between_requests and self.conn.their_state is h11.SEND_BODY
 
     def evict(self) -> None:
-        """Called where another connection needs the place."""
+        """Abort the connection, because another one needs the place."""
         self._lingering.abort()
 
     def _answer_by_hand(self, problem: Problem) -> None:
-        """Answer before, or without, a request that the application could answer; then close."""
+        """Send an error without the application, for a request that cannot reach it; then close."""
         body = json.dumps(problem.body()).encode()
         head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])
@@ -91,18 +91,18 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def _should_upgrade(self) -> bool:
-        """To no other protocol (Java's clients offer h2c with every request); uvicorn would warn of each offer."""
+        """Return False: no upgrades (Java's clients offer h2c with every request, and uvicorn would warn each time)."""
         return False
 
     def _read_on(self) -> None:
-        """uvicorn stops where a request is followed by anything, and would not see the end of the connection."""
+        """Go on reading: uvicorn pauses when data follows a request, and would not notice a disconnect."""
         is_heard = self.conn.their_state is not h11.SEND_BODY
         if is_heard and len(self.conn.trailing_data[0]) <= MAX_AHEAD_BYTES:
             self.flow.resume_reading()
 
     @property
     def _has_unread(self) -> bool:
-        """May the client be sending something still that nobody will read?"""
+        """Return whether the client may still be sending data that nobody will read."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     @property

@@ -1,7 +1,8 @@
-"""Bounds the connections of the monitor for browsers, as the server's are bounded (server/connections.py).
+"""Bound the connections of the browser monitor, as server/connections.py bounds those of the server.
 
-aiohttp waits for ever for the first request of a connection, and for any number of connections. Here a request's head
-must arrive in time, and where all places are taken a newcomer gets the place of one that has asked nothing yet.
+aiohttp waits without limit for the first request of a connection, and accepts any number of connections. Here a
+request's head must arrive in time, and when all places are taken a new connection replaces one that has not sent a
+request yet.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ HEAD_END = b"\r\n\r\n"
 
 
 class BoundedConnection(asyncio.Protocol):
-    """A connection to aiohttp's protocol `inner`."""
+    """A connection that has a place in `places` and forwards everything to aiohttp's protocol `inner`."""
 
-    is_receiving = False  # what pages send is small
+    is_receiving = False  # pages send small requests, so a busy connection is never evicted
 
     def __init__(self, inner: asyncio.Protocol, places: ConnectionPlaces) -> None:
         self._inner, self._places = inner, places
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._tail = b""  # of the head so far: its end may come in two parts
+        self._tail = b""  # the last bytes of the head so far: its end may arrive in two parts
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -1,8 +1,8 @@
-"""What a browser passes before it sees the monitor: Host, Origin, key. The decisions are the server's (access.py).
+"""aiohttp middlewares in front of the browser monitor: Host, Origin and API key, decided by server/access.py.
 
-textual-serve asks nothing of who comes, and each page is a program that may end requests. So the Host is checked
-(DNS rebinding), then the Origin (pages of others cannot open our socket), then the key where there are keys: said
-once, as /?key=KEY, and remembered in a cookie that no script reads and no foreign page sends.
+textual-serve admits everybody, and each page runs a program that can cancel requests. So the Host is checked (DNS
+rebinding), then the Origin (other sites' pages must not open our WebSocket), then the key if any are configured: it
+is given once, as /?key=KEY, and kept as a cookie (HttpOnly, SameSite=Strict).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ ASK_FOR_KEY = (
 
 
 class Visits:
-    """A token for each key, for as long as this program runs: the key itself is never put into a cookie."""
+    """Random cookie tokens, one for each API key, valid while this process runs; cookies never hold the key."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._tokens = tuple((secrets.token_urlsafe(32), key) for _, key in keys.by_name)
 
     def __bool__(self) -> bool:
-        """Is a key wanted?"""
+        """Return whether visitors need a key."""
         return bool(self._keys)
 
     def token_of(self, key: str) -> str | None:
-        """None: that is no key of ours. All are compared in full, so that time tells nothing."""
+        """Return the token of a key, None if it is unknown. Compares with all keys: timing reveals nothing."""
         given, found = key.encode("utf-8", "surrogateescape"), None
         for token, known in self._tokens:
             if hmac.compare_digest(given, known.encode()):
@@ -50,7 +50,7 @@ class Visits:
         return found
 
     def key_of(self, token: str) -> str | None:
-        """None: that is no token of ours."""
+        """Return the key that a token stands for, None if the token is unknown."""
         given, found = token.encode("utf-8", "surrogateescape"), None
         for known, key in self._tokens:
             if hmac.compare_digest(given, known.encode()):
@@ -59,13 +59,13 @@ class Visits:
 
 
 def doors(access: Access, visits: Visits, cookie: str) -> list[Middleware]:
-    """In the order in which they are passed. `cookie`: its name, which must differ between servers of one host."""
+    """Return the middlewares, outermost first. `cookie`: its name, which must differ between servers on one host."""
     return [with_headers, host_door(access), key_door(visits, cookie)]
 
 
 @web.middleware
 async def with_headers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Nothing from elsewhere is loaded, and nobody frames us. Refusals are answers too."""
+    """Add security headers to every response, refusals included: nothing is loaded from elsewhere, no framing."""
     try:
         response = await handler(request)
     except web.HTTPException as refusal:
@@ -107,7 +107,7 @@ def key_door(visits: Visits, cookie: str) -> Middleware:
 
 
 def remembered(request: web.Request, token: str | None, cookie: str) -> web.HTTPException:
-    """The same page without the key in its address."""
+    """Return a redirect to the same page without the key in its URL that sets the cookie; a 401 if `token` is None."""
     if token is None:
         return refused(request)
     rest = urlencode([(name, value) for name, value in request.query.items() if name != "key"])
@@ -121,7 +121,7 @@ def refused(request: web.Request) -> web.HTTPException:
 
 
 def is_https(request: web.Request) -> bool:
-    """A proxy with TLS may stand before us."""
+    """Return whether the visitor uses HTTPS, perhaps through a proxy that ends TLS."""
     return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
 
 

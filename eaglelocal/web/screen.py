@@ -1,6 +1,6 @@
-"""The program behind one page: the monitor of a server, drawn for textual-serve. `python -m eaglelocal.web.screen URL`.
+"""The process behind one page: the monitor of a server, run by textual-serve as `python -m eaglelocal.web.screen URL`.
 
-Looks and keys are the settings' of whoever serves the page.
+Appearance and key bindings come from the settings of the user who serves the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     api_key = os.environ.pop(KEY_VARIABLE, "")
     settings = Settings.load({}, os.environ, locations.config_file())
     if settings.glyphs == "auto":
-        settings = replace(settings, glyphs="unicode")  # whatever the server's own terminal is, or was
+        settings = replace(settings, glyphs="unicode")  # regardless of the terminal that the server was started in
     watch_server(sys.argv[1], api_key, settings)
 
 

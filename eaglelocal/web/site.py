@@ -1,6 +1,6 @@
-"""The monitor in a browser: textual-serve's page and socket behind our doors, a process of the screen for each visitor.
+"""The monitor in a browser: textual-serve's page and WebSocket behind our middlewares, one monitor process a visitor.
 
-What a visitor may do is what their key may do: the screen asks the watched server with it. Knows no terminal.
+A visitor may do what their API key allows: the monitor process sends it to the watched server. Needs no terminal.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
 MAX_SCREENS = 8  # each is a process
 MAX_COLUMNS, MAX_ROWS = 500, 200
 END_S = 3.0
-PAGE_SHARE = 4  # of the connections that a server may have, the page may have so many times fewer
+PAGE_SHARE = 4  # the page may have this fraction (1/4) of the connections that a server may have
 FONT_PX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The server that is watched. api_key: with which it is asked; None: with the visitor's own."""
+    """The server to monitor. `api_key`: the key to send to it; None: the visitor's own."""
 
     url: str
     api_key: str | None = None
 
 
 class Screen(AppService):
-    """The process of one visitor's screen."""
+    """The monitor process of one visitor."""
 
     def __init__(self, site: MonitorSite, websocket: web.WebSocketResponse, api_key: str) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ class Screen(AppService):
         await super().set_terminal_size(_within(width, MAX_COLUMNS), _within(height, MAX_ROWS))
 
     async def end(self) -> None:
-        """Ask it to end; make it end."""
+        """Ask the process to end; kill it if it has not ended after END_S."""
         process = self._process
         if process is None:
             return
@@ -79,7 +79,7 @@ class Screen(AppService):
                 await process.wait()
         except TimeoutError:
             pass
-        finally:  # also where the site ends meanwhile
+        finally:  # also when this task is cancelled because the site closes
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -87,7 +87,7 @@ class Screen(AppService):
 
 
 class MonitorSite(Server):
-    """One address, one watched server, up to MAX_SCREENS visitors.
+    """A site at one address that shows one server to up to MAX_SCREENS visitors.
 
     async with site.open(listening): ...      # answers until the block ends
     """
@@ -116,21 +116,21 @@ class MonitorSite(Server):
             site.close()
             await runner.cleanup()
 
-    # ---- what textual-serve asks of its subclasses
+    # ---- hooks of textual-serve's Server
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
         app.middlewares.extend(doors(self._access, self._visits, self._cookie))
         return app
 
     async def on_startup(self, app: web.Application) -> None:
-        """No banner: whoever opens the site says where it is."""
+        """Print no banner: the caller of `open` prints the address."""
 
     async def on_shutdown(self, app: web.Application) -> None:
         for websocket in set(self._sockets):
             await websocket.close(code=WSCloseCode.GOING_AWAY)
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """The page, with the socket under the name by which it was asked for."""
+        """Return the page, with the WebSocket's URL on the host that the browser used."""
         context = {
             "title": self.title,
             "websocket_url": f"{'wss' if is_https(request) else 'ws'}://{request.host}/ws",
@@ -148,7 +148,7 @@ class MonitorSite(Server):
             self._num_screens -= 1
 
     async def _show(self, request: web.Request) -> web.WebSocketResponse:
-        """A screen until its visitor, or it itself, goes."""
+        """Run a monitor until its visitor leaves or it ends."""
         websocket = web.WebSocketResponse(heartbeat=15)
         await websocket.prepare(request)
         self._sockets.add(websocket)
@@ -158,15 +158,15 @@ class MonitorSite(Server):
             await screen.start(_within(columns, MAX_COLUMNS), _within(rows, MAX_ROWS))
             await self._process_messages(websocket, screen)
         except (ValueError, TypeError, OverflowError, RecursionError):
-            await websocket.close(code=WSCloseCode.PROTOCOL_ERROR)  # no page of ours says that
+            await websocket.close(code=WSCloseCode.PROTOCOL_ERROR)  # our page never sends such a message
         finally:
             await screen.end()
         return websocket
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
-        """Pass on what the page says. Raises ValueError, TypeError and OverflowError for what no page of ours says.
+        """Forward the page's messages. Raises ValueError, TypeError or OverflowError for one that our page never sends.
 
-        JavaScript may send an emoji in two messages, half a one in each.
+        JavaScript may split an emoji's surrogate pair over two messages; they are joined.
         """
         typed = SurrogateJoiner()
         async for message in websocket:
@@ -187,14 +187,14 @@ class MonitorSite(Server):
                     raise ValueError(f"no page says {told!r}")
 
     def _key_for(self, request: web.Request) -> str:
-        """With which the watched server is asked."""
+        """Return the key to send to the watched server; empty if there is none."""
         if self._watched.api_key is not None:
             return self._watched.api_key
         return self._visits.key_of(request.cookies.get(self._cookie, "")) or ""
 
 
 def command_of(url: str) -> str:
-    """As a shell takes it; `exec`, so that to kill the shell is to kill the screen."""
+    """Return the shell command that runs the monitor. With `exec`, killing the shell kills the monitor."""
     command = [sys.executable, "-P", "-m", "eaglelocal.web.screen", url]
     return subprocess.list2cmdline(command) if os.name == "nt" else f"exec {shlex.join(command)}"
 

@@ -1,6 +1,6 @@
-"""Short questions to a server, over one connection that is kept: what monitors ask again and again.
+"""Short requests to a server over one kept-alive connection, for monitors that poll it.
 
-Knows sockets and statuses, nothing of what is asked. Not for answers of models: those are http_client.py's.
+Handles sockets and statuses, independent of what is requested. Answers of models go through http_client.py.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class Reply:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> object:
-        """None for what is no JSON."""
+        """Return the parsed body; None if it is no JSON."""
         try:
             return join_in_json(read_json(self.body))
         except ValueError:
             return None
 
     def mapping(self) -> Mapping[str, object]:
-        """The JSON object; empty for anything else."""
+        """Return the JSON object; empty for anything else."""
         found = self.json()
         return found if isinstance(found, dict) else {}
 
 
 class Connection:
-    """For one thread."""
+    """A keep-alive connection to a server, for one thread."""
 
     def __init__(self, url: str, *, api_key: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        """`url` may end in /v1. Raises UsageError for what is no address."""
+        """Parse `url`, which may end in /v1. Raises UsageError for an invalid address."""
         parts = parse_url(url)
         self._path = parts.path.removesuffix("/v1")
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
@@ -64,11 +64,11 @@ class Connection:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def get(self, path: str) -> Reply:
-        """Raises EngineError where nothing answers. Any status is a reply."""
+        """Return the reply, whatever its status. Raises EngineError when nothing answers."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, object]) -> Reply:
-        """Raises EngineError where nothing answers, and what a refusal means."""
+        """Return the reply. Raises EngineError when nothing answers, and the error of a status that is not 200."""
         reply = self._ask("POST", path, json.dumps(body))
         if not reply.is_good:
             raise refusal(self.url, reply.status, reply.body)
@@ -78,7 +78,7 @@ class Connection:
         self._http.close()
 
     def _ask(self, method: str, path: str, body: str | None) -> Reply:
-        """Once more where the server has closed a connection that was idle."""
+        """Send a request; retry once if the kept-alive connection failed, as the server may have closed it."""
         was_open = self._http.sock is not None
         try:
             return self._exchange(method, path, body)
@@ -99,6 +99,6 @@ class Connection:
             hint = "is the server running, and this its address?"
             why = error.strerror if isinstance(error, OSError) else ""
             raise EngineError(f"cannot reach {self.url}: {why or error or type(error).__name__}", hint=hint) from error
-        if response.length:  # longer than anything that is asked here
+        if response.length:  # longer than MAX_BYTES
             self._http.close()
         return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

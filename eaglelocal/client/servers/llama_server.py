@@ -1,6 +1,6 @@
-"""llama.cpp's server as a monitor reads it: /metrics (with --metrics), /slots, /props, /health.
+"""Read llama-server for a monitor: /metrics (with --metrics), /slots, /props, /health.
 
-Its counters are raised when an answer ends; what runs is in /slots. Prompts that old versions put there are not read.
+Its counters rise when an answer ends; running requests are in /slots. Prompts, which old versions include, are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STARTED = "process-start-time-unix"
 
 
 class LlamaServer:
-    """Implements watch.Source."""
+    """A watch.Source for llama-server."""
 
     kind = KIND
 
@@ -44,7 +44,7 @@ class LlamaServer:
 
 
 def state_of(health: Reply) -> str:
-    """503 while it loads."""
+    """Return the state from /health: 503 means that the model is loading."""
     return "loading" if health.status == 503 else f"answers {health.status}"
 
 
@@ -56,7 +56,7 @@ def reading_of_llama(
     *,
     process: str = "",
 ) -> Reading:
-    """samples: None without --metrics; slots: None with --no-slots."""
+    """Return the reading. `samples`: None without --metrics; `slots`: None with --no-slots."""
     found = samples or Samples("")
     missing = [flag for flag, there in (("--metrics", samples), ("--slots", slots)) if there is None]
     busy = None if slots is None else [slot for slot in slots if slot.get("is_processing") is True]
@@ -78,15 +78,15 @@ def reading_of_llama(
 
 
 class TokenCount:
-    """Generated tokens: those of answers that have ended, as counted by the server, and those of answers that run.
+    """The number of generated tokens: those of ended answers, which the server counts, plus those of running answers.
 
-    Without /metrics: what was seen to come in /slots. Never falls while the server's own count does not.
+    Without /metrics: the tokens seen in /slots. Never falls unless the server's own counter does.
     """
 
     def __init__(self) -> None:
         self._counted: float | None = None
         self._shown = 0.0
-        self._seen: dict[tuple[object, object], float] = {}  # by slot and task
+        self._seen: dict[tuple[object, object], float] = {}  # tokens by (slot id, task id)
 
     def take(self, counted: float | None, busy: Sequence[Mapping[str, object]] | None) -> float | None:
         if counted is None and busy is None:
@@ -102,7 +102,7 @@ class TokenCount:
 
 
 def _name(told: str) -> str:
-    """An alias, or the file's name: where there is no alias, newer versions put the whole path there."""
+    """Return an alias, or the file's name: without an alias, newer versions report the whole path."""
     return told.rpartition("/")[2] if told.endswith(".gguf") else told
 
 
@@ -134,7 +134,7 @@ def _row(slot: Mapping[str, object]) -> RequestRow:
 
 
 def _generated(slot: Mapping[str, object]) -> float | None:
-    """Old versions have an object where new ones have a list of one."""
+    """Return the generated tokens of a slot; `next_token` is an object in old versions, a list of one in new ones."""
     told = slot.get("next_token")
     first = told[0] if isinstance(told, list) and told else told
     return number(mapping(first), "n_decoded")

@@ -1,4 +1,4 @@
-"""A server of ours as a monitor reads it: /v1/snapshot. Forgiving: another version may tell less."""
+"""Read an eaglelocal server for a monitor: /v1/snapshot. Missing values are allowed: versions differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIND = "eaglelocal"
 
 
 class OurServer:
-    """Implements watch.Source."""
+    """A watch.Source for an eaglelocal server."""
 
     kind = KIND
 

@@ -1,4 +1,4 @@
-"""Prometheus' text format as numbers by name. Labels are summed over, but for the one that is asked for."""
+"""Read Prometheus' text format as numbers by metric name, summed over all labels unless a label is requested."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
-MAX_POSITION_DIGITS = 3  # a label of anyone's server
+MAX_POSITION_DIGITS = 3  # bounds the index that a foreign server's label can request
 
 
 class Samples:
-    """What a /metrics page says. What it does not say is None, never zero."""
+    """The samples of a /metrics page. A metric that is not on it is None, never zero."""
 
     def __init__(self, text: str) -> None:
-        """Lines that are no Prometheus are passed over, with everything behind them."""
+        """Parse a page. A malformed line ends the parsing; what was read before it stays."""
         self._values: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
         try:
             for family in text_string_to_metric_families(text):
@@ -25,18 +25,18 @@ class Samples:
             return
 
     def __contains__(self, prefix: object) -> bool:
-        """Is there any name that begins so?"""
+        """Return whether any metric name begins with `prefix`."""
         return isinstance(prefix, str) and any(name.startswith(prefix) for name in self._values)
 
     def total(self, *names: str) -> float | None:
-        """The sum over all labels, under the first of these names that there is."""
+        """Return the sum over all labels of the first metric of these names that exists."""
         for name in names:
             if name in self._values:
                 return sum(value for _, value in self._values[name])
         return None
 
     def mean(self, *names: str) -> float | None:
-        """Of shares: several engines of a server have a gauge each."""
+        """Return the mean over all labels, for shares: a server may have a gauge for each of its engines."""
         for name in names:
             if name in self._values:
                 values = [value for _, value in self._values[name]]
@@ -44,7 +44,7 @@ class Samples:
         return None
 
     def by_position(self, *names: str) -> tuple[float, ...] | None:
-        """Sums by the label `position`, from 0."""
+        """Return the sums by the label `position`, from 0."""
         for name in names:
             found: dict[int, float] = defaultdict(float)
             for labels, value in self._values.get(name, ()):
@@ -56,5 +56,5 @@ class Samples:
         return None
 
     def label(self, name: str, label: str) -> str:
-        """The first value of a label."""
+        """Return the first value of a label; "" if there is none."""
         return next((labels[label] for labels, _ in self._values.get(name, ()) if label in labels), "")

@@ -1,4 +1,4 @@
-"""Values out of what a stranger's server has told: of the right kind, or None."""
+"""Read values from the JSON of a foreign server: of the expected type, or None."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def text(values: Mapping[str, object], name: str) -> str:
-    """ "" where it is none."""
+    """Return a string; "" if the value is missing or none."""
     value = values.get(name)
     return value if isinstance(value, str) else ""
 
@@ -29,7 +29,7 @@ def whole(values: Mapping[str, object], name: str) -> int | None:
 
 
 def numbers(values: Mapping[str, object], name: str) -> tuple[float, ...] | None:
-    """None where it is no list of numbers."""
+    """Return a list of numbers; None if the value is anything else."""
     given = values.get(name)
     if not isinstance(given, list):
         return None
@@ -38,6 +38,6 @@ def numbers(values: Mapping[str, object], name: str) -> tuple[float, ...] | None
 
 
 def rows(values: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
-    """Empty where it is no list; what is no object in it is passed over."""
+    """Return the objects in a list; empty if the value is no list, other items are skipped."""
     given = values.get(name)
     return [value for value in given if isinstance(value, dict)] if isinstance(given, list) else []

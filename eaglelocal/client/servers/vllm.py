@@ -1,4 +1,4 @@
-"""vLLM's server as a monitor reads it: /metrics and /v1/models. Several engines of one server are summed up."""
+"""Read a vLLM server for a monitor: /metrics and /v1/models. Several engines of one server are summed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "vllm:"
 
 
 class VllmServer:
-    """Implements watch.Source."""
+    """A watch.Source for vLLM."""
 
     kind = KIND
 
@@ -35,7 +35,7 @@ class VllmServer:
 
 
 def reading_of_vllm(samples: Samples, model: Mapping[str, object]) -> Reading:
-    """`model`: the first entry of /v1/models."""
+    """Return the reading. `model`: the first entry of /v1/models."""
     running, waiting = PREFIX + "num_requests_running", PREFIX + "num_requests_waiting"
     num_running, num_waiting = samples.total(running), samples.total(waiting)
     return Reading(

@@ -1,7 +1,7 @@
-"""A running server, read again and again on a thread of its own: which kind it is, how it is, and through restarts.
+"""Poll a running server on a thread of its own: detect its kind, read its state, and reconnect after restarts.
 
-Whatever goes wrong is a reading too (DISCONNECTED, with the reason); the next attempt begins by finding out anew what
-is there. What a monitor may do (cancel, switch) is asked over a connection of its own.
+A failure is a reading too (DISCONNECTED, with the reason); the next attempt detects the kind of server anew.
+A monitor's commands (cancel, switch) use a connection of their own.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 
 GAP_S = 0.5  # between readings
-PATIENCE_S = 2.0  # between attempts to reach what does not answer
+PATIENCE_S = 2.0  # between attempts to reach a server that does not answer
 
 OnReading = Callable[[Reading], None]
 
 
 class Source(Protocol):
-    """One kind of server."""
+    """A reader for one kind of server."""
 
     @property
     def kind(self) -> str: ...
 
     def read(self) -> Reading:
-        """Raises EagleLocalError where it does not answer."""
+        """Return the server's state. Raises EagleLocalError when it does not answer."""
 
 
 def source_of(connection: Connection) -> Source:
-    """What answers there. Raises EngineError for what is no server that we know."""
+    """Detect the kind of server and return its reader. Raises EngineError for an unknown one."""
     reply = connection.get("/v1/models")
     if reply.status in (401, 403):
         hint = "EAGLELOCAL_API_KEY holds the key of a server on another machine"
@@ -55,17 +55,17 @@ def source_of(connection: Connection) -> Source:
     samples = Samples(metrics.text if metrics.is_good else "")
     if "vllm:" in samples:
         return VllmServer(connection)
-    if "llamacpp:" in samples or reply.status == 503:  # it loads
+    if "llamacpp:" in samples or reply.status == 503:  # it is loading
         return LlamaServer(connection)
     what = f"{connection.url} is neither eaglelocal nor llama-server nor vLLM"
     raise EngineError(what, hint="its /v1/models, /props and /metrics say nothing that is known here")
 
 
 class Watch:
-    """Reads for as long as it is open; `on_reading` runs on its thread."""
+    """Polls a server until it is closed; `on_reading` runs on its thread."""
 
     def __init__(self, url: str, on_reading: OnReading, *, api_key: str = "", gap_s: float = GAP_S) -> None:
-        """Raises UsageError for what is no address."""
+        """Prepare a watch. Raises UsageError for an invalid address."""
         self._connection = Connection(url, api_key=api_key)
         self.url, self._api_key = self._connection.url, api_key
         self._on_reading, self._gap_s = on_reading, gap_s
@@ -78,12 +78,12 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """May leave a last question unanswered."""
+        """Stop polling; a request in flight may be abandoned after 1 s."""
         self._is_closing.set()
         self._thread.join(1.0)
 
     def read(self) -> Reading:
-        """How the server is now; whatever keeps it from answering is a reading."""
+        """Return the server's present state; on failure a DISCONNECTED reading."""
         try:
             if self._source is None:
                 self._source = source_of(self._connection)
@@ -93,13 +93,13 @@ class Watch:
             self._source = None
             return Reading(kind=self._kind, state=DISCONNECTED, detail=error.message)
 
-    # ---- what can be done, from any thread
+    # ---- commands, from any thread
     def cancel(self, request_id: str) -> None:
-        """End a request. Raises EagleLocalError, with the server's reason where it has one."""
+        """Cancel a request. Raises EagleLocalError, with the server's reason if it has one."""
         self._post(f"/v1/requests/{quote(request_id, safe='')}/cancel", {})
 
     def switch(self, spec: Spec) -> None:
-        """How requests that say nothing of it are drafted for. Raises EagleLocalError."""
+        """Set how to draft for requests that do not say it themselves. Raises EagleLocalError."""
         self._post("/v1/speculation", {"spec": spec.num_draft_tokens or str(spec)})
 
     def _post(self, path: str, body: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/messages, as a translation of a chat completion."""
+"""POST /v1/messages and /v1/messages/count_tokens, translated into a chat completion."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORDS = Words(
     },
 )
 SERVER_TOOLS = "only tools of the caller's can be called here"
-BILLING = "x-anthropic-billing-header:"  # Claude Code's: new with every request, so no prompt began like the one before
+BILLING = "x-anthropic-billing-header:"  # Claude Code's: differs in each request, so no prefix would be cached
 
 
 class MessagesReply(BaseModel):
@@ -103,7 +103,7 @@ async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Respons
 
 
 def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str) -> tuple[Question, Names]:
-    """The question in a chat's shape, and what its fields are called here. Raises Problem."""
+    """Return the body as a Question, with the Names to report errors in the body's own terms. Raises Problem."""
     refuse(body, WORDS)
     placed = placed_messages(body)
     names = Names(FIELDS, tuple(place for place, _ in placed))
@@ -121,7 +121,7 @@ def tells_thoughts(body: CountBody) -> bool:
 
 
 def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same as a body of /v1/chat/completions, but for how it is sampled."""
+    """Return the body as one of /v1/chat/completions, without sampling parameters. Raises Problem."""
     chat: dict[str, Any] = {
         "model": body.model,
         "messages": messages,
@@ -156,7 +156,7 @@ def tool_of(tool: AnthropicTool, index: int) -> dict[str, Any]:
 
 
 def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
-    """The system's message and the turns, with their places in the body."""
+    """Return the system message and the turns as chat messages, each with its place in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
     if system := system_of(body.system or ""):
         placed.append(("system", {"role": "system", "content": joined(pieces_of(system, "system"))}))
@@ -184,7 +184,7 @@ def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:
 
 
 def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
-    """Results of tools are messages of their own, before what the person says beside them."""
+    """Return a turn as chat messages: one for each tool result, then one for the rest."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
     results, calls, said, thought = [], [], list[str | bytes](), []
@@ -192,7 +192,7 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
         at = f"{place}.content.{i}"
         match block.type:
             case "tool_result":
-                failure = "Error: " if block.is_error else ""  # templates have no other way to say so
+                failure = "Error: " if block.is_error else ""  # templates have no other way to mark an error
                 content = joined([failure, *pieces_of(readable(block.content or ""), f"{at}.content")])
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
@@ -234,8 +234,9 @@ def image_in(source: Source | None, place: str) -> bytes:
 
 
 def readable(content: str | list[Block]) -> str | list[Block]:
-    """What a tool gave. What cannot be read there is said instead of refused: it would end the session with all that
-    it asks from then on, and nobody could take it back."""
+    """Replace blocks of a tool result that cannot be read by a text: they stay in the conversation, so a refusal
+    would end the session.
+    """
     return content if isinstance(content, str) else [stand_in(block) for block in content]
 
 

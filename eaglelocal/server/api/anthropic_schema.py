@@ -1,4 +1,4 @@
-"""What may be asked of /v1/messages."""
+"""Request bodies of /v1/messages and /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     format: OutputFormat | None = None
-    type: Any = None  # what belongs into the format is refused beside it
+    type: Any = None  # fields that belong into `format` are refused here
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -107,7 +107,7 @@ class CountBody(Body):
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where older clients have it
-    response_format: Any = None  # what is called otherwise here is refused, with its name here
+    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name here
     reasoning_effort: Any = None
     chat_template: Any = None
     functions: Any = None
@@ -123,7 +123,7 @@ class MessagesBody(CountBody, SamplingGiven, Elsewhere):
     stream: bool | None = None
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    stop: Any = None  # what is called otherwise here is refused, with its name here
+    stop: Any = None  # other APIs' names for fields of this one: refused, with the name here
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None

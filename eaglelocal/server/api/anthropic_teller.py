@@ -1,4 +1,4 @@
-"""Answers as /v1/messages tells them: blocks of thinking, text and tool use, each opened, filled and closed."""
+"""Format answers for /v1/messages: blocks of thinking, text and tool use, each started, filled and stopped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_del
 
 
 class AnthropicTeller:
-    """Implements Teller. The first choice is the only one.
+    """A Teller for /v1/messages. The first choice is the only one.
 
-    tells_thoughts  clients that did not ask for thoughts do not know their blocks
+    tells_thoughts  include thinking blocks; clients that did not ask for them do not know them
     """
 
     def __init__(self, call_id: str, model: str, *, tells_thoughts: bool) -> None:
         self._id, self._model, self._tells_thoughts = call_id, model, tells_thoughts
-        self._open = ""  # kind of the block that is being filled
+        self._open = ""  # kind of the block that is open
         self._index = -1  # of the newest block
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
@@ -121,7 +121,7 @@ def stop_of(choice: Choice) -> dict[str, Any]:
 
 
 def usage_of(choice: Choice) -> dict[str, int]:
-    """Here what came from a cache is not part of the input tokens."""
+    """Return the usage. In this API, input tokens exclude those from the cache."""
     return {
         "input_tokens": choice.prompt_tokens - choice.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -135,10 +135,10 @@ def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def input_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments as the object that this shape wants; what is none is shown as it is."""
+    """Return the arguments as an object; invalid JSON is put into `arguments` as text."""
     try:
         value = read_json(call.arguments, is_finite=True)
         compact(value).encode()
-    except ValueError:  # also where half an emoji is escaped, which nobody can be sent
+    except ValueError:  # also for an escaped lone surrogate, which cannot be sent
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -1,4 +1,4 @@
-"""Answers as /v1/chat/completions tells them."""
+"""Format answers for /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eaglelocal.server.errors import Problem
 
 
 class ChatTeller:
-    """Implements Teller."""
+    """A Teller for /v1/chat/completions."""
 
     def __init__(self, call_id: str, model: str, *, has_usage: bool = False, tells_drafted: bool = False) -> None:
         self._has_usage, self._tells_drafted = has_usage, tells_drafted
@@ -35,7 +35,7 @@ class ChatTeller:
         return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        """A chunk for each thought, text and call: some clients look into a chunk for one of them only."""
+        """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
         return "".join(self._part(choice, part) for part in new.parts)
 
     def _part(self, choice: Choice, part: News) -> str:
@@ -51,7 +51,7 @@ class ChatTeller:
         return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
 
     def _runs(self, choice: Choice, new: Said) -> str:
-        """A chunk for each run of tokens that were all drafted, or all not."""
+        """Return a chunk for each run of tokens that were all drafted, or all not."""
         said, rest = [], new.text
         for text, count, drafted in new.runs:
             rest = rest.removeprefix(text)
@@ -120,7 +120,7 @@ def part_of(part: CallPart) -> dict[str, object]:
 
 
 def logprobs_of(choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:
-    """One entry a token; None where they were not asked for."""
+    """Return one entry a token; None if logprobs were not requested."""
     if choice.params.logprobs is None:
         return None
     entries = [

@@ -1,4 +1,4 @@
-"""Answers as /v1/completions tells them."""
+"""Format answers for /v1/completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eaglelocal.server.errors import Problem
 
 
 class CompletionTeller:
-    """Implements Teller."""
+    """A Teller for /v1/completions."""
 
     def __init__(self, call_id: str, model: str, *, num_prompts: int = 1, has_usage: bool = False) -> None:
         self._num_prompts, self._has_usage = num_prompts, has_usage
@@ -24,7 +24,7 @@ class CompletionTeller:
             "created": int(time.time()),
             "model": model,
         }
-        self._offsets: dict[int, int] = {}  # characters that each choice has told, for logprobs
+        self._offsets: dict[int, int] = {}  # characters sent of each choice, for `text_offset` of logprobs
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
         told = [self._choice(choice, choice.news(), finish_reason(choice)) for choice in choices]

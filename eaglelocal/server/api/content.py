@@ -1,8 +1,8 @@
-"""What a message holds: texts and pictures, in their order. Pure; raises Problem.
+"""Texts and images of a message, in their order. Pure; raises Problem.
 
-Pictures come with the question, in base64. None is fetched for a caller, for this server reaches what its callers
-must not (services of this machine and its network, files), and who asks would be seen there. What a picture's file
-holds is the engine's to read.
+Images come in the request, as base64. URLs are never fetched: this server can reach what its callers must not
+(services of this machine and its network, files), and a fetch would reveal the server's address. The engine decodes
+the image.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.server.errors import Problem, unsupported
 
-MAX_IMAGES = 64  # of a request, over all its answers: each is hundreds of tokens, and computed before the first word
-MAX_IMAGE_BYTES = 32 * 2**20  # more than cameras make; the model is shown a small copy
+MAX_IMAGES = 64  # of a request, over all its answers: each is hundreds of tokens, computed before the first output
+MAX_IMAGE_BYTES = 32 * 2**20  # more than cameras produce; the model sees a scaled-down copy
 MAX_IMAGES_BYTES = 64 * 2**20  # of a request, over all its answers: all of it goes through the engine's pipe
 MAX_QUOTED_CHARS = 100
 
@@ -23,7 +23,7 @@ NOT_FETCHED = "nothing is fetched for callers, for this server reaches what they
 NOT_DATA = f"{NOT_FETCHED} (data:image/png;base64,...)"
 NO_IMAGE = "there is no image: its bytes are wanted, as base64"
 
-_STANDARD = bytes.maketrans(b"-_", b"+/")  # from the alphabet that is made for URLs
+_STANDARD = bytes.maketrans(b"-_", b"+/")  # from base64url to the standard alphabet
 _WHITE = b" \t\r\n"
 
 
@@ -36,7 +36,7 @@ class Content:
 
 
 def joined(pieces: Iterable[str | bytes]) -> Content:
-    """Of texts and files of pictures: `["In ", b"...", " and"]` is a picture at 3 in "In  and"."""
+    """Join texts and image files: `["In ", b"...", " and"]` becomes "In  and" with an image at position 3."""
     texts, images, at = list[str](), list[Image](), 0
     for piece in pieces:
         if isinstance(piece, bytes):
@@ -52,7 +52,7 @@ def is_data(url: str) -> bool:
 
 
 def from_url(url: str, place: str) -> bytes:
-    """`data:image/png;base64,iVBO...`"""
+    """Return the image of a data URL such as `data:image/png;base64,iVBO...`. Raises Problem."""
     if not url:
         raise no_image(place)
     if not is_data(url):
@@ -71,7 +71,7 @@ def check_kind(kind: str, place: str) -> None:
 
 
 def from_base64(text: str, place: str) -> bytes:
-    """With lines or without, in either alphabet, filled up or not: clients differ, and it means the same."""
+    """Decode base64 of either alphabet, with or without line breaks and padding: clients differ. Raises Problem."""
     try:
         digits = text.encode("ascii").translate(_STANDARD, _WHITE).rstrip(b"=")
         if len(digits) * 3 // 4 > MAX_IMAGE_BYTES:
@@ -85,7 +85,7 @@ def from_base64(text: str, place: str) -> bytes:
 
 
 def check_images(messages: Sequence[Message], num_answers: int) -> None:
-    """Each answer is a request of its own to the engine, with all of them. Raises Problem."""
+    """Check number and size of the images, times the answers: each answer sends them to the engine. Raises Problem."""
     images = [image for message in messages for image in message.images]
     if (count := len(images) * num_answers) > MAX_IMAGES:
         raise unreadable("messages", f"there are {count} images; at most {MAX_IMAGES} can be read at once")

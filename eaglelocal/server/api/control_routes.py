@@ -1,6 +1,6 @@
-"""POST /v1/requests/{id}/cancel and /v1/speculation: what a monitor can do beside looking.
+"""POST /v1/requests/{id}/cancel and /v1/speculation: a monitor's commands.
 
-Everybody may end requests of their own; the rest is the operator's (access.py says who that is).
+Every owner may cancel their own requests; anything else is for operators (see Access.operators).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Swi
         raise Problem(400, "there is nothing to switch: the model was loaded without a draft", code="no_draft")
     spec = parse_spec(body.spec)
     serving.models.spec = spec
-    for one in serving.models.residents:  # also what was loaded since
+    for one in serving.models.residents:  # also models loaded meanwhile
         await asyncio.to_thread(one.loaded.client.set_spec, spec)
     return Switched(spec=str(spec))
 
 
 def cancelled() -> Problem:
-    """No status that clients take for a reason to ask again."""
+    """Return the error for a cancelled answer, with a status on which clients do not retry."""
     return Problem(403, "the answer was cancelled at the server", PERMISSION, code="cancelled")

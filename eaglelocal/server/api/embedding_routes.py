@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts in, vectors out, where the model makes any."""
+"""POST /v1/embeddings: vectors of texts, from an embedding model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def embeddings(body: EmbeddingBody, serving: There, owner: Owner) -> Respo
 def vectors(
     serving: Serving, model: str, request: EmbedRequest, told: Told, dimensions: int | None = None
 ) -> Callable[[], Awaitable[bytes]]:
-    """Asks for the vectors of texts, and writes down what is told of them."""
+    """Return a coroutine function that requests the vectors and returns the reply as JSON bytes; `told` builds it."""
 
     async def made() -> bytes:
         async with serving.ask(model, [request]) as call:
@@ -73,7 +73,7 @@ def as_list(made: Embedded, _: Choice, *, model: str, as_text: bool) -> Mapping[
 
 
 def embedded(choice: Choice, model: str, dimensions: int | None) -> Embedded:
-    """Raises Problem where the model makes none, or of another size than is wanted."""
+    """Return the vectors. Raises Problem if the model makes none, or `dimensions` is not their size."""
     made = choice.embedded
     if made is None:
         raise Problem(400, f"{model} makes no embeddings", parameter="model")
@@ -92,7 +92,7 @@ def floats(vector: bytes) -> list[float]:
 
 
 def encoded(vector: bytes) -> str:
-    """Little-endian float32 in base64, which OpenAI's client asks for by itself."""
+    """Return little-endian float32 as base64, which OpenAI's client requests by default."""
     values = array("f", vector)
     if sys.byteorder == "big":
         values.byteswap()

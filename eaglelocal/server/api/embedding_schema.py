@@ -1,4 +1,4 @@
-"""What may be asked of the routes for embeddings and reranking."""
+"""Request bodies of the embedding and reranking routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RankingBody(UnsupportedInPrompts):
     max_tokens_per_doc: Annotated[
         Count | None, Field(description="A document with more tokens loses its end (Cohere's); unset, none does.")
     ] = None
-    truncation_direction: Literal["right", "Right"] | None = None  # of text-embeddings-inference, which knows left too
+    truncation_direction: Literal["right", "Right"] | None = None  # text-embeddings-inference also allows left
     raw_scores: Annotated[bool | None, Field(description="The model's own scores, not probabilities.")] = None
     user: Any = None
 

@@ -1,7 +1,7 @@
-"""One call from its question to the last byte of its answers; who hangs up meanwhile cancels them.
+"""Run one HTTP call from its request to the last byte of its answers; a disconnect cancels them.
 
-A stream's status and headers are sent when the first event has come: what is refused, is refused with a proper
-status. Later failures are an event in the stream. Knows ASGI and calls, none of the shapes (Teller).
+Status and headers of a stream are sent with the first event, so that refusals get a proper status; later failures
+are an event in the stream. Handles ASGI and calls, independent of the formats (Teller).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class Talk(Protocol):
-    """What is said in one exchange."""
+    """The content of one HTTP exchange."""
 
     async def answer(self, wire: Wire) -> None:
-        """Ask, and send what comes. Raises Problem or EagleLocalError."""
+        """Submit the requests and send the answers. Raises Problem or EagleLocalError."""
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
-        """The JSON object of a failure before the first byte."""
+        """Return the JSON object for a failure before the first byte."""
 
     def breaking(self, problem: Problem) -> str:
-        """The end of a stream that cannot go on."""
+        """Return the end of a stream after a failure."""
 
 
 class Exchange(Response):
-    """A response that asks while it is sent."""
+    """A response whose content is produced while it is sent."""
 
     def __init__(self, talk: Talk, limits: Limits) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Exchange(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.create_task(self._answer(Wire(send)))
         gone = asyncio.create_task(_until_gone(receive))
-        limit_s = self._limits.request_s + self._limits.linger_s  # who never reads must not hold a place for ever
+        limit_s = self._limits.request_s + self._limits.linger_s  # a client that never reads must not keep a place
         try:
             await asyncio.wait((answering, gone), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -66,7 +66,7 @@ class Exchange(Response):
     async def _answer(self, wire: Wire) -> None:
         try:
             await self._talk.answer(wire)
-        except OSError:  # the wire, not the engine
+        except OSError:  # from the connection, not the engine
             return
         except Exception as error:
             if not isinstance(error, EagleLocalError | Problem):
@@ -82,9 +82,9 @@ class Exchange(Response):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One object, never a stream. Implements Talk."""
+    """A Talk that answers with one JSON object, never a stream."""
 
-    made: Callable[[], Awaitable[object]]  # as Wire.json takes it; raises Problem
+    made: Callable[[], Awaitable[object]]  # the argument of Wire.json; raises Problem
     shaped: Callable[[Problem], Mapping[str, object]] = Problem.body
 
     async def answer(self, wire: Wire) -> None:
@@ -98,7 +98,7 @@ class Whole:
 
 
 class Conversation:
-    """A question and its answers, in the shape of a teller. Implements Talk."""
+    """A Talk that submits a Question and sends its answers in a Teller's format."""
 
     def __init__(
         self, serving: Serving, question: Question, teller: Teller, names: Names, *, stream_type: str = EVENTS
@@ -129,7 +129,7 @@ class Conversation:
             news = await call.next(max(wire.written_at + ping_s - time.monotonic(), 0.0))
             if told := self._told(news):
                 await wire.write(told)
-            elif time.monotonic() >= wire.written_at + ping_s:  # news or not: some tokens have nothing to tell
+            elif time.monotonic() >= wire.written_at + ping_s:  # some events produce no output
                 await wire.write(self._teller.ping())
         await wire.close(self._teller.closing(call.choices))
 
@@ -144,7 +144,7 @@ class Conversation:
 
 
 class Wire:
-    """ASGI's send, with few words."""
+    """Sends responses over ASGI's `send`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -182,5 +182,5 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def conversation(serving: Serving, question: Question, teller: Teller, names: Names = CHAT) -> Exchange:
-    """`names`: what the fields of a chat are called in the shape that was asked in."""
+    """Return the Exchange of a question. `names`: the API's own names of the chat's fields, for errors."""
     return Exchange(Conversation(serving, question, teller, names), serving.limits)

@@ -1,4 +1,4 @@
-"""Usage, timings and speculation of an answer, in the words of OpenAI, of llama.cpp and our own. Pure."""
+"""Usage, timings and speculation of an answer, in the formats of OpenAI, llama.cpp and our own. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eaglelocal.server.choice import Choice
 
 
 def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, object]:
-    """OpenAI's: a prompt counts once, however many answers it has."""
+    """Return OpenAI's usage: a prompt counts once, however many answers it has."""
     each = max(len(choices) // num_prompts, 1)
     first = choices[::each]
     prompt = sum(choice.prompt_tokens for choice in first)
@@ -30,11 +30,11 @@ def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, objec
 
 
 def timings(first: Choice, *more: Choice) -> dict[str, object]:
-    """llama.cpp's object: of the first choice what concerns the prompt, of all choices together what concerns answers.
+    """Return llama.cpp's timings: the prompt's from the first choice, the answers' summed over all choices.
 
     predicted_ms          from the first to the last token of each answer, prefill excluded
-    predicted_per_second  (predicted_n - answers) / predicted_ms * 1000: the first token of an answer comes of its
-                          prompt, and is not counted; llama.cpp counts it
+    predicted_per_second  (predicted_n - answers) / predicted_ms * 1000: prefill yields an answer's first token, so it
+                          is not counted; llama.cpp counts it
     """
     choices = (first, *more)
     told, every, stats = timings_of(first), list(map(timings_of, choices)), list(map(stats_of, choices))
@@ -68,7 +68,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 def speculation(stats: SpeculationStats) -> dict[str, object]:
-    """As `chat --json` tells it."""
+    """Return the statistics in the format of `chat --json`."""
     return {
         "state": stats.state,
         "reason": stats.reason,
@@ -91,7 +91,7 @@ def stats_of(choice: Choice) -> SpeculationStats:
 
 
 def joint_stats(choices: Sequence[Choice]) -> SpeculationStats:
-    """Of several answers together: the state of the first that drafts, and gains weighed by their time."""
+    """Return the sum over several answers: state of the first that drafts; speedups weighted by decode time."""
     every = list(map(stats_of, choices))
     told = max(every, key=lambda stats: stats.state == "on")
     gains = [

@@ -1,9 +1,9 @@
-"""What only others make (calls of their own tools, and what those gave), as what is known here: items of /v1/responses,
-blocks of /v1/messages.
+"""Translate items of /v1/responses and blocks of /v1/messages that only other servers produce (calls of their own
+tools, and the results).
 
-A session that was begun at another server, or with other tools, goes on: what the model can read of an item becomes a
-call, what a call gave, or a text; what says nothing to it becomes an empty thought, which is skipped. What comes is
-anyone's, so nothing in it is relied upon. Pure.
+So a session that began at another server, or with other tools, can continue: an item that the model can use becomes
+a call, a result, or a text; any other becomes an empty reasoning item, which is skipped. The input is untrusted, so
+nothing in it is relied upon. Pure.
 
     custom_tool_call {"name": "apply_patch", "input": "x", "call_id": "c"}
         -> function_call {"name": "apply_patch", "arguments": '{"input": "x"}', "call_id": "c"}
@@ -19,10 +19,10 @@ from typing import Any
 
 Values = Mapping[str, Any]
 
-MAX_TEXT_CHARS = 16_384  # of an item that is told as a text
+MAX_TEXT_CHARS = 16_384  # of an item rendered as text
 SKIPPED = frozenset(("compaction", "compaction_summary", "context_compaction", "mcp_list_tools", "item_metadata"))
 SAID = frozenset(("mcp_approval_request", "mcp_approval_response"))
-ANSWERED = {  # calls whose results are items of their own: the field that says what is wanted
+ANSWERED = {  # calls whose results are separate items: the field with the arguments
     "custom_tool_call": "input",
     "local_shell_call": "action",
     "shell_call": "action",
@@ -32,7 +32,7 @@ ANSWERED = {  # calls whose results are items of their own: the field that says 
 ENCRYPTED = ("encrypted_content", "encrypted_index")
 UNREAD = frozenset(("type", "id", "status", "cache_control", *ENCRYPTED, "created_by", "acknowledged_safety_checks"))
 OF_SERVERS = ("server_tool_use", "mcp_tool_use", "container_upload", "search_result", "compaction")  # Anthropic's
-FILES = ("result", "image_url", "partial_image_b64", "data")  # in base64, which a model cannot read
+FILES = ("result", "image_url", "partial_image_b64", "data")  # base64, which a model cannot read
 PARTS = ("input_text", "output_text", "text", "input_image", "input_file")
 _PICTURE = "computer_screenshot"
 
@@ -44,12 +44,12 @@ def is_foreign(type: object) -> bool:
 
 
 def as_known(item: Values) -> dict[str, Any]:
-    """The same in the words of an item that is known here."""
+    """Return the item as one of a type that this server knows."""
     kind: str = item["type"]
     if kind in SKIPPED:
         return {"type": "reasoning"}
     if kind.endswith("_output"):
-        if not item.get("call_id"):  # it is of no call that the model made
+        if not item.get("call_id"):  # it belongs to no call of the model
             return _text(kind, item)
         known = {"type": "function_call_output", "call_id": item.get("call_id")}
         return known | {"output": _output(item.get("output", item.get("tools")))}
@@ -58,9 +58,9 @@ def as_known(item: Values) -> dict[str, Any]:
     return _text(kind, item)
 
 
-# ---- the like of them in Anthropic's shape
+# ---- the same for Anthropic's blocks
 def is_of_server_tool(type: object) -> bool:
-    """Of a tool that Anthropic runs, in a session that was begun there."""
+    """Return whether a block belongs to a tool that Anthropic runs, from a session begun there."""
     if not isinstance(type, str) or type == "tool_result":
         return False
     return type in OF_SERVERS or type.endswith("_tool_result")
@@ -70,7 +70,7 @@ def as_text(block: Values) -> dict[str, Any]:
     return {"type": "text", "text": _described(block["type"], block)}
 
 
-# ---- parts of both
+# ---- used by both
 def _call(kind: str, item: Values) -> dict[str, Any]:
     wanted = item.get(ANSWERED[kind])
     arguments = wanted if isinstance(wanted, dict) else {ANSWERED[kind]: wanted}
@@ -80,7 +80,7 @@ def _call(kind: str, item: Values) -> dict[str, Any]:
 
 
 def _output(output: object) -> object:
-    """A text, or the parts that functions give too, as they are; everything else as JSON."""
+    """Return a text, or the parts that function results may have, unchanged; anything else as JSON."""
     if output is None or isinstance(output, str):
         return output or ""
     if isinstance(output, dict) and output.get("type") == _PICTURE:
@@ -101,7 +101,7 @@ def _described(kind: str, item: Values) -> str:
 
 
 def _readable(value: object) -> object:
-    """Without what is written for machines, however deep."""
+    """Return the value without encrypted fields, and with "..." for base64 files, at any depth."""
     if isinstance(value, list):
         return [_readable(one) for one in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a `response_format` binds an answer to. Pure; raises Problem for one that would bind nothing of what it says."""
+"""Turn a `response_format` into a Constraint. Pure; raises Problem if any part of it would have no effect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _by_schema(given: ResponseFormat) -> Constraint:
     if any(other != schema for _, other in others):
         raise Problem(400, "there are two schemas, and they differ: one is wanted", parameter=others[0][0])
     check_is_schema(schema, place)
-    if not schema and given.type == "json_object":  # an empty one says less than the type
+    if not schema and given.type == "json_object":  # an empty schema is weaker than the type
         return Constraint(Syntax.JSON_OBJECT)
     return Constraint(Syntax.JSON_SCHEMA, as_json(schema, place), is_strict=is_strict)
 
@@ -65,7 +65,7 @@ def _without_schema(given: ResponseFormat) -> Constraint:
 
 
 def check_is_schema(schema: dict[str, Any], place: str) -> None:
-    """Refuse what holds a schema and is none: it would bind nothing."""
+    """Raise Problem for an object that is no schema but contains one: it would not constrain anything."""
     inside = next((word for word in ("schema", "json_schema") if isinstance(schema.get(word), dict)), None)
     if inside is not None and not SCHEMA_WORDS & schema.keys():
         what = f"this is no schema, it holds one as {inside!r}: that one is wanted here itself"

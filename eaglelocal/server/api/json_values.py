@@ -1,4 +1,4 @@
-"""JSON of what came as JSON."""
+"""Serialize values that were parsed from a request's JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eaglelocal.server.json_body import place_of_infinity
 
 
 def as_json(value: object, place: str) -> str:
-    """Too deep, not a number, half a character: the caller's mistakes, told as such. Raises Problem."""
+    """Return the JSON text. Raises Problem, as the caller's error, for deep nesting, infinity or a lone surrogate."""
     if is_deeper(value, MAX_DEPTH):
         raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
     if (found := place_of_infinity(value)) is not None:

@@ -1,4 +1,4 @@
-"""What was asked of llama-server's own routes -> requests of the engine, by the readers of OpenAI's shapes."""
+"""Read requests of llama-server's own routes, with the functions for OpenAI's formats (reading.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eaglelocal.server.api.refused import refuse
 from eaglelocal.server.api.schema import MAX_PARTS, MAX_PROMPTS, ResponseFormat
 from eaglelocal.server.errors import Problem, unsupported
 
-NEUTRAL: dict[str, dict[str, Any]] = {  # a sampler that is off; in the order in which samplers are applied
+NEUTRAL: dict[str, dict[str, Any]] = {  # values that turn a sampler off, in the order in which samplers are applied
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     "top_k": {"top_k": 0},
     "typ_p": {"typical_p": 1.0},
@@ -22,8 +22,8 @@ NEUTRAL: dict[str, dict[str, Any]] = {  # a sampler that is off; in the order in
     "temperature": {"temperature": 1.0},
 }
 LETTERS = {"e": "penalties", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "t": "temperature"}
-OTHERWISE = {"typical_p": "typ_p"}  # as some call it
-UNNAMED = "tmp"  # a file
+OTHERWISE = {"typical_p": "typ_p"}  # alternative names
+UNNAMED = "tmp"  # a file without a name
 Body = TypeVar("Body", bound=LlamaAsked)
 
 
@@ -47,7 +47,7 @@ def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> Ques
 
 
 def shared_of(body: LlamaAsked, defaults: SamplingParams, owner: str) -> ChatRequest:
-    """Raises Problem for what would change the answer and is not obeyed here."""
+    """Return the ChatRequest shared by all prompts. Raises Problem for unsupported fields that change the answer."""
     refuse(body)
     line_limit_ms = body.t_max_predict_ms or 0
     return dataclasses.replace(
@@ -58,7 +58,7 @@ def shared_of(body: LlamaAsked, defaults: SamplingParams, owner: str) -> ChatReq
 
 
 def in_common_words(body: Body) -> Body:
-    """The same with what has another name here under the name that it has in OpenAI's shapes."""
+    """Return the body with llama-server's field names replaced by OpenAI's. Raises Problem."""
     limits = (body.n_predict, body.max_completion_tokens, body.max_tokens)
     told: dict[str, Any] = {"n": body.n_cmpl or body.n, "n_predict": next((n for n in limits if n is not None), None)}
     schema = body.json_schema
@@ -72,7 +72,7 @@ def in_common_words(body: Body) -> Body:
 
 
 def sampled_by(body: LlamaAsked, params: SamplingParams) -> SamplingParams:
-    """Log-probabilities, and with the samplers that are named, if any are."""
+    """Return the parameters with logprobs, and with all samplers off that `samplers` does not name. Raises Problem."""
     params = dataclasses.replace(params, logprobs=body.n_probs or body.logprobs or None)
     if body.samplers is None:
         return params
@@ -93,7 +93,7 @@ def samplers_of(given: list[str] | str) -> list[str]:
 
 
 def prompts_in(given: str | WrittenPrompt | list[Any]) -> list[Parts]:
-    """One prompt, or several. A list with a token among its items is one. Raises Problem."""
+    """Return one prompt or several; a list that contains a token id is one prompt. Raises Problem."""
     if not isinstance(given, list) or any(isinstance(item, int) for item in given):
         return [parts_of(given)]
     if not 0 < len(given) <= MAX_PROMPTS:
@@ -109,7 +109,7 @@ def parts_of(given: str | WrittenPrompt | list[Any]) -> Parts:
     parts = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(part, str | int) for part in parts):
         raise Problem(400, "a prompt is made of texts and tokens, and nothing else", parameter="prompt")
-    if (count := len(texts_in(parts))) > MAX_PARTS:  # each is tokenized for itself, between everybody's steps
+    if (count := len(texts_in(parts))) > MAX_PARTS:  # each is tokenized separately, between the steps of all requests
         raise Problem(400, f"a prompt has at most {MAX_PARTS} texts among its tokens, not {count}", parameter="prompt")
     return parts
 

@@ -1,4 +1,4 @@
-"""POST /completion, /infill, /tokenize, /detokenize and /apply-template of llama-server, for programs that know it."""
+"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def answered(body: LlamaAsked, question: Question, serving: Serving) -> Response
 def prompted(
     serving: Serving, model: str, request: ChatRequest, told: Callable[[Prompted], dict[str, object]]
 ) -> Response:
-    """What the model would be given; it answers nothing."""
+    """Return a response with the prompt as the model would receive it (`told` formats it); nothing is generated."""
     counted = dataclasses.replace(request, is_counted=True, tells_prompt=True)
 
     async def made() -> dict[str, object]:
@@ -116,7 +116,7 @@ def pieces(made: Prompted) -> list[dict[str, object]]:
 
 
 def piece_of(raw: bytes) -> str | list[int]:
-    """As bytes where it is a part of a character."""
+    """Return a token's text, or its bytes as a list if they are an incomplete UTF-8 sequence."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""What may be asked of llama-server's own routes, and what of their answers the OpenAPI document tells.
+"""Request bodies of llama-server's own routes, and the parts of their replies shown in the OpenAPI document.
 
-What is about its slots and its cache (id_slot, n_keep, n_cache_reuse, t_max_prompt_ms), and n_indent, which its
-clients see to as well, is read and forgotten, as everything unknown is.
+Fields about slots and the cache (id_slot, n_keep, n_cache_reuse, t_max_prompt_ms), and n_indent, which clients handle
+too, are ignored like unknown fields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LINE_LIMIT = "Milliseconds from the first token: the first line that ends later 
 
 
 class LlamaAsked(Asked):
-    """What completions and infills share."""
+    """The fields shared by completions and infills."""
 
     max_tokens: ReadingLimit | None = None
     max_completion_tokens: ReadingLimit | None = None
@@ -84,7 +84,7 @@ class TokenizeBody(Body):
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
-    prompt: Any = None  # vLLM's names, refused where there is no content
+    prompt: Any = None  # vLLM's names, refused if there is no content
     messages: Any = None
 
 

@@ -1,4 +1,4 @@
-"""GET /props and /slots of llama-server: what is loaded, and how much of it is busy. No prompt, no path, no key."""
+"""llama-server's GET /props and /slots: the loaded model, and how many slots are busy. No prompt, path or key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ async def slots(serving: There, model: str = "", fail_on_no_slot: str = "") -> R
 
 
 def model_in(serving: Serving, asked: str) -> tuple[str, EngineInfo]:
-    """What was asked for, else what is loaded, else what would be, if it has been before. Raises Problem (404, 503)."""
+    """Return a model and its info: the requested, else a loaded, else the default one. Raises Problem: 404 for an
+    unknown model, 503 for one that was never loaded.
+    """
     models = serving.models
     name = models.loaded.name if models.loaded is not None and not asked else models.name_of(asked)
     if name not in models.infos:

@@ -1,6 +1,6 @@
-"""Answers as llama-server's /completion and /infill tell them, with our `speculation` beside its `timings`.
+"""Format answers for llama-server's /completion and /infill, with our `speculation` beside its `timings`.
 
-What this server has not is told as what it comes to: `id_slot` is -1 (any).
+Fields without a counterpart here get a neutral value: `id_slot` is -1 (any).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANDOM_SEED = 2**32 - 1
 
 
 class LlamaTeller:
-    """Implements Teller."""
+    """A Teller for /completion and /infill."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class LlamaTeller:
         is_streamed: bool = False,
         tells_tokens: bool = False,
     ) -> None:
-        """info: of the model that answers; fields: of a complete answer, those that are wanted."""
+        """Create a teller. `info` returns the model's EngineInfo; `fields`: those wanted of a complete answer."""
         self._model, self._info, self._fields = model, info, fields
         self._is_streamed, self._tells_tokens = is_streamed, tells_tokens or is_streamed
-        self._num_told: Counter[int] = Counter()  # tokens, by choice
+        self._num_told: Counter[int] = Counter()  # tokens sent, by choice
         self._has_new_line: set[int] = set()  # choices
 
     def whole(self, choices: Sequence[Choice]) -> object:
@@ -101,13 +101,13 @@ class LlamaTeller:
             "truncated": choice.was_cut and num_tokens >= info.n_ctx,
             "stop_type": "limit" if choice.was_cut else "word" if stopping_word else "eos",
             "stopping_word": stopping_word,
-            "tokens_cached": num_tokens - bool(choice.num_tokens),  # the last one was never read
+            "tokens_cached": num_tokens - bool(choice.num_tokens),  # the last token was not decoded
             "timings": timings(choice),
             "speculation": speculation(stats_of(choice)),
         }
 
     def _wanted(self, told: dict[str, object]) -> dict[str, object]:
-        """`timings/prompt_n` is told under this name, and what is not there is left out."""
+        """Return the wanted fields; a path such as `timings/prompt_n` is its own key, missing ones are left out."""
         if not self._fields:
             return told
         found = ((path, value_at(told, path.split("/"))) for path in self._fields)
@@ -124,7 +124,7 @@ def value_at(value: object, path: Sequence[str]) -> object:
 
 
 def settings_of(params: SamplingParams, info: EngineInfo) -> dict[str, object]:
-    """How an answer is drawn, in llama.cpp's words. Samplers that this server has not are not named."""
+    """Return the sampling settings in llama.cpp's format. Samplers that do not exist here are left out."""
     params = as_recommended(params, info.sampling)
     limit = -1 if params.max_tokens is None else params.max_tokens
     return {

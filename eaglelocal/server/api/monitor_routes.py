@@ -1,4 +1,4 @@
-"""GET /health, /metrics, /v1/snapshot and /v1/events: how the server is, for people, Prometheus and monitors.
+"""GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
 Figures only: no prompt, no answer, no key.
 """
@@ -29,7 +29,7 @@ router = APIRouter(tags=["Monitor"])
 WELL = frozenset({"ready", "idle"})
 EVENT_GAP_S = 0.5
 NUM_SHOWN = 20  # of recent answers
-UNTOLD = ("template", "bos_text", "eos_text")  # twice a second: /props does
+UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot is sent twice a second; /props has them
 
 
 @router.head("/health", include_in_schema=False)
@@ -104,7 +104,7 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
 
 
 def resident_row(one: Resident, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
-    """A model that is loaded, whether it is used, and its engine's totals."""
+    """Return a loaded model's info, its use, and its engine's totals."""
     return model_of(one.loaded, defaults) | {
         "state": one.loaded.client.state,
         "total_bytes": one.loaded.info.total_bytes,
@@ -115,7 +115,7 @@ def resident_row(one: Resident, engine: EngineSnapshot, defaults: SamplingParams
 
 
 def model_of(loaded: Loaded, defaults: SamplingParams) -> dict[str, object]:
-    """`sampling`: what holds where a request says nothing."""
+    """Return a loaded model's info. `sampling`: the defaults for requests that do not set them."""
     params = as_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
     told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
@@ -148,7 +148,7 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
 
 
 def row(model: str, choice: Choice) -> dict[str, object]:
-    """One request: figures and who asked, never what."""
+    """Return the row of a request: its figures and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
     return {
         "id": choice.request.id,

@@ -1,5 +1,5 @@
-"""What Ollama's API says of models and of itself. This server pulls, makes and removes none, and reads no files for it:
-what only a file could tell (the number of parameters; of a model that is not loaded also its family) stays empty.
+"""Ollama's routes about models and the version. Models cannot be pulled, created or removed here, and no files are
+read: what only a file tells (the number of parameters; the family of a model that is not loaded) stays empty.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from eaglelocal.server.models import Models
 from eaglelocal.server.residents import Loaded
 from eaglelocal.server.serving import Serving
 
-API_VERSION = "0.14.2"  # of Ollama: some programs refuse to talk to an older one
+API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
 LATEST = ":latest"
 FOR_PEOPLE = f"""eaglelocal {__version__} is running.
 
@@ -45,8 +45,8 @@ FOR_PEOPLE = f"""eaglelocal {__version__} is running.
 
 `eaglelocal top` in a terminal shows what it does, `eaglelocal chat` talks with it.
 """
-TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks there for the word tools
-UNKNOWN = "unknown"  # architecture, which is a part of other names
+TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks for the word tools in it
+UNKNOWN = "unknown"  # the architecture, which is part of other keys
 OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
 
 
@@ -108,18 +108,18 @@ async def no_change() -> Response:
 
 
 def model_of(asked: str, models: Models) -> str:
-    """The name that is meant: programs say the tag `latest` or leave it out, as they like."""
+    """Return the listed name that a request means: programs add the tag `latest` or leave it out."""
     bare = asked.removesuffix(LATEST)
     return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
 
 
 def name_of(asked: str, serving: Serving) -> str:
-    """The model that is meant. Raises Problem (404)."""
+    """Return the model that a request means. Raises Problem (404)."""
     return serving.models.name_of(model_of(asked, serving.models))
 
 
 def tagged(name: str) -> str:
-    """Open WebUI looks for names with a tag among those that were listed."""
+    """Return the name with a tag, because Open WebUI looks for tagged names in the list."""
     return name if ":" in name else name + LATEST
 
 
@@ -155,7 +155,9 @@ def details_of(name: str, info: EngineInfo | None) -> Details:
 
 
 def capabilities_of(models: Models, name: str) -> list[str]:
-    """Of a model that talks, what this server can do with it: a template that knows no thoughts thinks none."""
+    """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
+    template without reasoning it just does not think.
+    """
     task = models.task(name)
     if task is None:
         return []
@@ -174,7 +176,7 @@ def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
 
 
 def digest_of(name: str) -> str:
-    """Of the name, for programs that tell models apart by it, or show its first characters."""
+    """Return the SHA-256 of the name: programs identify models by the digest, or show its first characters."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 

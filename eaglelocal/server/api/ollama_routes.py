@@ -1,7 +1,7 @@
-"""POST /api/chat, /api/generate, /api/embed and /api/embeddings of Ollama, for programs that know no other API.
+"""Ollama's POST /api/chat, /api/generate, /api/embed and /api/embeddings.
 
-Answers are translations of chats and completions. `keep_alive` is forgotten: when models are loaded and unloaded was
-said at the start of this server.
+Requests are translated into chats and completions. `keep_alive` does not unload models: that is set when this server
+is started.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ async def embed_one(body: OldEmbedBody, serving: There, owner: Owner) -> Respons
 
 
 def unasked(body: AnswerAsked, serving: Serving, owner: str, shape: Shape) -> Response:
-    """Load the model. One that is wanted no longer stays: others may use it, and none is loaded to be given up."""
+    """Load the model for a request without a prompt. With keep_alive 0 nothing happens: others may use the model."""
     model = name_of(body.model, serving)
     told = head(body.model or model) | shape("", "", ()) | {"done": True}
     if body.is_farewell:
@@ -165,7 +165,7 @@ def answered(body: AnswerAsked, serving: Serving, question: Question, shape: Sha
 def chat_asked(
     body: AnswerAsked, placed: Placed, tools: list[Values] | None, serving: Serving, owner: str
 ) -> tuple[Question, Names]:
-    """The question in a chat's shape, and what its fields are called here. Raises Problem."""
+    """Return the body as a chat Question, with the Names to report errors in the body's own terms. Raises Problem."""
     fields = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
     names = Names(fields, tuple(place for place, _ in placed))
     chat = asked_of(body, model_of(body.model, serving.models)) | {
@@ -180,7 +180,7 @@ def chat_asked(
 
 
 def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[Question, Names]:
-    """The same as a text that is to go on."""
+    """Return the body as a text completion, likewise."""
     names = Names(FIELDS)
     values = asked_of(body, model_of(body.model, serving.models)) | {
         "prompt": body.prompt or "",
@@ -192,7 +192,7 @@ def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[
 
 
 def asked_of(body: AnswerAsked, model: str) -> Values:
-    """What bodies of chats and of completions share."""
+    """Return the fields shared by chats and completions, in OpenAI's terms. Raises Problem for unsupported ones."""
     refuse(body, WORDS)
     options = body.options or Options()
     refuse(options, IN_OPTIONS, within="options.")
@@ -223,7 +223,7 @@ def thinking_of(given: bool | str | None) -> Values:
 
 
 def refuse_beside(body: GenerateBody, *, goes_on: bool) -> None:
-    """Raises Problem for what would change the answer."""
+    """Raise Problem for fields that would change the answer but are not supported."""
     refused = {"template": NO_TEMPLATE, "context": NO_CONTEXT}
     for name, why in (refused | ({"system": NO_SYSTEM, "images": NO_IMAGES} if goes_on else {})).items():
         if getattr(body, name):
@@ -235,9 +235,11 @@ def tool_of(tool: OllamaTool) -> Values:
 
 
 def placed_messages(given: Iterable[OllamaMessage]) -> Placed:
-    """Most programs give no ids to calls, and tell results in the order of the calls: here each gets one."""
+    """Return chat messages with their places. Most programs give calls no ids and list results in the order of the
+    calls: here each call gets an id.
+    """
     placed: Placed = []
-    waiting: list[Values] = []  # calls of the last message with any, without a result
+    waiting: list[Values] = []  # calls of the latest message with calls, still without a result
     for i, message in enumerate(given):
         content = shown(message.images, f"messages.{i}.images", message.content)
         calls = [call_of(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())]
@@ -251,7 +253,7 @@ def placed_messages(given: Iterable[OllamaMessage]) -> Placed:
 
 
 def shown(images: list[str] | None, place: str, text: str | None) -> Content:
-    """Images stand before the text, where Ollama's own server has them."""
+    """Return images followed by the text, as Ollama's own server orders them."""
     files = [
         (from_url if is_data(image) else from_base64)(image, f"{place}.{i}") for i, image in enumerate(images or ())
     ]
@@ -263,7 +265,7 @@ def call_of(call: OllamaCall, id: str) -> Values:
 
 
 def result_of(message: OllamaMessage, waiting: list[Values]) -> Values:
-    """Which call it is of: the first that waits, of those with its id or its name where it says one."""
+    """Return the ids of the call that a result belongs to: the first unanswered one that matches its id and name."""
     for call in waiting:
         id, name = call["id"], call["function"]["name"]
         if (message.tool_call_id or id) == id and (message.tool_name or name) == name:

@@ -1,7 +1,7 @@
-"""What may be asked of Ollama's API, and what of its answers the OpenAPI document tells.
+"""Request bodies of Ollama's API, and the parts of its replies shown in the OpenAPI document.
 
-What is about memory and hardware (num_ctx, num_gpu, keep_alive) was settled when this server was started: it is read
-and forgotten, as everything unknown is. What would change the answer and cannot be honoured is named, to be refused.
+Fields about memory and hardware (num_ctx, num_gpu, keep_alive) are fixed when this server starts: they are ignored
+like unknown ones. Fields that would change the answer but are not supported are listed, so that they are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_TIME = (0, "0", "0s", "0m")
 
 
 class ElsewhereGiven(Elsewhere):
-    """What other APIs understand, in the body or among its options: refused, with its name here where it has one."""
+    """Fields of other APIs, in the body or its options: refused, with the name here if there is one."""
 
     max_completion_tokens: Any = None
     n_predict: Any = None
@@ -44,7 +44,7 @@ class ElsewhereGiven(Elsewhere):
 class Options(SamplingGiven, ElsewhereGiven):
     num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
     max_tokens: Any = None
-    format: Any = None  # which belongs beside the options
+    format: Any = None  # refused: it belongs into the body itself
 
 
 class Called(Body):
@@ -73,7 +73,7 @@ class OllamaTool(Body):
 
 
 class AnswerAsked(ElsewhereGiven):
-    """What conversations and generated texts share."""
+    """The fields shared by chats and generated texts."""
 
     model: Name = ""
     stream: Annotated[bool | None, Field(description="unless false, the answer comes as lines of JSON")] = None
@@ -84,12 +84,12 @@ class AnswerAsked(ElsewhereGiven):
     ] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    max_tokens: Limit | None = None  # OpenAI's, where the options say nothing
+    max_tokens: Limit | None = None  # OpenAI's; used if the options set no limit
     keep_alive: Any = None
 
     @property
     def is_farewell(self) -> bool:
-        """The model is wanted no longer."""
+        """Return whether keep_alive is 0: the caller no longer needs the model."""
         return self.keep_alive in NO_TIME
 
 
@@ -133,7 +133,7 @@ class ShowBody(Body):
     """POST /api/show"""
 
     model: Name = ""
-    name: Name = ""  # what older clients call it
+    name: Name = ""  # older clients' name for it
 
 
 class OllamaError(BaseModel):

@@ -1,6 +1,6 @@
-"""Answers as Ollama tells them: an object, or one of the same kind on each line of a stream.
+"""Format answers for Ollama's API: one JSON object, or a stream of them, one a line.
 
-Durations are in nanoseconds. A call is told as a whole, for its arguments are an object here.
+Durations are in nanoseconds. A tool call is sent as a whole, because its arguments are a JSON object here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from eaglelocal.server.choice import Choice, Delta, News, Said, Thought
 from eaglelocal.server.errors import Problem
 
 NDJSON = "application/x-ndjson"
-Shape = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, thought and calls, in one of the shapes below
+Shape = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, reasoning and calls as fields of a reply
 
 
 def as_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
-    """Of /api/chat."""
+    """Return the reply fields of /api/chat."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if thought:
         message["thinking"] = thought
@@ -32,15 +32,15 @@ def as_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> 
 
 
 def as_response(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
-    """Of /api/generate, where nothing can be called."""
+    """Return the reply fields of /api/generate, which has no tool calls."""
     return {"response": text} | ({"thinking": thought} if thought else {})
 
 
 class OllamaTeller:
-    """Implements Teller. The first choice is the only one."""
+    """A Teller for Ollama's API. The first choice is the only one."""
 
     def __init__(self, model: str, shape: Shape, *, tells_thoughts: bool) -> None:
-        """`model`: under the name by which it was asked for."""
+        """Create a teller. `model`: the name in the request."""
         self._model, self._shape, self._tells_thoughts = model, shape, tells_thoughts
         self._calls: list[CallPart] = []  # until they are complete
 
@@ -73,7 +73,7 @@ class OllamaTeller:
         return line(head(self._model) | self._shape("", "", ()) | end_of(choices[0]))
 
     def ping(self) -> str:
-        """Clients read every line as JSON, so one that tells nothing."""
+        """Return an empty message, because clients parse every line as JSON."""
         return self._line(self._shape("", "", ()))
 
     def breaking(self, problem: Problem) -> str:
@@ -91,7 +91,7 @@ def head(model: str) -> dict[str, object]:
 
 
 def timestamp(time: datetime) -> str:
-    """RFC 3339, of a time in UTC."""
+    """Return a time in UTC in the format of RFC 3339."""
     return time.isoformat().replace("+00:00", "Z")
 
 
@@ -100,7 +100,7 @@ def line(event: Mapping[str, object]) -> str:
 
 
 def whole_calls(choice: Choice, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-    """Without one within which the answer was cut: nothing here could say so, and it would be run."""
+    """Leave out a last call whose arguments were cut off: nothing would mark it, and clients would run it."""
     return calls[:-1] if choice.was_cut and calls and not is_object(calls[-1].arguments) else calls
 
 
@@ -114,7 +114,7 @@ def logprobs(choice: Choice, said: Said | Delta) -> dict[str, object]:
 
 
 def end_of(choice: Choice) -> dict[str, object]:
-    """What the last line says. Until the engine was asked is what Ollama calls loading."""
+    """Return the fields of the last message. `load_duration`: the time until the engine got the request."""
     reason = choice.finished.reason if choice.finished else "stop"
     of, total_s = timings_of(choice), choice.ended_at - choice.asked_at
     return {

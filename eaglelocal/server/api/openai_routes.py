@@ -28,12 +28,12 @@ def serving_of(request: Request) -> Serving:
 
 
 def owner_of(request: Request) -> str:
-    """The name of the key that was given."""
+    """Return the name of the request's API key."""
     return str(request.state.owner)
 
 
 def is_operator(request: Request) -> bool:
-    """May this caller do more than ask?"""
+    """Return whether the caller is an operator (see Access.operators)."""
     return bool(request.state.is_operator)
 
 
@@ -63,12 +63,12 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
         num_prompts=question.num_prompts,
         has_usage=question.has_usage,
     )
-    names = Names({"n": "prompt"}) if question.num_prompts > 1 else CHAT  # of which there may be too many
+    names = Names({"n": "prompt"}) if question.num_prompts > 1 else CHAT  # blames the number of prompts, not `n`
     return conversation(serving, question, teller, names)
 
 
 @router.head("/v1/models", include_in_schema=False)
-@router.get("/v1/models/", include_in_schema=False)  # else it would be the card of a model without a name
+@router.get("/v1/models/", include_in_schema=False)  # otherwise it would match /v1/models/{name} with an empty name
 @router.get("/v1/models")
 async def models(serving: There) -> ModelList:
     """The models that may be asked for, and which of them are loaded."""
@@ -81,7 +81,7 @@ async def model(name: str, serving: There) -> ModelCard:
 
 
 def card_of(serving: Serving, name: str) -> ModelCard:
-    """Of a model under one of its names."""
+    """Return the card of a model under one of its names. Raises Problem."""
     own = serving.models.name_of(name)
     info, state = serving.models.info_of(own), serving.models.state_of(own)
     return ModelCard(
@@ -96,7 +96,7 @@ def card_of(serving: Serving, name: str) -> ModelCard:
 
 
 def capabilities_of(models: Models, name: str) -> list[str]:
-    """In llama-server's words; none where they are not known."""
+    """Return the capabilities in llama-server's terms; empty if not known."""
     task = models.task(name)
     if task is None:
         return []

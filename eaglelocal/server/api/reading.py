@@ -1,6 +1,6 @@
-"""What was asked in OpenAI's shapes -> requests of the engine. Pure; raises Problem or RequestError.
+"""Turn requests in OpenAI's formats into engine requests. Pure; raises Problem or RequestError.
 
-Message texts are joined from their parts; what cannot be honoured (audio, files, LoRA) is refused, not dropped.
+Message parts are joined into one text; unsupported content (audio, files, LoRA) is refused, not dropped.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ONLY_FUNCTIONS = "only functions of the caller's can be called here"
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 IMAGES = ("image_url", "input_image")
 MAX_ANSWERS = 128  # of a call
-RANDOM_SEED = -1  # as llama-server and vLLM have it
-LOOK_BACK = 1_000_000  # tokens: further than any context reaches
+RANDOM_SEED = -1  # as in llama-server and vLLM
+LOOK_BACK = 1_000_000  # tokens: more than any context holds
 NO_EFFORT = (None, "", "default", "auto")
 Prompt = str | tuple[int, ...]
 PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", "presence_penalty")
@@ -48,15 +48,15 @@ PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a call wants: one request a choice, and how it wants to be told.
+    """The contents of a call: one engine request for each answer, and how to send the answers.
 
-    prompts  different prompts among the requests (plain completions take several)
+    num_prompts  different prompts among the requests (plain completions take several)
     """
 
     model: str
     requests: tuple[ChatRequest, ...]
     is_streamed: bool = False
-    has_usage: bool = False  # of a stream, in a last chunk
+    has_usage: bool = False  # a stream ends with a chunk with the usage
     num_prompts: int = 1
 
 
@@ -103,7 +103,7 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
 
 
 def raw_request(body: Asked, params: SamplingParams, owner: str) -> ChatRequest:
-    """What the answers to a call without messages share."""
+    """Return the request shared by all answers to a call without messages."""
     return ChatRequest(
         id="",
         params=params,
@@ -115,7 +115,7 @@ def raw_request(body: Asked, params: SamplingParams, owner: str) -> ChatRequest:
 
 
 def raw_question(body: Asked, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> Question:
-    """`prompts`: of each, the fields of a request that say it."""
+    """Return the Question of a call without messages. `prompts`: for each prompt, its fields of ChatRequest."""
     count = body.n or 1
     if len(prompts) * count > MAX_ANSWERS:
         raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
@@ -130,7 +130,7 @@ def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:
 
 
 def ranking_request(body: RankingBody, owner: str) -> EmbedRequest:
-    """The query is read with each of the documents."""
+    """Return a request that scores each document together with the query. Raises Problem."""
     field = "documents" if body.texts is None or body.documents else "texts"
     if body.documents and body.texts:
         raise Problem(400, "documents and texts are two names of the same: one of them is wanted", parameter="texts")
@@ -149,7 +149,7 @@ def ranking_request(body: RankingBody, owner: str) -> EmbedRequest:
 
 
 def prompts_of(given: str | list[Any], field: str = "prompt") -> list[Prompt]:
-    """One text, several texts, the tokens of one prompt, or of several."""
+    """Return the prompts of one text, several texts, the tokens of one prompt, or of several. Raises Problem."""
     if isinstance(given, str):
         return [given]
     if not given:
@@ -164,7 +164,7 @@ def texts_in(prompts: Iterable[Prompt]) -> Iterator[str]:
 
 
 def check_size(texts: Iterable[str], parameter: str) -> None:
-    """The engine reads them between two steps of everybody's answers. Raises Problem."""
+    """Raise Problem above MAX_TEXT_CHARS: the engine tokenizes the texts between the steps of all requests."""
     if (size := sum(map(len, texts))) > MAX_TEXT_CHARS:
         what = f"there are {size} characters, more than any context holds; at most {MAX_TEXT_CHARS} can be read at once"
         raise Problem(400, what, parameter=parameter, code="context_length_exceeded")
@@ -184,7 +184,7 @@ def _question(body: Asked, requests: Iterable[ChatRequest]) -> Question:
 
 
 def _choices(request: ChatRequest, count: int) -> list[ChatRequest]:
-    """The same question several times; with a seed each choice has its own, so that they differ."""
+    """Return the request `count` times; with a seed, each choice has a different one."""
     made = [request]
     for i in range(1, count):
         seed = request.params.seed
@@ -198,10 +198,10 @@ def new_id() -> str:
 
 
 def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
-    """The server's defaults with what was asked; what neither says stays open. Raises RequestError."""
+    """Return the server's defaults overridden by the body; parameters set by neither stay open. Raises RequestError."""
     given: dict[str, Any] = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
-        given["top_k"] = max(body.top_k, 0)  # -1 is another way to say all
+        given["top_k"] = max(body.top_k, 0)  # -1 also means all
     penalty = body.repeat_penalty if body.repeat_penalty is not None else body.repetition_penalty
     if penalty is not None:
         given["repeat_penalty"] = penalty
@@ -229,12 +229,12 @@ def stops_of(given: str | list[str]) -> tuple[str, ...]:
 
 
 def limit_of(given: int) -> int | None:
-    """Of an answer's tokens; None: until the context is full."""
+    """Return the token limit of an answer; None: until the context is full."""
     return None if given < 0 else given
 
 
 def continues_last(body: ChatBody) -> bool:
-    """Is the last message, where it is the assistant's, the beginning of the answer?"""
+    """Return whether an assistant's message at the end is the beginning of the answer. Raises Problem."""
     last = body.messages[-1]
     if body.continue_final_message and (last.role != "assistant" or last.tool_calls):
         what = "only a last message of the assistant without calls can be continued"
@@ -275,7 +275,7 @@ def call_of(given: CallGiven, place: str) -> ToolCall:
 
 
 def content_of(given: str | list[Part] | Content | None, place: str) -> Content:
-    """Of a message; what is neither text nor image is refused, with its place."""
+    """Return the content of a message. Raises Problem, with the place, for anything but text and images."""
     if isinstance(given, Content):
         return given
     if isinstance(given, list):
@@ -284,7 +284,7 @@ def content_of(given: str | list[Part] | Content | None, place: str) -> Content:
 
 
 def text_of(given: str | list[Part] | Content | None, place: str) -> str:
-    """Of what the model has said or thought."""
+    """Return the text of the model's own message. Raises Problem if it contains images."""
     content = content_of(given, place)
     if content.images:
         raise unsupported(place, "images can be shown to the model; it has made none")
@@ -301,7 +301,7 @@ def piece_of(part: Part, place: str) -> str | bytes:
 
 
 def url_of(part: Part) -> str:
-    """Where its image is; empty where it has none, or only the id of a file, of which this server keeps none."""
+    """Return the URL of a part's image; empty if it has none, or only a file id (this server stores no files)."""
     given = part.image_url
     return given.url if isinstance(given, ImageUrl) else given or ""
 

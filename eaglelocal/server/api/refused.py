@@ -1,4 +1,4 @@
-"""Fields that other servers obey and this one does not: refused where they are more than nothing, never dropped."""
+"""Refuse fields that other servers support and this one does not, unless their value has no effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMATS = (
     *("grammar", "json_schema", "structured_outputs", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
     *("regex", "ebnf"),
 )
-REFUSED = {  # in the words of the route
+REFUSED = {  # with the route's own field names (Words)
     **dict.fromkeys(("allowed_token_ids", "bad_words"), "tokens are favoured or forbidden by {weights} here"),
     "audio": "audio is out of scope here",
     "chat_template": "this server uses the model's own chat template",
@@ -34,17 +34,17 @@ REFUSED = {  # in the words of the route
     "truncate_prompt_tokens": "a prompt is read whole here, or refused",
     "web_search_options": "this server searches nothing",
 }
-NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and what is empty
-ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # than nothing
+NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and empty values
+ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # 0 has an effect
 FORMATS = ("response_format", "format", "output_format", "text_format", "text", "output_config")
-WITH_A_FORMAT = ("text", "output_config")  # fields with more in them, which says nothing here
+WITH_A_FORMAT = ("text", "output_config")  # of these, only `format` matters
 NO_LOGPROBS = "log-probabilities are told by /v1/chat/completions and /v1/completions"
 ONE_ANSWER = "one answer is made here; ask again for another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What a route calls the fields that reasons name.
+    """The names of a route's fields, for error messages.
 
     foreign  fields of other APIs that this one has under another name, or not at all, each with the reason
     """
@@ -57,12 +57,12 @@ class Words:
 
 
 def renamed(name: str, *others: str) -> dict[str, str]:
-    """Foreign names of one field, whose reason is its own name."""
+    """Return other names of one field, with an error that gives its name here."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 
 def renamed_format(name: str, *obeyed: str) -> dict[str, str]:
-    """Foreign names of the answer's format: all but the fields of the route."""
+    """Return other APIs' names of the answer's format, with errors; not those in `obeyed`, the route's own."""
     foreign = [other for other in FORMATS if other not in obeyed]
     within = dict.fromkeys(WITH_A_FORMAT, f"the format in it is called {name} here")
     return {other: within.get(other, f"it is called {name} here") for other in foreign}
@@ -78,14 +78,14 @@ CHAT = Words(
 
 
 def refuse(body: Body, words: Words = CHAT, *, within: str = "") -> None:
-    """Raise Problem for what is there and more than nothing: clients send switches that are off.
+    """Raise Problem for an unsupported field, unless its value is off: clients send such defaults.
 
-    within  the field of the whole body that this one is, with a dot behind it
+    within  path of `body` in the whole body, with a dot at the end
     """
     reasons = {"format": words.format, "limit": words.limit, "stops": words.stops, "weights": words.weights}
     for name, why in {**REFUSED, **words.foreign}.items():
         value = getattr(body, name) if name in type(body).model_fields else None
-        is_kept = name == "min_tokens" and getattr(body, "ignore_eos", None)  # no answer is shorter then
+        is_kept = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
         if not is_off(name, value) and not is_kept:
             raise unsupported(f"{within}{name}", why.format_map(reasons))
 

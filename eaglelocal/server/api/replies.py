@@ -1,4 +1,4 @@
-"""What is answered, for the OpenAPI document; answers themselves are plain dicts, for they are many and hot."""
+"""Reply models for the OpenAPI document; the replies themselves are plain dicts, for speed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""POST /v1/rerank: documents in, how well each answers a query out, where the model is a reranker.
+"""POST /v1/rerank: scores of documents for a query, from a reranker.
 
-In the shape of Jina and Cohere, which most clients know, or in that of text-embeddings-inference where it is asked so.
+Replies have the format of Jina and Cohere, or of text-embeddings-inference if the request has that (`texts`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Reply = RankingReply | list[RankedText]
 
 
 @router.post("/v1/rerank", response_model=Reply)
-@router.post("/v2/rerank", response_model=Reply, include_in_schema=False)  # Cohere's clients of today
+@router.post("/v2/rerank", response_model=Reply, include_in_schema=False)  # Cohere's current clients
 @router.post("/rerank", response_model=Reply, include_in_schema=False)
 @router.post("/v1/reranking", response_model=Reply, include_in_schema=False)
 @router.post("/reranking", response_model=Reply, include_in_schema=False)
@@ -81,7 +81,7 @@ def ranked(serving: Serving, model: str, request: EmbedRequest, body: RankingBod
 
 
 def best_first(scores: list[float], most: int | None) -> list[tuple[int, float]]:
-    """Index and score; equal ones as they were given."""
+    """Return (index, score) by falling score, at most `most`; equal scores keep their order."""
     return sorted(enumerate(scores), key=lambda row: -row[1])[:most]
 
 

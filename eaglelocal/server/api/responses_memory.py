@@ -1,7 +1,7 @@
-"""What was asked and told lately, by its id, for callers that name it instead of sending it again.
+"""Recent responses and their items by id, for requests that refer to them instead of sending them again.
 
-In main memory only, in bounded room for each owner, who finds nothing of another's; what was not used for longest goes
-first. Kept as JSON, so that its room is known. Knows neither HTTP nor what an item means.
+In RAM only, bounded for each owner, and separate between owners; the least recently used are dropped first. Kept as
+JSON, so that their size is known. Independent of HTTP and of the meaning of items.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Items = Sequence[Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Recent:
-    """Values by their ids, which are not given twice."""
+    """JSON values by id, least recently used first. An id is never reused."""
 
     max_entries: int = MAX_ENTRIES
     max_bytes: int = MAX_BYTES
     num_bytes: int = 0
-    _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # the latest used last
+    _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # the most recently used comes last
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, id: str, value: object) -> None:
-        """What is too large by itself pushes nothing out, and what is nested too deep is forgotten."""
+        """Store a value and drop the oldest ones; a value that is too large or too deeply nested is not stored."""
         if is_deeper(value, MAX_KEPT_DEPTH):
             return
-        told = compact(value).encode("utf-8", "surrogatepass")  # of odd types, which JSON can spell
+        told = compact(value).encode("utf-8", "surrogatepass")  # half surrogates, which JSON can escape
         if len(told) > self.max_bytes:
             return
         self._kept[id] = told
@@ -47,7 +47,7 @@ class Recent:
             self.num_bytes -= len(gone)
 
     def find(self, id: str) -> Any:
-        """None: never kept, or gone."""
+        """Return a value; None if it was never stored or has been dropped."""
         if id not in self._kept:
             return None
         self._kept.move_to_end(id)
@@ -56,21 +56,22 @@ class Recent:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one owner. Responses have a room of their own, for they hold what was asked too, which may be long."""
+    """The memory of one owner. Responses have a separate bound, because they include the input, which may be long."""
 
     items: Recent = field(default_factory=Recent)
     responses: Recent = field(default_factory=Recent)
 
     def keep(self, id: str, previous: str | None, asked: Items | None, told: Items) -> None:
-        """A response with what was asked in it (beyond the previous one) and what was told; without what was asked
-        (it was too large) only the items that were told."""
+        """Store the output items (`told`) by their ids, and the response as its input since `previous` (`asked`) plus
+        `told`; not the response if `asked` is None because it was too large.
+        """
         for item in told:
             self.items.keep(item["id"], item)
         if asked is not None:
             self.responses.keep(id, {"previous": previous, "items": [*asked, *told]})
 
     def conversation(self, id: str | None) -> list[dict[str, Any]] | None:
-        """All items up to the end of this response; None where it, or one before it, is gone."""
+        """Return all items up to the end of a response; None if it or one before it is missing."""
         links: list[list[dict[str, Any]]] = []
         while id is not None:
             found = self.responses.find(id)

@@ -1,4 +1,4 @@
-"""POST /v1/responses, as a translation of a chat completion. What was told before may be named by its id."""
+"""POST /v1/responses, translated into a chat completion. Earlier items and responses may be referred to by id."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Placed = list[tuple[str, Item]]  # with their places in the body
 
 
 def memory_of(request: Request) -> Memory:
-    """What this caller was told lately."""
+    """Return the memory of the request's owner."""
     found: Memory = request.app.state.memories[owner_of(request)]
     return found
 
@@ -84,18 +84,18 @@ class ResponsesReply(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A talk of which stays known what was asked and, however it ends, what was told. Implements Talk."""
+    """A Talk whose input and output are stored in memory, even if it ends early."""
 
     talk: Talk
     teller: ResponsesTeller
     memory: Memory
     previous: str | None
-    asked: list[Item] | None  # None: too large to be remembered, so it is not held while it is answered either
+    asked: list[Item] | None  # None: too large to be stored, so it is not kept while the answer runs either
 
     async def answer(self, wire: Wire) -> None:
         try:
             await self.talk.answer(wire)
-        finally:  # who hangs up in the middle may name what came until then
+        finally:  # after a disconnect too, the output so far may be referred to
             if self.teller.is_told:
                 asked = None if self.asked is None else [item.model_dump(exclude_none=True) for item in self.asked]
                 self.memory.keep(self.teller.id, self.previous, asked, self.teller.items())
@@ -122,7 +122,7 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
     with names.told():
         chat = as_chat(chat_of(body, [message for _, message in placed]))
         question = chat_question(chat, serving.defaults, owner)
-    told_of = body.model_copy(update={"input": ""})  # which is not told again, and there may be pictures in it
+    told_of = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
     teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), told_of)
     talk: Talk = Conversation(serving, question, teller, names)
     if body.is_kept:
@@ -132,12 +132,12 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
 
 
 def fits(question: Question) -> bool:
-    """Have its pictures room in the memory?"""
+    """Return whether the images of a request fit into the memory."""
     return sum(len(image.data) for message in question.requests[0].messages for image in message.images) < MAX_BYTES
 
 
 def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same as a body of /v1/chat/completions."""
+    """Return the body as one of /v1/chat/completions. Raises Problem."""
     chat: dict[str, Any] = {name: getattr(body, name) for name in SamplingGiven.model_fields}
     chat |= {
         "model": body.model,
@@ -175,7 +175,7 @@ def named_tool(given: AllowedTool | NamedTool, meant: Mapping[str, str]) -> dict
 
 
 def meant_names(functions: Functions) -> dict[str, str]:
-    """Names under which the model knows functions, by themselves and by what no other is called in its namespace."""
+    """Return full function names by full name, and by bare name where that is unique over all namespaces."""
     count = Counter(tool.name for _, tool in functions.values())
     bare = {tool.name: name for name, (_, tool) in functions.items() if count[tool.name] == 1}
     return bare | {name: name for name in functions}
@@ -186,7 +186,7 @@ def tool_of(name: str, tool: FunctionTool) -> dict[str, Any]:
 
 
 def items_before(id: str | None, memory: Memory) -> Placed:
-    """What was asked and told up to the end of that response; its instructions are not among it."""
+    """Return all items up to the end of a response, without its instructions. Raises Problem if it is not stored."""
     found, place = memory.conversation(id), "previous_response_id"
     if found is None:
         why = f"this response is not remembered ({LATEST}): send the whole conversation as input instead"
@@ -201,7 +201,7 @@ def items_of(body: ResponsesBody, memory: Memory) -> Placed:
 
 
 def recalled(item: Item, place: str, memory: Memory) -> Item:
-    """The item itself, where only its id was sent."""
+    """Return the item, looked up if it is a reference. Raises Problem (404) if it is not stored."""
     if item.type != "item_reference":
         return item
     found = memory.items.find(item.id or "")
@@ -212,7 +212,7 @@ def recalled(item: Item, place: str, memory: Memory) -> Item:
 
 
 def item_of(values: dict[str, Any], place: str) -> Item:
-    """Raises Problem for what a model told and nobody could send: a call to a name without end."""
+    """Return a stored item. Raises Problem for one that violates the limits of requests (such as a very long name)."""
     try:
         return Item.model_validate(values)
     except ValidationError:
@@ -220,8 +220,9 @@ def item_of(values: dict[str, Any], place: str) -> Item:
 
 
 def messages_of(instructions: str | None, items: Placed) -> list[tuple[str, dict[str, Any]]]:
-    """Instructions, then the items, with their places; calls that follow each other belong to one message, and a
-    thought to what the assistant says or calls next. Instructions alone are followed by nothing that a person said."""
+    """Return instructions and items as chat messages with their places. Consecutive calls form one message, and
+    reasoning joins the assistant's next text or call. Instructions alone get an empty user message. Raises Problem.
+    """
     messages: list[tuple[str, dict[str, Any]]] = []
     if instructions:
         messages.append(("instructions", {"role": "system", "content": instructions}))
@@ -242,13 +243,13 @@ def messages_of(instructions: str | None, items: Placed) -> list[tuple[str, dict
         thought = ""
     if not messages:
         raise Problem(400, "there is nothing to answer: no message in input, and no instructions", parameter="input")
-    if instructions and len(messages) == 1:  # many templates ask for a turn of a person
+    if instructions and len(messages) == 1:  # many templates require a user's turn
         messages.append(("input", {"role": "user", "content": ""}))
     return messages
 
 
 def thought_of(item: Item, place: str) -> str:
-    """The thought itself, where it is there; else its summary."""
+    """Return the reasoning text; without one, its summary."""
     return text_of(item.content, f"{place}.content") or text_of(item.summary, f"{place}.summary")
 
 
@@ -274,7 +275,7 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
 
 
 def readable(output: str | list[Part] | None) -> str | list[Part] | None:
-    """What a call gave; what of it cannot be read is said instead, for one file must not end a session."""
+    """Replace parts of a call's result that cannot be read by a text: a refusal would end the session."""
     return [stand_in(part) for part in output] if isinstance(output, list) else output
 
 

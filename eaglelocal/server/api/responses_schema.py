@@ -1,4 +1,4 @@
-"""What may be asked of /v1/responses: the part of it that needs nothing kept on disk."""
+"""Request body of /v1/responses: the part of that API that needs no storage on disk."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Item(Body):
     id: CallId | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Text | Parts | None = None
-    summary: Parts | None = None  # of a thought
+    summary: Parts | None = None  # of reasoning
     call_id: CallId | None = None
     name: Name | None = None
-    namespace: Name | None = None  # of what is called
+    namespace: Name | None = None  # of the called function
     arguments: Text | None = None
     output: Text | Parts | None = None
 
@@ -70,13 +70,13 @@ class OtherTool(Body):
 
 
 def kind_of(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
-    """The shape by which a tool is read, and by which what is wrong with it is told."""
+    """Return the variant to validate a tool as, so that errors are about that one only."""
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
     return kind if kind in kinds else "other"
 
 
 def kind_within(tool: object) -> str:
-    """Of a tool in a namespace, which holds no other."""
+    """Return the variant of a tool inside a namespace, which cannot contain a namespace."""
     return kind_of(tool, ("function",))
 
 
@@ -103,7 +103,7 @@ class Namespace(Body):
 
 
 def described(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
-    """Its tools, of which the first function also says what is said of all: templates know no namespaces."""
+    """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
     said = f"{namespace.name}: {namespace.description}" if namespace.description else ""
     for tool in namespace.tools:
         if said and isinstance(tool, FunctionTool):
@@ -117,7 +117,7 @@ Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Dis
 
 
 def shown_name(namespace: str | None, name: str) -> str:
-    """Under which the model knows a function, and which no other has: mcp__files, read -> mcp__files__read."""
+    """Return the unique name of a function for the model: mcp__files, read -> mcp__files__read."""
     return f"{namespace.rstrip('_')}__{name}" if namespace else name
 
 
@@ -142,12 +142,12 @@ class TextFormat(Body):
     name: Name | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
-    json_schema: JsonSchema | None = None  # as chats have it
+    json_schema: JsonSchema | None = None  # as in chats
 
 
 class TextGiven(Body):
     format: TextFormat | None = None
-    type: Any = None  # what belongs into the format is refused beside it
+    type: Any = None  # fields that belong into `format` are refused here
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
 
@@ -162,8 +162,8 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     model: Name = ""
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # told again as it came
-    max_tokens: Any = None  # what is called otherwise here is refused, with its name here
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
+    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name here
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None
@@ -177,20 +177,20 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     parallel_tool_calls: bool | None = None
     text: TextGiven | None = None
     reasoning: Reasoning | None = None
-    chat_template_kwargs: dict[Name, Any] | None = None  # as chats have them
+    chat_template_kwargs: dict[Name, Any] | None = None  # as in chats
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     previous_response_id: Name | None = None
     store: bool | None = None
     conversation: Any = None
     background: bool | None = None
     prompt: Any = None
-    metadata: dict[Name, Text] | None = None  # told again as it came, so it must be what JSON can spell
+    metadata: dict[Name, Text] | None = None  # echoed unchanged, so it must be valid JSON
 
     @property
     def functions_by_name(self) -> Functions:
-        """The tools that can be called, each with its namespace, by the name under which the model knows it.
+        """Return the callable functions, each with its namespace, by their names for the model.
 
-        Raises Problem where two that differ have one name.
+        Raises Problem if two different ones have the same name.
         """
         found: Functions = {}
         for place, namespace, tool in self._functions():
@@ -200,7 +200,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
         return found
 
     def _functions(self) -> Iterator[tuple[str, str, FunctionTool]]:
-        """Place in the body, namespace and function."""
+        """Yield (place in the body, namespace, function)."""
         for i, tool in enumerate(self.tools or ()):
             if isinstance(tool, FunctionTool):
                 yield f"tools.{i}", "", tool
@@ -211,5 +211,5 @@ class ResponsesBody(SamplingGiven, Elsewhere):
 
     @property
     def is_kept(self) -> bool:
-        """May it be named later? Yes, unless it must not."""
+        """Return whether the response may be referred to later: by default yes."""
         return self.store is not False

@@ -1,4 +1,4 @@
-"""Answers as /v1/responses tells them: items of reasoning, message and calls, each opened, filled and closed."""
+"""Format answers for /v1/responses: items of reasoning, message and calls, each added, filled and done."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
 
 @dataclass(slots=True)
 class OpenItem:
-    """The item that is being filled."""
+    """The reasoning or message item that is being filled."""
 
     kind: str  # reasoning, message
     id: str
     text: list[str] = field(default_factory=list)
-    is_whole: bool = False  # a text may always go on
+    is_whole: bool = False  # a text has no recognizable end
 
     def part(self, text: str) -> Event:
         kind = CONTENT[self.kind]
@@ -41,7 +41,7 @@ class OpenItem:
 
 @dataclass(slots=True)
 class OpenCall:
-    """The call that is being written."""
+    """The function call item that is being filled."""
 
     id: str
     call_id: str
@@ -51,7 +51,7 @@ class OpenCall:
 
     @property
     def is_whole(self) -> bool:
-        """What was cut may have been cut behind it."""
+        """Return whether the arguments are complete: the answer may have been cut off after them."""
         return is_object("".join(self.arguments))
 
     def told(self, status: str) -> Event:
@@ -68,16 +68,16 @@ class OpenCall:
 
 
 class ResponsesTeller:
-    """Implements Teller. The first choice is the only one."""
+    """A Teller for /v1/responses. The first choice is the only one."""
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
         self._functions = body.functions_by_name
-        self._created_at = int(time.time())  # some clients read whole numbers only
-        self._done: list[Event] = []  # items
+        self._created_at = int(time.time())  # some clients accept integers only
+        self._done: list[Event] = []  # completed items
         self._open: OpenItem | OpenCall | None = None
         self._number = 0  # of the next event
-        self._told: Event = {}  # the response, as a stream began with it or whole
+        self._told: Event = {}  # the response as last sent: at the start of a stream, or whole
 
     @property
     def id(self) -> str:
@@ -85,11 +85,11 @@ class ResponsesTeller:
 
     @property
     def is_told(self) -> bool:
-        """Does the caller know of it?"""
+        """Return whether the caller has received the response's id."""
         return bool(self._told)
 
     def items(self) -> list[Event]:
-        """What was told so far, the last of it perhaps in part."""
+        """Return the output so far; the last item may be incomplete."""
         return [*self._done, *([self._open.told("incomplete")] if self._open else [])]
 
     def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
@@ -127,7 +127,7 @@ class ResponsesTeller:
         return PING
 
     def breaking(self, problem: Problem) -> str:
-        """Some clients raise what the first event says, others wait for a last response and ask again without one."""
+        """Return an error event, which some clients raise, and a failed response, without which others would retry."""
         told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
         error = self._event("error", **told, error=problem.body()["error"])
         why = {"code": failure_code(problem), "message": problem.message}
@@ -226,7 +226,7 @@ class ResponsesTeller:
 
 
 def failure_code(problem: Problem) -> str:
-    """Of a response: one of the codes that OpenAI has for it where the failure is ours."""
+    """Return a response's error code: for failures of the server, one of OpenAI's codes."""
     return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 

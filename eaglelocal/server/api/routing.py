@@ -1,7 +1,7 @@
-"""Routes whose bodies are gone when their answers begin.
+"""Routes that release the request's body before the answer starts.
 
-FastAPI keeps a request until its answer ends, and in it the bytes that came and what JSON made of them: of a large one
-hundreds of megabytes, for minutes. So what reads the body is a request of its own, which nobody keeps.
+FastAPI keeps a request until its answer ends, with the body's bytes and parsed JSON: for a large body hundreds of
+megabytes, for minutes. So the body is read through a separate request object that nobody keeps.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class BodyRequest(Request):
-    """A request whose body is read by read_body."""
+    """A request whose JSON is parsed by read_body."""
 
     async def json(self) -> Any:
         return read_body(await self.body())
 
 
 class BodyRoute(APIRoute):
-    """Reads a body that says it is JSON."""
+    """A route that parses the body if its Content-Type is JSON."""
 
     def get_route_handler(self) -> Handler:
         return apart(super().get_route_handler(), lambda scope: scope)
 
 
 class JsonRoute(APIRoute):
-    """Reads a body as JSON whatever its type: Ollama does, so scripts and its own manual leave the type out."""
+    """A route that parses any body as JSON: Ollama does, and scripts for it omit the Content-Type."""
 
     def get_route_handler(self) -> Handler:
         return apart(super().get_route_handler(), as_json)

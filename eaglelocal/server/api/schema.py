@@ -1,7 +1,7 @@
-"""What may be asked in OpenAI's shapes, checked field by field; the OpenAPI document is made from these.
+"""Request bodies in OpenAI's formats, validated field by field; the source of the OpenAPI document.
 
-Unknown fields are ignored, as clients send many. Fields that would change the answer and that we cannot honour are
-named here too, so that refused.py can refuse them instead of ignoring them.
+Unknown fields are ignored, because clients send many. Fields that would change the answer but are not supported are
+listed too, so that refused.py can refuse them instead of ignoring them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from eaglelocal.server.api.content import Content
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
 MAX_STOPS = 128
-MAX_STOPS_CHARS = 16_000  # together: what looks for them has a node for each
+MAX_STOPS_CHARS = 16_000  # together: the matcher has a node for each character
 MAX_CHOICES = 16
 MAX_TOOLS = 128
-MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many servers of tools send more
-MAX_ALLOWED = 1024  # named, of tools given
+MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many MCP servers send more
+MAX_ALLOWED = 1024  # names in allowed_tools
 MAX_NAME_CHARS = 256
-MAX_ID_CHARS = 1024  # of a call: some clients keep a state in it
+MAX_ID_CHARS = 1024  # of a call: some clients store state in it
 MAX_PARTS = 1024  # of a message
 MAX_PROMPTS = 64  # of a call
 MAX_INPUTS = 2048  # of a call for embeddings
@@ -30,7 +30,7 @@ MAX_TOKENS = 2**20  # of a prompt
 
 
 def clipped(most: int) -> BeforeValidator:
-    """A larger number means the same as `most`."""
+    """Return a validator that lowers larger numbers to `most`."""
 
     def clip(value: object) -> object:
         return most if isinstance(value, int) and not isinstance(value, bool) and value > most else value
@@ -46,29 +46,29 @@ def not_zero(value: int) -> int:
 
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients put a server's before
+ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients prefix a server's name
 CallId = Annotated[str, Field(max_length=MAX_ID_CHARS)]
-Word = Annotated[str, Field(max_length=64)]  # one of a few, of which others may know more
-Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is none
+Word = Annotated[str, Field(max_length=64)]  # an enumeration that may be extended
+Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is ignored
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-MAX_LIMIT = 10_000_000  # tokens: more than any context holds, so that more is as much
-MAX_LOOK = 1_000_000  # the same of what samplers look at
+MAX_LIMIT = 10_000_000  # tokens: more than any context holds
+MAX_LOOK = 1_000_000  # likewise for the tokens that samplers look at
 Count = Annotated[int, Field(ge=1), clipped(MAX_LIMIT)]
-ReadingLimit = Annotated[int, Field(ge=-1), clipped(MAX_LIMIT)]  # -1: none but the context; 0: the prompt is only read
+ReadingLimit = Annotated[int, Field(ge=-1), clipped(MAX_LIMIT)]  # -1: up to the context; 0: only read the prompt
 Limit = Annotated[ReadingLimit, AfterValidator(not_zero), Field(json_schema_extra={"not": {"const": 0}})]
 Extent = Annotated[int, Field(ge=-1), clipped(MAX_LOOK)]  # -1: all
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
-Finite = Field(allow_inf_nan=False)  # 1e999 is JSON, and infinite
+Finite = Field(allow_inf_nan=False)  # 1e999 is valid JSON, and infinite
 Bias = Annotated[float, Finite, Field(ge=-100, le=100)]
 
 
-NEVER = -100  # as bad as a token can be rated
+NEVER = -100  # the lowest bias
 WEIGHTS = "By token. llama.cpp's pairs are read too, and its `false`, which is never."
 
 
 def by_token(given: object) -> object:
-    """llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
+    """Return llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
     if isinstance(given, list):
         if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
             raise ValueError("pairs of a token's number and its bias are wanted")
@@ -88,14 +88,14 @@ def whole(value: object) -> object:
 
 
 class Body(BaseModel):
-    """Strict: a number is no text. Extra fields are ignored."""
+    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     @model_validator(mode="before")
     @classmethod
     def whole_numbers(cls, given: Any) -> Any:
-        """Some languages write 100 as 100.0."""
+        """Convert floats such as 100.0 to integers: some languages write integers so."""
         if not isinstance(given, dict):
             return given
         return {name: whole(value) for name, value in given.items()}
@@ -119,7 +119,7 @@ Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
 
 class FunctionCall(Body):
     name: Name
-    arguments: Text | dict[str, Any] | None = None  # as text; some clients send the object
+    arguments: Text | dict[str, Any] | None = None  # as text; some clients send an object
 
 
 class CallGiven(Body):
@@ -139,7 +139,7 @@ class CallGiven(Body):
         return {"id": given.get("id"), "type": "function", "function": function}
 
 
-Read = SkipJsonSchema[InstanceOf[Content]]  # by who translates a body; JSON cannot spell it
+Read = SkipJsonSchema[InstanceOf[Content]]  # set by code that translates a body; never from JSON
 
 
 class MessageGiven(Body):
@@ -199,7 +199,7 @@ STRICT_FORMAT = (
 )
 
 
-SCHEMA_WORDS = frozenset(  # that bind something; a schema has at least one, or admits everything
+SCHEMA_WORDS = frozenset(  # that constrain something; every other schema admits everything
     (
         *("type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems"),
         *("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "pattern", "format"),
@@ -230,7 +230,7 @@ class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: JsonSchema | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None  # beside a schema that is so too
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None  # may also be set beside the schema
     regex: Text | None = None
     grammar: Text | None = None
 
@@ -243,9 +243,9 @@ CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
 
 
 class SamplingGiven(Body):
-    """What OpenAI's endpoints and llama.cpp's users say about how an answer is made; None: as the server was started.
+    """The sampling fields of OpenAI's and llama.cpp's APIs; None: the server's default.
 
-    Routes of all shapes obey it.
+    All APIs accept them.
     """
 
     temperature: Annotated[float, Finite, Field(ge=0, le=10)] | None = None
@@ -267,14 +267,14 @@ class SamplingGiven(Body):
 
 
 class UnsupportedInPrompts(Body):
-    """What other servers understand and would change how a text is read. Refused (refused.py)."""
+    """Fields that other servers support and that would change how a text is read: refused (refused.py)."""
 
     lora: Any = None
     truncate_prompt_tokens: Any = None
 
 
 class Unsupported(UnsupportedInPrompts):
-    """What other servers understand and would change the answer. Refused where it is more than nothing (refused.py)."""
+    """Fields that other servers support and that would change the answer: refused unless off (refused.py)."""
 
     adaptive_target: Any = None
     allowed_token_ids: Any = None
@@ -310,9 +310,9 @@ class Unsupported(UnsupportedInPrompts):
 
 
 class Elsewhere(Unsupported):
-    """Also what one API or another calls the answer's format, its limit and its stops.
+    """Unsupported fields, and the various APIs' names of the answer's format, limit and stop strings.
 
-    A route refuses those that have another name there, with that name; its own it describes itself.
+    A route refuses those that it has under another name, with that name; its own it declares itself.
     """
 
     format: Any = None
@@ -326,22 +326,22 @@ class Elsewhere(Unsupported):
 
 
 class Asked(SamplingGiven, Elsewhere):
-    """What chat and plain completions share."""
+    """The fields shared by chat and plain completions."""
 
     model: Name = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Limit | None = None  # more than there is room for is as much as there is
-    max_completion_tokens: Limit | None = None  # the same; it counts where both are there
+    max_tokens: Limit | None = None  # up to the room in the context
+    max_completion_tokens: Limit | None = None  # the same; has precedence
     n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
-    user: Any = None  # forgotten
+    user: Any = None  # ignored
 
 
 Effort = Literal[
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "default", "auto", ""
-]  # from default: unsaid
+]  # from "default" on: as if not set
 CONTINUED = (
     "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
     "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."
@@ -360,7 +360,7 @@ class ChatBody(Asked):
     reasoning_effort: Effort | None = None
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     chat_template_kwargs: dict[Name, Any] | None = None
-    tell_drafted: bool | None = None  # ours: streams say of each chunk whether its tokens were drafted
+    tell_drafted: bool | None = None  # ours: each chunk of a stream says whether its tokens were drafted
     chat_template: Any = None
 
 
@@ -373,10 +373,10 @@ class CompletionBody(Asked):
         | Tokens
         | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS)]
     )
-    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None  # true: of the tokens themselves
+    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None  # true: only of the tokens themselves
     best_of: int | None = None
     echo: bool | None = None
-    suffix: Text | None = None  # behind the answer, for models that can fill in the middle
+    suffix: Text | None = None  # text after the answer, for models that can fill in the middle
 
 
 class SwitchBody(Body):

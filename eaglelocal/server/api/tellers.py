@@ -1,4 +1,4 @@
-"""How an answer is told: the seam between a call and the shapes of OpenAI's and Anthropic's endpoints."""
+"""The interface between a call and the answer formats of the APIs (Teller)."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ PING = ": ping\n\n"
 
 
 class Teller(Protocol):
-    """One call's answers in one shape: whole, or as server-sent events."""
+    """Formats one call's answers: as a whole, or as a stream of server-sent events."""
 
     def whole(self, choices: Sequence[Choice]) -> object:
-        """The JSON of answers that are complete."""
+        """Return the JSON of complete answers."""
 
     def opening(self, choices: Sequence[Choice]) -> str:
-        """The first events of a stream."""
+        """Return the first events of a stream."""
 
     def delta(self, choice: Choice, new: Delta) -> str:
-        """Something new."""
+        """Return the events for new parts of a choice."""
 
     def ending(self, choice: Choice) -> str:
-        """A choice is complete; its last news have been told."""
+        """Return the events for the end of a choice, after its last delta."""
 
     def closing(self, choices: Sequence[Choice]) -> str:
-        """All are complete."""
+        """Return the events for the end of the stream, after all choices."""
 
     def ping(self) -> str:
-        """There is nothing to tell yet."""
+        """Return an event that keeps an idle stream open."""
 
     def breaking(self, problem: Problem) -> str:
-        """The stream cannot go on."""
+        """Return the events for a failure within the stream."""
 
     def refusal(self, problem: Problem) -> Mapping[str, object]:
-        """The JSON object of a call that failed before its first byte."""
+        """Return the JSON object of a call that failed before its first byte."""
 
 
 def data(event: Mapping[str, object]) -> str:
-    """A server-sent event without a name."""
+    """Return a server-sent event without a name."""
     return f"data: {compact(event)}\n\n"
 
 
 def named(event: Mapping[str, object]) -> str:
-    """A server-sent event under the name that its `type` says."""
+    """Return a server-sent event named by its `type`."""
     return f"event: {event['type']}\ndata: {compact(event)}\n\n"
 
 
 def is_object(arguments: str) -> bool:
-    """Those of a call that was cut short within them are none."""
+    """Return whether a call's arguments are a JSON object; arguments that were cut off are not."""
     try:
         return isinstance(read_json(arguments), dict)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which of the tools given may be called, and whether one must be. Pure; raises Problem."""
+"""Decide which of the given tools may be called, and whether one must be. Pure; raises Problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALLOWED = "allowed_tools"
 
 
 def allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """Those that may be called now; what is allowed and no function nobody could call here anyway."""
+    """Return the tools that `tool_choice` allows; allowed tools that are no functions are ignored."""
     given = body.tool_choice
     if not isinstance(given, NamedTool) or given.type != ALLOWED:
         return tools
@@ -25,7 +25,7 @@ def allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
 
 
 def use_of(given: str | NamedTool | None) -> str | NamedTool | None:
-    """A use alone, where an object says no more."""
+    """Return the use (such as "auto") if an object says no more than that, else `given` itself."""
     if isinstance(given, NamedTool) and given.allowed_tools is not None and given.type == ALLOWED:
         return given.allowed_tools.mode
     return given.type if isinstance(given, NamedTool) and given.type in USES else given

@@ -1,4 +1,4 @@
-"""A translated body, checked like one that came so; what is wrong with it is told in the names of the original."""
+"""Validate a translated body as a chat, and report errors with the field names of the original body."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class TranslatedBody(ChatBody):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Where the fields of a translated body come from.
+    """The original names of a translated body's fields.
 
-    fields    a field of the chat, or a path to it, and what that is called in the original; the longest counts
-    messages  place in the original of each message
+    fields    a field of the chat, or a path to it -> its original name; the longest match counts
+    messages  original place of each message
     """
 
     fields: Mapping[str, str]
     messages: tuple[str, ...] = ()
 
     def own(self, problem: Problem) -> Problem:
-        """The problem in the names of the original."""
+        """Return the problem with the original names."""
         if problem.parameter is None:
             return problem
         parameter = self._own(problem.parameter)
@@ -46,7 +46,7 @@ class Names:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Failures within, in the names of the original. Raises Problem."""
+        """Convert errors raised within the block to Problems with the original names."""
         try:
             yield
         except (Problem, EagleLocalError) as error:
@@ -55,7 +55,7 @@ class Names:
     def _own(self, parameter: str) -> str:
         parts = parameter.split(".")
         if parts[0] == "messages" and len(parts) > 1 and parts[1].isdigit() and int(parts[1]) < len(self.messages):
-            inside = parts[2:] if "tool_calls" not in parts else []  # a call is an item or a block of its own there
+            inside = parts[2:] if "tool_calls" not in parts else []  # originally a call is an item or block of its own
             return ".".join([self.messages[int(parts[1])], *inside])
         for length in range(len(parts), 0, -1):
             known = self.fields.get(".".join(parts[:length]))
@@ -65,7 +65,7 @@ class Names:
 
 
 def as_chat(values: dict[str, Any]) -> ChatBody:
-    """Raises Problem where the translation breaks a rule that the original shape does not have."""
+    """Validate a translated chat. Raises Problem if it breaks a rule that the original format does not have."""
     try:
         return TranslatedBody.model_validate(values)
     except ValidationError as error:
