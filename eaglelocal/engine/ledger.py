@@ -44,6 +44,7 @@ class Totals:
     verify_s: float = 0.0
     plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
     answer_s: float = 0.0  # sum over answers: seconds they took
+
     @property
     def speedup(self) -> float | None:
         """The gain over plain decoding of all answers together; None if nothing was measured."""

@@ -65,7 +65,7 @@ def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
 
 
 def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[int, ...]:
-    """Return the infill prompt, in the order of llama-server's `format_prompt_infill` (https://arxiv.org/abs/2409.12186):
+    """Return the infill prompt, in llama-server's order (`format_prompt_infill`; https://arxiv.org/abs/2409.12186):
 
         PROJECT myproject FILE a.py (text of a.py) .. FILE filename BOS PREFIX before begun SUFFIX behind MIDDLE
 

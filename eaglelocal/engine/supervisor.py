@@ -250,7 +250,7 @@ class Supervisor:
                 child.end(f"its pipe carries an unknown message, {type(message).__name__}")
 
     def _follow(self, life: _Life, error: EagleLocalError) -> float | None:
-        """Record the end of a process, inform the listener, and return the seconds until the next start; None: no start."""
+        """Record how a process ended, tell the listener, and return the seconds until the next start, if any."""
         if self._closing.is_set():
             return None
         if life.passing:
