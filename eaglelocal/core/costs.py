@@ -24,7 +24,7 @@ class ContextCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCosts:
-    """All costs measured so far; only sizes that really ran, ascending."""
+    """The costs measured so far; only sizes that really ran, ascending."""
 
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)

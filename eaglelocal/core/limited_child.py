@@ -125,7 +125,7 @@ def _within(wanted: int, most: int) -> int:
 
 @contextlib.contextmanager
 def ending_with_parent(fd: int) -> Iterator[None]:
-    """Within the block, end the process when the other side of the pipe closes: SIGIO then kills it.
+    """End the process, within the block, when the other side of the pipe closes: SIGIO then kills it.
 
     A parent's death signal (prctl) would follow the thread that started us, which may end long before the process.
     """
