@@ -182,7 +182,7 @@ def _key_in(path: Path) -> dict[str, object]:
 
 
 def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
-    """Return the files of this machine's costs that another build measured, each with that build; none is read again."""
+    """Return the files of this machine's costs that another build measured, with that build. None is read again."""
     found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
     current = build_of(library, machine)
     return [(path, build) for path, build in found if build is not None and build != current]

@@ -94,8 +94,8 @@ class Fitted:
     def can_swap(self) -> bool:
         """True if copies of cells restore a text completely, and faster than a new prefill.
 
-        A draft model with sliding windows would lose cells. Without flash attention values are stored transposed: from a
-        GPU llama.cpp then copies every row of every layer separately, in pieces if slots have answered concurrently.
+        A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
+        llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
         """
         if self.plan.flash_attention == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
             return False
@@ -104,7 +104,7 @@ class Fitted:
 
     @property
     def can_cut(self) -> bool:
-        """True if a sequence can be cut anywhere at its end, which recurrent states and window-only caches do not allow."""
+        """True if the end of a sequence can be cut off anywhere; not so with recurrent states or window-only caches."""
         return not self.shape.has_state and not self.spares_windows
 
 
