@@ -65,6 +65,7 @@ def key_of(
     library: str,
     is_read: bool = False,
 ) -> Key:
+    """Return the key of the costs of a plan on this machine."""
     return Key(
         machine=machine_name(machine),
         model=shape_hash(target),

@@ -176,6 +176,7 @@ def sources_of(plan: Plan) -> tuple[Source, ...]:
 
 
 def draft_source(plan: Plan, target: Source) -> Source | None:
+    """Return the draft's source, checked against the target; None without a draft file. Raises UsageError."""
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:
@@ -321,6 +322,7 @@ def placement_of(
 def parts_of(
     plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
 ) -> tuple[Part, ...]:
+    """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = sources[-1].info
     is_mtp = isinstance(draft, MtpInfo)
     jobs = jobs_of(plan, *(source.shape for source in sources))

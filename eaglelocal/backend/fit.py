@@ -124,6 +124,7 @@ def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -
 
 
 def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Load:
+    """Return what the buffers require of a device; RAM includes devices that share it."""
     held = {room.device} | ({other.device for other in rooms if other.in_ram} if room.device == RAM else set())
     sums = dict.fromkeys(Kind, 0)
     for buffer in buffers:

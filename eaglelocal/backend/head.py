@@ -131,5 +131,6 @@ class LlamaHeadContext(HeadCells):
 
 
 def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:
+    """Return copies of the states in these rows of a buffer."""
     cut: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
     return [cut(slice(row * size, (row + 1) * size)) for row in rows]

@@ -75,7 +75,7 @@ class Part:
 class PlannedModel(Model):
     """A model without its weights: contexts can be planned for it, but nothing can be decoded."""
 
-    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # asks nothing of the model
+    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # reads no sizes of the model
         self.library, self.path = library, path
         native = NativePlacement(library, placement)
         params = native.params
@@ -133,6 +133,7 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    """Yield the buffers of a part, from the log lines of its plan."""
     layers = layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
         part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe

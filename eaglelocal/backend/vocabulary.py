@@ -68,7 +68,7 @@ class LlamaVocabulary:
         """The tokens before, between and behind two texts that are read as a pair.
 
         As in llama-server, except for the end of the second text with tokenizers that end every text: BERT's [SEP].
-        Raises IncompatibleError if adding special tokens changes the text's own tokens; llama.cpp has no such tokenizer.
+        Raises IncompatibleError if adding special tokens changes the text's own; llama.cpp has no such tokenizer yet.
         """
         api, handle = self._api, self._handle
         bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in main memory
+Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in RAM
 State = bytes  # float32 [width] of an EAGLE head, owned; opaque to drafters, which only keep and pass states
 
 
@@ -76,7 +76,7 @@ class Roots(NamedTuple):
 
 
 class Further(NamedTuple):
-    """Optional draft levels beyond those asked for; they stop before a confidence below this or an end token."""
+    """Optional draft levels beyond those asked for, while all tokens are at least so confident and none ends the answer."""
 
     num_levels: int = 0
     confidence: float = 1.0

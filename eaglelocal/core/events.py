@@ -66,13 +66,17 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
+    """Progress of loading, for a progress bar."""
+
     fraction: float  # 0..1
-    what: str  # the same text while the same thing goes on
+    what: str  # constant during one phase of the load
     detail: str = ""  # changes often: shown beside the bar only
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The first event of an answer: its request has a slot."""
+
     request_id: str
     prompt_tokens: int
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
@@ -107,6 +111,8 @@ class Piece(NamedTuple):
 
 
 class Tokens(NamedTuple):
+    """Tokens that one step emitted for a request."""
+
     request_id: str
     pieces: tuple[Piece, ...]
 
@@ -127,6 +133,8 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
+    """The last event of an answer, with its statistics."""
+
     request_id: str
     reason: str  # stop, length, tool_calls, cancelled
     text: str  # rest of the text that was held back
@@ -140,6 +148,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The last event of a request that was not answered."""
+
     request_id: str
     error: EagleLocalError
 
@@ -170,7 +180,7 @@ class EngineSnapshot:
     peak_rss_bytes: int
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)  # of decodes and draft steps, as measured so far
     draft_s: float = 0.0  # seconds of all steps spent drafting
-    verify_s: float = 0.0  # seconds of all steps spent decoding and judging
+    verify_s: float = 0.0  # seconds of all steps spent decoding and verifying
     cached_tokens: int = 0  # in the slots' caches, running or kept for reuse
     cache_cells: int = 0  # cells in all caches
     miscounted_slots: tuple[int, ...] = ()  # slots whose caches disagree with the scheduler's count: a bug

@@ -24,7 +24,7 @@ def usage_of(pid: int) -> Usage:
             return read_stat(file.read())
     except FileNotFoundError:
         return Usage(0.0, 0) if Path("/proc/self").exists() else _ask_ps(pid)
-    except OSError:  # between two reads
+    except OSError:  # it ended between two reads
         return Usage(0.0, 0)
 
 

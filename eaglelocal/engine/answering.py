@@ -134,6 +134,7 @@ def never_started(request_id: str) -> Finished:
 
 
 def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
+    """Return the event that shows the model's input."""
     tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
     return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)
 

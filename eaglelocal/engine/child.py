@@ -54,7 +54,7 @@ class EngineChild:
         self.started_at_s = time.monotonic()
         try:
             self._last_words = _LastWords(stderr)
-        except RuntimeError as error:  # the system gives no thread
+        except RuntimeError as error:  # no thread can be started
             self._process.kill()
             self._process.wait()
             self._channel.close()

@@ -78,7 +78,7 @@ def log_line(crash: Crash, then: str, report: Path | None) -> str:
 
 
 def write_report(crash: Crash, at: float | None = None) -> Path | None:
-    """Write the report, readable by its owner only, and remove the oldest ones. None if the disk refuses."""
+    """Write the report, readable by its owner only, and remove the oldest ones. Returns None if writing fails."""
     at = time.time() if at is None else at
     stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(at))
     folder = locations.crash_reports_dir()

@@ -73,6 +73,7 @@ class Runner:
 
 
 def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dict[int, int]:
+    """Return the number of batch rows of each slot, padding included."""
     counts = {slot: len(own) for slot, own in rows.items()}
     for filler in fillers:
         counts[filler.slot] = counts.get(filler.slot, 0) + filler.count
@@ -80,6 +81,7 @@ def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dic
 
 
 def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
+    """Add the rows of a prompt chunk, the last one as output if the chunk ends the prompt; return their indices."""
     first = len(batch.tokens)
     add_rows(batch, chunk.slot, chunk.first, chunk.tokens)
     batch.outputs[-1] = chunk.is_last
@@ -87,6 +89,7 @@ def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
 
 
 def add_rows(batch: Batch, slot: int, first_position: int, tokens: list[int]) -> None:
+    """Add rows of consecutive positions in one slot, without outputs."""
     n = len(tokens)
     batch.tokens.extend(tokens)
     batch.positions.extend(range(first_position, first_position + n))
