@@ -76,7 +76,7 @@ class Roots(NamedTuple):
 
 
 class Further(NamedTuple):
-    """Optional draft levels beyond those asked for, while all tokens are at least so confident and none ends the answer."""
+    """Optional draft levels beyond those asked for, while all tokens reach this confidence and none ends the answer."""
 
     num_levels: int = 0
     confidence: float = 1.0

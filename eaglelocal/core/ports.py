@@ -95,7 +95,7 @@ class Context(Swappable, Cache, Protocol):
 
     @property
     def undivided(self) -> int:
-        """The number of a sequence's last rows that must be in one pass, since the states behind them are kept; 0: none."""
+        """The number of a sequence's last rows that must share a pass, since the states behind them are kept; or 0."""
 
     @property
     def num_branches(self) -> int:
