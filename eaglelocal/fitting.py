@@ -260,7 +260,7 @@ def is_greedy(plan: Plan) -> bool:
 
 
 def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
-    """Yield the plan with all positions kept first: then a conversation can be edited anywhere and its prefix is reused."""
+    """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.whole_windows is not None or not target.has_windows:
         yield plan
         return
